@@ -12,7 +12,7 @@ from gatewayd.config import Config
 from gatewayd.config_slo import SloTable
 from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.sizes import limit_of, sizes
-from gatewayd_engine.config import ENGINE_KINDS, FIXED_KINDS
+from gatewayd_engine.process.config import ENGINE_KINDS, FIXED_KINDS
 from gatewayd_hooks.host.settings import problems_in
 from gatewayd_hooks.strategy import Kind
 

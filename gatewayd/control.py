@@ -34,8 +34,8 @@ from gatewayd.overrides.kept import Overrides
 from gatewayd.plugging import Plugged, check_strategies, chosen_rows, load_detector
 from gatewayd.sizes import sizes
 from gatewayd.slots import chosen_in, configured, names_in, shown_slots
-from gatewayd_engine.config import FIXED_KINDS, StrategyChoice
-from gatewayd_engine.messages import SetLimits, StrategyRow
+from gatewayd_engine.process.config import FIXED_KINDS, StrategyChoice
+from gatewayd_engine.process.messages import SetLimits, StrategyRow
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.loading import PluginRow
 from gatewayd_hooks.host.settings import needing_restart

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.seam import Fleet
-from gatewayd_engine.messages import StrategyRow
+from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_hooks.host.ledger import Ledger
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple, Self
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.shared_capacity import SharedCapacity
-from gatewayd_engine.fair_share import FairShare
+from gatewayd_engine.fairness.fair_share import FairShare
 
 _RETRY_SECONDS = 1.0
 

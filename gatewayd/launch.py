@@ -12,8 +12,8 @@ from gatewayd.config_slots import AUTO, NONE, QuantizerTable, SlotTable, Strateg
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
 from gatewayd.sizes import sizes
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.helpers import children
 
 ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")

@@ -15,8 +15,8 @@ import structlog
 from gatewayd.config import LogTable
 from gatewayd.explain import trail
 from gatewayd.log_rate_limit import LogRateLimit
-from gatewayd_engine.journal import Urgent, is_journal
-from gatewayd_engine.logs import visible
+from gatewayd_engine.process.journal import Urgent, is_journal
+from gatewayd_engine.process.logs import visible
 
 
 def configure(table: LogTable, stream: TextIO | None = None) -> None:

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from gatewayd.engines.seam import Fleet, ReplicaState, ReplicaStatus
 from gatewayd.metrics_histograms import add_histogram
-from gatewayd_engine.messages import STEP_SIZES, StrategyRow
+from gatewayd_engine.process.messages import STEP_SIZES, StrategyRow
 
 
 class ControlFigures(Protocol):

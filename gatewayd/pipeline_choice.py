@@ -16,7 +16,7 @@ from gatewayd.pipeline_seam import ChoiceOwner, ScoredToken
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.parts import Parsers
 from gatewayd.text.stop import StopMatcher
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.process.messages import TokenLogprobs
 from gatewayd_hooks.parsing import Part, Text
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 
 from gatewayd.errors import GatewayError
 from gatewayd.pipeline_progress import Progress
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.process.messages import TokenLogprobs
 
 
 class ScoredToken(NamedTuple):

@@ -7,9 +7,9 @@ import gc
 import signal
 import sys
 
-from gatewayd_engine.frames import EngineSocket
-from gatewayd_engine.logs import configure
-from gatewayd_engine.threads import settle
+from gatewayd_engine.process.frames import EngineSocket
+from gatewayd_engine.process.logs import configure
+from gatewayd_engine.process.threads import settle
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
     gc.disable()
     import torch
 
-    from gatewayd_engine.process import serve
+    from gatewayd_engine.core.loop import serve
 
     gc.freeze()
     gc.enable()

@@ -10,7 +10,7 @@ from gatewayd.engines.pinning import PinRefused
 from gatewayd.errors import ContextLengthExceeded, EngineUnavailable, InvalidRequest
 from gatewayd.http.sampling import check_ids
 from gatewayd.text.model import TextModel
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 _log = logging.getLogger(__name__)
 MOST_SECONDS = 7 * 24 * 3600.0

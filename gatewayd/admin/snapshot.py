@@ -33,7 +33,7 @@ from gatewayd.log_lines import LogLines
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
-from gatewayd_engine.messages_look import Inspected
+from gatewayd_engine.process.inspect_messages import Inspected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from gatewayd.admin.wire_snapshot import EngineView, StrategyView
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
-from gatewayd_engine.messages import ModelInfo, StrategyRow
-from gatewayd_engine.messages_look import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.messages import ModelInfo, StrategyRow
 
 _UNKNOWN = ModelInfo("", 0, "", "", 0, 0, [], 0, 0, 0, 0)
 _UNSAID = MachineLook()

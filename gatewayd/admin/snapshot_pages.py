@@ -11,7 +11,7 @@ from gatewayd.admin.snapshot_requests import SequenceLook
 from gatewayd.admin.wire_snapshot import KvView, Prefixes, PrefixView
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.text.printable import printable
-from gatewayd_engine.messages_look import Browsed, Inspected
+from gatewayd_engine.process.inspect_messages import Browsed, Inspected
 
 _FIRST_OWNER, _NOBODY = ord("0"), ord(" ")
 _MOST_CHARS = 80

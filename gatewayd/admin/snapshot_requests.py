@@ -12,7 +12,7 @@ from gatewayd.engines.job import Choice, Job
 from gatewayd.engines.timeline import NO_ENGINE, SENT
 from gatewayd.explain.causes import AT_ENGINE, CAUSES
 from gatewayd.pipeline import Generation
-from gatewayd_engine.causes import Cause
+from gatewayd_engine.process.time_causes import Cause
 from gatewayd_hooks.scheduling import Priority
 
 _WITHOUT_ROW = frozenset((Cause.PREEMPTED, Cause.HELD, NO_ENGINE, SENT))

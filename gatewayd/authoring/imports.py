@@ -20,7 +20,7 @@ def strange_imports(module: str) -> list[str]:
         module: of the entry point, ``package.module`` or ``package.module:attribute``.
 
     Returns:
-        One clause for each, such as ``strategy.py:7 imports gatewayd_engine.core``.
+        One clause for each, such as ``strategy.py:7 imports gatewayd_engine.core.engine_core``.
     """
     package = module.partition(":")[0].partition(".")[0]
     strange = (_INTERNALS | _plugins()) - {package}

@@ -10,7 +10,7 @@ import json
 import shutil
 from pathlib import Path
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 
 LLAMA_8B = "llama-8b"
 

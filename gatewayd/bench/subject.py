@@ -15,7 +15,7 @@ from typing import Any
 from gatewayd.bench.dummy import LLAMA_8B, write_llama_8b
 from gatewayd.config import ENV_DELIMITER, ENV_PREFIX, Config
 from gatewayd.config_load import load
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 
 _CUDA_SIZES = {
     # The longest of the workloads.

@@ -20,7 +20,7 @@ MOST_EXPOSURE = 2.0
 _UNIT = Path("/etc/systemd/system/gatewayd.service")
 _GIB = 1 << 30
 _LACKING = 2
-"""Exit status of ``gatewayd_engine.confinement`` where the system lacks a mechanism."""
+"""Exit status of ``gatewayd_engine.process.sandbox`` where the system lacks a mechanism."""
 _EXPOSURE = re.compile(r"exposure level for \S+: ([\d.]+)")
 
 
@@ -67,7 +67,7 @@ def confinement(config: Config) -> Finding:
     """Grammar checkers can be confined; tried in a child process."""
     if config.guide.strategy == NONE:
         return Finding("confinement", "ok", "no grammars are compiled, by [guide] strategy")
-    command = children.python("-m", "gatewayd_engine.confinement", str(model_folder(config)))
+    command = children.python("-m", "gatewayd_engine.process.sandbox", str(model_folder(config)))
     try:
         done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:

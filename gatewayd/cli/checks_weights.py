@@ -10,9 +10,9 @@ from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.config_slots import AUTO, NONE
 from gatewayd.launch import model_folder
+from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.gguf.files import has_gguf
-from gatewayd_engine.model.headers import LoadError, read_header
-from gatewayd_engine.model.layout import layout
+from gatewayd_engine.model.safetensors_headers import LoadError, read_header
 from gatewayd_engine.model.shards import weight_files
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
 from gatewayd_hooks.host.catalog import Catalog

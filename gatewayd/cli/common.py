@@ -13,7 +13,7 @@ from rich.table import Column
 
 from gatewayd.config_load import ConfigError, Loaded, load
 from gatewayd.notify import notify
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 
 FAILURE = 1
 _UNLIMITED = 10_000

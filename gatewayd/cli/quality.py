@@ -36,9 +36,17 @@ from gatewayd.cli.quality_texts import samples
 from gatewayd.config import Config
 from gatewayd.config_slots import AUTO, NONE
 from gatewayd.launch import checked_context_len, engine_config, model_folder
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import ANNOUNCED
-from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable
+from gatewayd_engine.offline.quality.job import (
+    Advanced,
+    Event,
+    Failed,
+    Job,
+    Measured,
+    Scheme,
+    Unusable,
+)
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
 
@@ -162,7 +170,7 @@ def _run(job: Job, names: list[str]) -> list[Result]:
     total = len(job.samples) * len(job.schemes)
     try:
         with Stages() as stages:
-            for event in told("gatewayd_engine.quality", "measures", job, Event, names):
+            for event in told("gatewayd_engine.offline.quality", "measures", job, Event, names):
                 if isinstance(event, Failed):
                     fail(event.reason)
                 elif isinstance(event, Advanced):

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from gatewayd_engine.quality.job import Figures, Measured, Unusable
+from gatewayd_engine.offline.quality.job import Figures, Measured, Unusable
 
 _MIB = 1 << 20
 _READ = "KV read"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gatewayd_engine.quality.job import Sample
-from gatewayd_engine.quality.texts import Text, bundled, read
+from gatewayd_engine.offline.quality.job import Sample
+from gatewayd_engine.offline.quality.texts import Text, bundled, read
 
 LONGEST = 1024
 """Tokens of a piece: a longer text is cut into several."""

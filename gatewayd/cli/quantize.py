@@ -21,9 +21,8 @@ from gatewayd.cli.common import (
 )
 from gatewayd.cli.quality_texts import samples
 from gatewayd.launch import checked_context_len, model_folder
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.quantize.job import (
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quantize.job import (
     Advanced,
     Began,
     Calibrating,
@@ -35,7 +34,8 @@ from gatewayd_engine.quantize.job import (
     Reading,
     Written,
 )
-from gatewayd_engine.quantize.texts import bundled
+from gatewayd_engine.offline.quantize.texts import bundled
+from gatewayd_engine.process.config import StrategyChoice
 
 _INTERRUPTED = 130
 _MIB = 1 << 20
@@ -138,7 +138,7 @@ def _run(job: Job, names: list[str], *, is_foreign: bool) -> Written:
     layers = 0
     try:
         with Stages() as stages:
-            for event in told("gatewayd_engine.quantize", "quantizes", job, Event, names):
+            for event in told("gatewayd_engine.offline.quantize", "quantizes", job, Event, names):
                 match event:
                     case Reading(done):
                         stages.advance("looks at the model", done, 1)

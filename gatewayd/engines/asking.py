@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from gatewayd.engines.replica import Replica
-from gatewayd_engine.messages import Command
+from gatewayd_engine.process.messages import Command
 
 AnswerT = TypeVar("AnswerT")
 

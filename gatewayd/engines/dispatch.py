@@ -19,8 +19,8 @@ from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.suspicion import Suspicion
 from gatewayd.errors import EngineLost, GatewayError, InvalidRequest
-from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import Bump, StepOutput
+from gatewayd_engine.process.frames import FrameError
+from gatewayd_engine.process.messages import Bump, StepOutput
 from gatewayd_hooks.routing import RouteRequest
 
 _log = logging.getLogger(__name__)

@@ -34,7 +34,8 @@ from gatewayd.errors import (
 from gatewayd.explain.causes import ADMISSION
 from gatewayd.explain.trail import TimedSpan
 from gatewayd.queue_capacity import QueueCapacity
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.inspect_messages import Inspected, Looked
+from gatewayd_engine.process.messages import (
     Evicted,
     ModelInfo,
     Pinned,
@@ -42,7 +43,6 @@ from gatewayd_engine.messages import (
     Swapped,
     TenantQuota,
 )
-from gatewayd_engine.messages_look import Inspected, Looked
 
 _STOPPING = "the daemon is stopping; try again later"
 _UNLOADED = "the model is unloaded; an operator has to load it"

@@ -25,10 +25,9 @@ from gatewayd.errors import (
     StrategyUnavailable,
 )
 from gatewayd.explain.trail import about
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.frames import FrameError
-from gatewayd_engine.logs import Rarely
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.frames import FrameError
+from gatewayd_engine.process.logs import Rarely
+from gatewayd_engine.process.messages import (
     ERROR,
     FINISH_REASONS,
     Admitted,
@@ -36,6 +35,7 @@ from gatewayd_engine.messages import (
     StepOutput,
     TokenLogprobs,
 )
+from gatewayd_engine.process.time_causes import Cause
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from gatewayd.engines.asking import Asking
 from gatewayd.engines.replica import Replica
 from gatewayd.errors import EngineUnavailable, InvalidRequest
-from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected, MachineLook
+from gatewayd_engine.process.inspect_messages import (
+    Browse,
+    Browsed,
+    Inspect,
+    Inspected,
+    MachineLook,
+)
 
 PATIENCE_SECONDS = 0.25
 """For answers of engines; of who says nothing by then it is what was last known."""

@@ -10,7 +10,7 @@ from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Job
 from gatewayd.engines.replica import Replica
 from gatewayd.errors import EngineUnavailable
-from gatewayd_engine.messages import Bump, Command, Evict, Evicted, Hold, Release
+from gatewayd_engine.process.messages import Bump, Command, Evict, Evicted, Hold, Release
 
 
 class EvictionRefused(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar
 
-from gatewayd_engine.messages import Evicted, Pinned, StepOutput, Swapped
-from gatewayd_engine.messages_look import Looked
+from gatewayd_engine.process.inspect_messages import Looked
+from gatewayd_engine.process.messages import Evicted, Pinned, StepOutput, Swapped
 
 ReplicaT = TypeVar("ReplicaT", contravariant=True)
 

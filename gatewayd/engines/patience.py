@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 # Far below what any supported machine does, in operations per second: this is when a step
 # is certainly stuck, not when it is slow.

@@ -9,7 +9,7 @@ import numpy as np
 from gatewayd.engines.asking import Asking
 from gatewayd.engines.replica import Replica
 from gatewayd.errors import EngineUnavailable
-from gatewayd_engine.messages import Pin, Pinned
+from gatewayd_engine.process.messages import Pin, Pinned
 
 
 class PinRefused(Exception):

@@ -7,7 +7,7 @@ import time
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
 from gatewayd.engines.replica import Replica
-from gatewayd_engine.messages import Submit
+from gatewayd_engine.process.messages import Submit
 from gatewayd_hooks.routing import ReplicaView
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gatewayd.engines.patience import Patience
-from gatewayd_engine.messages import EngineStats, ModelInfo
+from gatewayd_engine.process.messages import EngineStats, ModelInfo
 
 
 class Pulse:

@@ -25,10 +25,11 @@ from gatewayd.engines.starting import (
     start,
 )
 from gatewayd.explain.strategies import strategy_of
-from gatewayd_engine.client import EngineClient
-from gatewayd_engine.config import EngineConfig
-from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.client import EngineClient
+from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.frames import FrameError
+from gatewayd_engine.process.inspect_messages import Looked
+from gatewayd_engine.process.messages import (
     PROTOCOL_VERSION,
     Abort,
     Command,
@@ -48,7 +49,6 @@ from gatewayd_engine.messages import (
     Swapped,
     TenantQuota,
 )
-from gatewayd_engine.messages_look import Looked
 from gatewayd_hooks.execution import EngineCommand
 
 _log = logging.getLogger(__name__)

@@ -17,14 +17,14 @@ from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 from gatewayd.queue_capacity import QueueCapacity
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.messages import (
     EngineStats,
     ModelInfo,
     SamplingParams,
     StrategyRow,
     TokenLogprobs,
 )
-from gatewayd_engine.messages_look import MachineLook
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 

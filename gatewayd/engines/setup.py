@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gatewayd.engines.patience import Patience
-from gatewayd_engine.config import ENGINE_KINDS, EngineConfig
-from gatewayd_engine.messages import Command, SetLimits, SetQuotas, Swap, TenantQuota
+from gatewayd_engine.process.config import ENGINE_KINDS, EngineConfig
+from gatewayd_engine.process.messages import Command, SetLimits, SetQuotas, Swap, TenantQuota
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.host.marker import Marker
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from gatewayd.engines.asking import Asking
 from gatewayd.engines.replica import Replica
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import SetLimits, Swap, Swapped
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SetLimits, Swap, Swapped
 from gatewayd_hooks.strategy import Kind
 
 

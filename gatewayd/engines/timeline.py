@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.messages import StepOutput
+from gatewayd_engine.process.messages import StepOutput
+from gatewayd_engine.process.time_causes import Cause
 
 NO_ENGINE = -1
 """Beside the engines' causes: none is ready, or the one that had it was lost."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gatewayd.engines.timeline import NO_ENGINE, SENT
-from gatewayd_engine.causes import Cause
+from gatewayd_engine.process.time_causes import Cause
 
 RECEIVE = "receive"
 GATEWAY = "gateway"

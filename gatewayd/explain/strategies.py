@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.time_causes import Cause
 from gatewayd_hooks.strategy import Kind
 
 _KINDS: Mapping[int, Kind] = {

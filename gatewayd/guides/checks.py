@@ -21,9 +21,9 @@ from gatewayd.guides.losses import SECONDS, CheckerLosses
 from gatewayd.guides.pool import CheckPool, Unusable
 from gatewayd.guides.process import CheckLost, NotConfined
 from gatewayd.store.tables import DEFAULT_TENANT
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.guide_check import CheckConfig, encode
-from gatewayd_engine.tenant_cache import TenantCache
+from gatewayd_engine.fairness.tenant_cache import TenantCache
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.sampling.guides.check_process import CheckConfig, encode
 from gatewayd_hooks.guiding import GuideSpec
 
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatewayd.guides.process import CheckProcess
-from gatewayd_engine.guide_check import CheckConfig
+from gatewayd_engine.sampling.guides.check_process import CheckConfig
 
 
 class Unusable(Exception):

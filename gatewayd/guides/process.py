@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gatewayd_engine.guide_check import LENGTH, CheckConfig, Verdict, encode
+from gatewayd_engine.sampling.guides.check_process import LENGTH, CheckConfig, Verdict, encode
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.helpers import children
 
-COMMAND = children.python("-m", "gatewayd_engine.guide_check")
-CONFINED = children.python("-m", "gatewayd_engine.guide_confined")
+COMMAND = children.python("-m", "gatewayd_engine.sampling.guides.check_process")
+CONFINED = children.python("-m", "gatewayd_engine.sampling.guides.check_sandboxed")
 _log = logging.getLogger(__name__)
 _START_SECONDS = 60.0
 _EXIT_SECONDS = 1.0

@@ -10,7 +10,7 @@ import msgspec
 from gatewayd.http.asgi import encode_entries
 from gatewayd.http.wire import finite, token_name
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.process.messages import TokenLogprobs
 
 
 class Columns:

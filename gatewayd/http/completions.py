@@ -23,7 +23,7 @@ from gatewayd.http.sampling import (
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 from gatewayd.http.structured import wish_of
 from gatewayd.text.tokenizer import PER_TEXT, Tokenizer
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 
 class _Prompt(NamedTuple):

@@ -24,7 +24,7 @@ from gatewayd.http.services import Services
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.process.messages import SamplingParams
 
 _MOST_ALTERNATIVES = 128
 _MOST_AT_ONCE = 512

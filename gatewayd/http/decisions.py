@@ -26,7 +26,7 @@ from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
 from gatewayd.text.endings import Endings, render_endings
 from gatewayd.text.tokenizer import PER_TEXT
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.process.messages import SamplingParams
 
 
 class Decisions:

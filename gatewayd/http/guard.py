@@ -27,7 +27,7 @@ from gatewayd.http.rights import Rights
 from gatewayd.http.subscriber import subscriber
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
-from gatewayd_engine.logs import Rarely
+from gatewayd_engine.process.logs import Rarely
 
 _log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from gatewayd.pipeline_timing import Timing
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal
 from gatewayd.text.tokenizer import PER_TEXT
-from gatewayd_engine.messages import ModelInfo, SamplingParams
+from gatewayd_engine.process.messages import ModelInfo, SamplingParams
 
 _STEPS = 4
 """Of the engine, that a wave of prompts fills: whoever comes meanwhile waits for no more."""

@@ -10,7 +10,7 @@ from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.wire import finite, token_text
 from gatewayd.pipeline import Generation
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.process.messages import TokenLogprobs
 
 
 def check_prompt_logprobs(request: GenerationTable) -> None:

@@ -16,7 +16,7 @@ from gatewayd.http.asgi import (
 from gatewayd.http.generate import GenerationRoute, Prepared, RequestT, receive_request
 from gatewayd.http.services import Services
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 
 class Render:

@@ -11,7 +11,7 @@ from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.tenants.grants import CLASSES
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.messages import ModelInfo, SamplingParams
+from gatewayd_engine.process.messages import ModelInfo, SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import Bounds

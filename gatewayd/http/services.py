@@ -35,7 +35,7 @@ from gatewayd.pipeline_observers import Observers
 from gatewayd.tenants.principal import current_principal
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.text.model import TextModel
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.protocols import ProtocolStrategy

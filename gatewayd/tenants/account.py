@@ -14,7 +14,7 @@ from gatewayd.tenants.grants import Grant
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import ConcurrencySlot, Gate, Limits, current_slot
 from gatewayd.tenants.prices import FREE, Prices
-from gatewayd_engine.messages import TenantQuota
+from gatewayd_engine.process.messages import TenantQuota
 
 
 class Terms(NamedTuple):

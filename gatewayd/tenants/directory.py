@@ -23,7 +23,7 @@ from gatewayd.tenants.principal import OPERATOR, Principal, revoked
 from gatewayd.tenants.quotas import quota_of
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.secret import Secret
-from gatewayd_engine.messages import TenantQuota
+from gatewayd_engine.process.messages import TenantQuota
 
 _LOOK_SECONDS = 10.0
 """The wall clock may be set while a timer runs that is not."""

@@ -18,7 +18,7 @@ from gatewayd.tenants import ledger_records as records
 from gatewayd.tenants.costs import Entry, Settlement, Spent
 from gatewayd.tenants.marks import Marks
 from gatewayd.tenants.secret import Secret
-from gatewayd_engine.logs import Rarely
+from gatewayd_engine.process.logs import Rarely
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row, select
 
 from gatewayd.errors import InvalidRequest
 from gatewayd.store.tables import tenants
-from gatewayd_engine.messages import Amount, TenantQuota
+from gatewayd_engine.process.messages import Amount, TenantQuota
 
 _MOST_KEPT = Decimal(90)
 """Percent for all floors together. Floors in pages are known to engines only, which lower all."""

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_hooks.caching import Match, PageOrigin
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost

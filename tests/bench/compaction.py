@@ -23,13 +23,13 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.quality.texts import bundled
+from gatewayd_engine.offline.quality.texts import bundled
 from gatewayd_kvc_matching.fitting import Few, fit
 
 PROMPT, COVERED, QUERIES, LONGEST, SHORTEST = 832, 768, 256, 1024, 960

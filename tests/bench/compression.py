@@ -19,14 +19,14 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.drafting import Target
-from gatewayd_engine.heads import read_heads
-from gatewayd_engine.quality.opened import Opened
-from gatewayd_engine.quality.scores import Scores
-from gatewayd_engine.quality.texts import bundled
-from gatewayd_engine.recipe.traces import Seen, open_decoder, trace
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quality.scores import Scores
+from gatewayd_engine.offline.quality.texts import bundled
+from gatewayd_engine.offline.train.attention_traces import Seen, open_decoder, trace
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.speculation.draft_heads import read_heads
+from gatewayd_engine.speculation.draft_models import Target
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import KvShape

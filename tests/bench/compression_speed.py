@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.quality.opened import Opened
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 

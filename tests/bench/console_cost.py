@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import httpx
 
-from gatewayd_engine.core import EngineCore
-from gatewayd_engine.messages_look import Inspect
+from gatewayd_engine.core.engine_core import EngineCore
+from gatewayd_engine.process.inspect_messages import Inspect
 from tests.bench import report, servers
 from tests.bench.inprocess import Drive, Job, make_core
 

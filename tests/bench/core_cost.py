@@ -22,12 +22,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gatewayd_engine import assembly, backend
-from gatewayd_engine.attention.device import CapturedAttention
+from gatewayd_engine.attention.gpu_api import CapturedAttention
 from gatewayd_engine.attention.paged import PagedAttention
-from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.device.inputs import HostPlan, StepInputs
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
+from gatewayd_engine.core import build as assembly
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.runner import backend
+from gatewayd_engine.runner.backend import DeviceBackend
 from tests.engine.core.conftest import build
 
 _PROMPT, _OUTPUT = 128, 400

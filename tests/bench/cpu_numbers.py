@@ -28,7 +28,7 @@ from gatewayd.bench.stats import Level
 from gatewayd.bench.sweep import Load, Plan, measure
 from gatewayd.bench.workload import Item, Shape, corpus_text, synthetic
 from gatewayd.client.api import ApiClient
-from gatewayd_engine.embedded import folder
+from gatewayd_engine.model.embedded import folder
 from tests.bench import llama_cpp, report, servers
 
 PLAIN = Shape(prompt_tokens=64, output_tokens=128)

@@ -22,9 +22,9 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from gatewayd_engine.kernels.choose import choose
-from gatewayd_engine.model.linears.device import DeviceLinears
-from gatewayd_engine.model.linears.stacks import form_of
+from gatewayd_engine.kernels.select import choose
+from gatewayd_engine.model.linears.expert_stacks import form_of
+from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import ExpertParts
 from tests.bench.gemm import GROUPED

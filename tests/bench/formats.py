@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from tests.engine.core.test_formats import written
 from tests.engine.gguf_blocks import BLOCKS
 from tests.engine.gguf_files import convert

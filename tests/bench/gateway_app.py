@@ -34,8 +34,8 @@ from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.server import server_config
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.model import TextModel
-from gatewayd_engine.embedded import folder
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.model.embedded import folder
+from gatewayd_engine.process.messages import ModelInfo
 
 FIRST_TOKEN, NUM_TOKENS = 300, 3000
 MODEL = ModelInfo("Fake", 1, "float32", "cpu", 4096, 2048, [0], 4096, 16, 256, 2048)

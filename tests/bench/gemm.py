@@ -20,11 +20,11 @@ from typing import NamedTuple, TypeVar
 
 import torch
 
-from gatewayd_engine.kernels.blocks import GROUP
-from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.kernels.quantized.block_scales import GROUP
+from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.linears.brought import Bringer, Bringers
-from gatewayd_engine.model.linears.device import DeviceLinears
+from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
+from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import GroupedWeight, QuantizerResources, SparseWeight, Weight

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_hooks.guiding import GuideSpec, GuideStrategy, Matcher
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost

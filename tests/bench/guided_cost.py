@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SamplingParams, Submit
 from gatewayd_hooks.strategy import Kind
 from tests.bench import report
 from tests.bench.inprocess import make_core

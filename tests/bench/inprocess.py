@@ -13,17 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.embedded import folder
-from gatewayd_engine.messages import EngineStats, SamplingParams, Submit
-from gatewayd_engine.threads import settle
+from gatewayd_engine.model.embedded import folder
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.messages import EngineStats, SamplingParams, Submit
+from gatewayd_engine.process.threads import settle
 from gatewayd_hooks.strategy import Kind
 
 settle(None)
 
 
-from gatewayd_engine.assembly import assemble  # noqa: E402 - imports torch
-from gatewayd_engine.core import EngineCore  # noqa: E402 - imports torch
+from gatewayd_engine.core.build import assemble  # noqa: E402 - imports torch
+from gatewayd_engine.core.engine_core import EngineCore  # noqa: E402 - imports torch
 from gatewayd_hooks.host.catalog import Catalog  # noqa: E402 - beside the line below
 from gatewayd_hooks.host.loading import PluginHost  # noqa: E402 - beside the line above
 

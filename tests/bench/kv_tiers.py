@@ -15,8 +15,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.core import EngineCore
+from gatewayd_engine.core.engine_core import EngineCore
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
 from tests.bench import report

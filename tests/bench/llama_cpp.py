@@ -12,7 +12,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from gatewayd_engine.embedded import folder
+from gatewayd_engine.model.embedded import folder
 
 PACKAGE = "llama-cpp-python==0.3.36"  # vendors llama.cpp 0c1e570, ggml 0.25.3
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "llama.cpp"

@@ -18,7 +18,7 @@ from tests.bench.inprocess import Drive, Job, make_core
 
 # The engine's threads come before numpy's.
 # isort: split
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import Quantizes

@@ -25,9 +25,9 @@ from tests.bench.speculated import Compared, Step, calm
 import numpy as np
 from tokenizers import Tokenizer
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.embedded import folder
-from gatewayd_engine.messages import Swap
+from gatewayd_engine.model.embedded import folder
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Swap
 from gatewayd_hooks.strategy import Kind
 
 DRAFTS = {"ngram": 6, "lookahead": 10, "draft_model": 3, "medusa": 5, "eagle": 4}

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.process.config import EngineConfig
 from tests.bench.batching import run as run_batching
 from tests.bench.batching import trace
 from tests.bench.plugin_cost import STEPS, calls_in_steps, counter_works

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.embedded import folder
+from gatewayd_engine.model.embedded import folder
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.logits import Sampling
 from gatewayd_logits_watermark.config import WatermarkConfig
@@ -48,8 +48,8 @@ class Answered:
 
 def answers(mark: Mapping[str, float] | None) -> dict[str, list[Answered]]:
     """Answers by sampler setting."""
-    from gatewayd_engine.assembly import assemble
-    from gatewayd_engine.config import EngineConfig
+    from gatewayd_engine.core.build import assemble
+    from gatewayd_engine.process.config import EngineConfig
     from gatewayd_hooks.host.catalog import Catalog
     from gatewayd_hooks.host.loading import PluginHost
 

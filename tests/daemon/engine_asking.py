@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.inspect_messages import Browse, Inspect
+from gatewayd_engine.process.messages import (
     POOLINGS,
     Amount,
     Bump,
@@ -27,7 +28,6 @@ from gatewayd_engine.messages import (
     Swap,
     TenantQuota,
 )
-from gatewayd_engine.messages_look import Browse, Inspect
 
 KINDS = {
     "plain": 40,

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gatewayd.launch import ENGINE_COMMAND, ENGINE_ENV
-from gatewayd_engine.client import EngineClient
-from gatewayd_engine.config import EngineConfig
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.client import EngineClient
+from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.messages import (
     FINISH_REASONS,
     Abort,
     Command,

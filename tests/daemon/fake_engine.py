@@ -25,9 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.frames import EngineSocket
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.frames import EngineSocket
+from gatewayd_engine.process.messages import (
     ERROR,
     LENGTH,
     PROTOCOL_VERSION,
@@ -45,6 +44,7 @@ from gatewayd_engine.messages import (
     Submit,
     TokenLogprobs,
 )
+from gatewayd_engine.process.time_causes import Cause
 
 FIRST_TOKEN = 300  # past the control tokens and single bytes of the embedded tokenizer
 PAGE_SIZE = 16

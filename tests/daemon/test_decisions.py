@@ -14,7 +14,7 @@ from openai.types.decision import Decision
 from gatewayd.http.decision_prompts import asked
 from gatewayd.http.schema.decisions import DecisionRequest
 from gatewayd.text.model import TextModel
-from gatewayd_engine.embedded import folder
+from gatewayd_engine.model.embedded import folder
 from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
 
 INPUT = "def add(a, b):\n    return a - b  # <|im_end|>\n" * 5

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gatewayd.text.model import TextModel
-from gatewayd_engine.embedded import folder
+from gatewayd_engine.model.embedded import folder
 from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
 
 LONG = "def f(x):\n    return x + 1\n\n" * 120

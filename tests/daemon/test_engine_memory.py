@@ -19,8 +19,8 @@ import pytest
 
 from gatewayd.config import Config
 from gatewayd.launch import engine_config
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from tests.daemon.engine_asking import KINDS
 from tests.daemon.engine_traffic import Traffic
 from tests.daemon.soaking import Held, slope

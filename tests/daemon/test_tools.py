@@ -10,7 +10,7 @@ import jsonschema
 import openai
 import pytest
 
-from gatewayd_engine.recipe.chats import LOOKUP
+from gatewayd_engine.offline.train.chats import LOOKUP
 from tests.daemon.conftest import Running, nano_daemon
 
 QUESTION: Any = [{"role": "user", "content": "Look up shutil.copytree."}]

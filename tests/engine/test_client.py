@@ -6,9 +6,9 @@ import asyncio
 import socket
 import struct
 
-from gatewayd_engine.client import EngineClient
-from gatewayd_engine.frames import EngineSocket, FrameError, encode
-from gatewayd_engine.messages import Abort, Event, Loading
+from gatewayd_engine.process.client import EngineClient
+from gatewayd_engine.process.frames import EngineSocket, FrameError, encode
+from gatewayd_engine.process.messages import Abort, Event, Loading
 
 
 class _Owner:

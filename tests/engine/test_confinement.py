@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine import confinement
-from gatewayd_engine.confinement import readable
+from gatewayd_engine.process import sandbox as confinement
+from gatewayd_engine.process.sandbox import readable
 
 _TRIED = """
 def tried():
@@ -32,7 +32,7 @@ def tried():
 """
 _TRIES = """
 import ctypes, json, os, resource, signal, socket, subprocess, sys, threading
-from gatewayd_engine.confinement import confine, readable
+from gatewayd_engine.process.sandbox import confine, readable
 model, secret, admin, parent = sys.argv[1:]
 said = threading.Event()
 def connects():

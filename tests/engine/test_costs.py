@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewayd_engine.costs import _KEPT, Line
+from gatewayd_engine.kv.transfer_cost import _KEPT, Line
 
 
 def test_a_line_is_the_weighted_least_squares_one() -> None:

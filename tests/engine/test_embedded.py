@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 
 
 def test_both_models_are_there_with_all_that_serving_needs() -> None:

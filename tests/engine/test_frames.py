@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.frames import EngineSocket, FrameError, FrameParser, encode, event_parser
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.frames import (
+    EngineSocket,
+    FrameError,
+    FrameParser,
+    encode,
+    event_parser,
+)
+from gatewayd_engine.process.messages import (
     MAX_FRAME_BYTES,
     Abort,
     EngineStats,

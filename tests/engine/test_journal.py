@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.journal import Urgent, is_journal, prefix
+from gatewayd_engine.process.journal import Urgent, is_journal, prefix
 
 SAY = """
 import logging, sys

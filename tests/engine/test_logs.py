@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from gatewayd_engine import logs
-from gatewayd_engine.about import about
+from gatewayd_engine.process import logs
+from gatewayd_engine.process.log_context import about
 
 
 def _record(words: str, error: BaseException | None = None) -> logging.LogRecord:
@@ -57,7 +57,7 @@ def test_no_words_make_a_line_of_their_own_or_drive_a_terminal(is_json: bool) ->
 
 def test_the_same_words_come_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("gatewayd_engine.logs.time.monotonic", lambda: now)
+    monkeypatch.setattr("gatewayd_engine.process.logs.time.monotonic", lambda: now)
     rarely = logs.Rarely(60.0)
     assert [rarely.may("a"), rarely.may("a"), rarely.may("b")] == [True, False, True]
     now = 159.0

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import metering
-from gatewayd_engine.metering import Meter
+from gatewayd_engine.process import machine_usage as metering
+from gatewayd_engine.process.machine_usage import Meter
 
 GIB = 1 << 30
 

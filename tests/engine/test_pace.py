@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gatewayd_engine.pace import Pace
+from gatewayd_engine.process.thread_tuning import Pace
 
 Cost = Callable[[int, int], float]
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gatewayd_engine.tails import Before, Tails
+from gatewayd_engine.cache.partial_pages import Before, Tails
 
 PAGES = 12
 _TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 65_536]), min_size=1, max_size=6)

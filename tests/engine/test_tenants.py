@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 
-from gatewayd_engine.tenants import Tenants
+from gatewayd_engine.state.tenant_ids import Tenants
 
 
 def test_who_is_kept_keeps_its_number_and_no_two_have_the_same() -> None:

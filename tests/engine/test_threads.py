@@ -10,7 +10,7 @@ import pytest
 
 _FAULTS = """
 import resource
-from gatewayd_engine.threads import settle
+from gatewayd_engine.process.threads import settle
 settle(1)
 import torch
 def work():
@@ -25,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 _HEAPS = """
 import ctypes, threading
-from gatewayd_engine.threads import settle
+from gatewayd_engine.process.threads import settle
 settle(1)
 malloc = ctypes.CDLL(None).malloc
 malloc.restype = ctypes.c_void_p

@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy import stats
 
-from gatewayd_engine.batch import DraftLines
-from gatewayd_engine.processing import Processors
-from gatewayd_engine.result import Tokens
-from gatewayd_engine.rows import Rows
-from gatewayd_engine.sampling.choice import Choice
+from gatewayd_engine.sampling.draft_verification import Verification
+from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.sampler import distribution
-from gatewayd_engine.verification import Verification
+from gatewayd_engine.sampling.token_picker import Choice
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import DraftLines
+from gatewayd_engine.state.step_result import Tokens
 
 DRAWS = 100_000
 VOCAB = 6

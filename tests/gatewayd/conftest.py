@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.text.model import TextModel
-from gatewayd_engine.embedded import folder
+from gatewayd_engine.model.embedded import folder
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, To
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd.queue_capacity import QueueCapacity
-from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
-from gatewayd_engine.messages_look import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.messages import EngineStats, ModelInfo, TokenLogprobs
 
 VOCAB_SIZE = 4096
 CONTEXT = 2048

@@ -25,7 +25,7 @@ from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline_observers import Observers
 from gatewayd.server import server_config
 from gatewayd.text.model import TextModel
-from gatewayd_engine.messages import StrategyRow
+from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from gatewayd_hooks.protocols import ProtocolStrategy

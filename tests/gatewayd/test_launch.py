@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from gatewayd.config import Config
 from gatewayd.config_slots import QuantizerTable
 from gatewayd.launch import engine_config
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 
 TABLES = {"int8": {}, "awq": {"keep": True}}
 

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
 from gatewayd.metrics_fleet import FleetCollector
-from gatewayd_engine.messages import EngineStats, ModelInfo
-from gatewayd_engine.messages_look import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.messages import EngineStats, ModelInfo
 
 
 class Fleet:

@@ -20,7 +20,7 @@ from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.process.messages import SamplingParams
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, says
 
 ENDED = Ended(

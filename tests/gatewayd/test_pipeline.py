@@ -18,7 +18,7 @@ from gatewayd.pipeline_observers import Observers
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.events import RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, hangs_after, says
 

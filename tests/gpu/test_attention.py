@@ -9,12 +9,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.choice import device_attention
-from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
-from gatewayd_engine.attention.device import CapturingAttention, DeviceAttention
+from gatewayd_engine.attention.gpu_api import CapturingAttention, DeviceAttention
 from gatewayd_engine.attention.paged import PagedAttention
-from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.attention.select import device_attention
+from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
+from gatewayd_engine.kernels.select import choose
+from gatewayd_engine.model.attention_api import AttentionShape
 from tests.engine.attention.steps import Sequences, Static
 
 pytestmark = [

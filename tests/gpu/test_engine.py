@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import ConfigError, StrategyChoice
-from gatewayd_engine.device.memory import made_later
-from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.kv.pool import page_bytes
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.runner.gpu.memory import made_later
+from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from tests.engine.core.conftest import Harness, mixed_prompts
 from tests.gpu import engines
 from tests.gpu.engines import dummy_from_cpu, follow, greedy, on_cpu, on_gpu, write_llama
@@ -65,7 +65,7 @@ def test_greedy_tokens_of_nano_are_the_cpus(make: Make, dtype: str) -> None:
 def test_greedy_tokens_of_a_billion_random_weights_are_the_cpus(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    monkeypatch.setattr("gatewayd_engine.assembly.dummy", dummy_from_cpu)
+    monkeypatch.setattr("gatewayd_engine.core.build.dummy", dummy_from_cpu)
     folder = write_llama(tmp_path, **ONE_BILLION)
     prompts = mixed_prompts(10, ONE_BILLION["vocab_size"], 80, seed=5)
     reference = greedy(on_cpu(folder, dummy_weights=True), prompts, 12)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.model.layers import FeedForward
 from gatewayd_engine.model.moe import MixtureOfExperts, Router
 from gatewayd_engine.model.parts import ExpertParts, FusedParts

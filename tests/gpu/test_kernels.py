@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from gatewayd_engine.kernels.attention.splits import num_multiprocessors, num_splits
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.choose import choose
-from gatewayd_engine.kernels.products import Activation
-from gatewayd_engine.kernels.splits import num_multiprocessors, num_splits
+from gatewayd_engine.kernels.quantized.base import Activation
+from gatewayd_engine.kernels.select import choose
 from tests.engine.kernels import checks, verifying
 from tests.engine.kernels.decoding import Case, Lines, close
 

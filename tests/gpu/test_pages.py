@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.kv.pool import KvPool, page_bytes
+from gatewayd_engine.model.attention_api import AttentionShape
 from gatewayd_hooks.kv_tiers import KEY_BYTES
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_tier_disk.config import DiskConfig

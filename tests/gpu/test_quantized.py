@@ -10,18 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.blocks import GROUP
-from gatewayd_engine.kernels.choose import choose
-from gatewayd_engine.kernels.packing import unpack
-from gatewayd_engine.kernels.room import MOST_LINES, Room
-from gatewayd_engine.kernels.rounding import MOST_CODES
-from gatewayd_engine.model import parts
-from gatewayd_engine.model.linears.device import DeviceLinears
-from gatewayd_engine.model.linears.sparse import SparseLinear
+from gatewayd_engine.kernels.quantized.block_scales import GROUP
+from gatewayd_engine.kernels.quantized.packing import unpack
+from gatewayd_engine.kernels.quantized.quantize_rows import MOST_CODES
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, Room
+from gatewayd_engine.kernels.select import choose
+from gatewayd_engine.model import embedded, parts
+from gatewayd_engine.model.linears.select_gpu import DeviceLinears
+from gatewayd_engine.model.linears.sparse24 import SparseLinear
 from gatewayd_engine.model.weights import placed
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written

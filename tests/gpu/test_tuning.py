@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatewayd_engine.kernels.choose import choose
-from gatewayd_engine.model.linears.device import Apart
-from gatewayd_engine.model.linears.fusion import Fusion
-from gatewayd_engine.tuning.candidates import installed, multiply
+from gatewayd_engine.kernels.select import choose
+from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
+from gatewayd_engine.model.linears.select_gpu import Apart
 from gatewayd_engine.tuning.clock import GraphClock
 from gatewayd_engine.tuning.machine import this_machine
-from gatewayd_engine.tuning.products import choose_products
+from gatewayd_engine.tuning.matmul import choose_products
+from gatewayd_engine.tuning.matmul_candidates import installed, multiply
 from gatewayd_engine.tuning.table import Table
 from tests.engine.kernels import checks
 

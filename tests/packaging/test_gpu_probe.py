@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.tuning import clock
 from gatewayd_engine.tuning.table import Lost
 from tests.gpu import probe
@@ -38,7 +38,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 """
 """With what stands for FlashInfer, whose wrappers say what is wrong with a call."""
 OTHER_NAME = """
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.gpu.probing import device
 
 class Others(TorchKernels):

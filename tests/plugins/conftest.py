@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from gatewayd_engine.recipe.heads_checkpoint import write_heads
+from gatewayd_engine.offline.train.heads_checkpoint import write_heads
 from tests.plugins.heads import ACCURACY, WORDS, network
 
 

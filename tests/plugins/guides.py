@@ -14,7 +14,7 @@ import numpy as np
 from jsonschema import Draft202012Validator, FormatChecker
 from numpy.typing import NDArray
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_guide_xgrammar.config import XgrammarConfig

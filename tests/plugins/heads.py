@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.drafting import Target
-from gatewayd_engine.heads import read_heads
-from gatewayd_engine.recipe import heads as recipe
+from gatewayd_engine.offline.train import heads as recipe
+from gatewayd_engine.speculation.draft_heads import read_heads
+from gatewayd_engine.speculation.draft_models import Target
 from gatewayd_hooks.resources import EngineResources, Heads
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.testing.fakes import engine_resources

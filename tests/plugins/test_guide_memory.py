@@ -13,8 +13,8 @@ from weakref import ref
 
 import pytest
 
-from gatewayd_engine.config import GuideLimits, StrategyChoice
-from gatewayd_engine.guides.compiling import Compiled, Compiler, Guide
+from gatewayd_engine.process.config import GuideLimits, StrategyChoice
+from gatewayd_engine.sampling.guides.compiler import Compiled, Compiler, Guide
 from gatewayd_guide_llguidance import lexers
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
@@ -26,8 +26,8 @@ _KEPT_MIB = 64
 
 _FOLLOWED = """
 import random, time
-from gatewayd_engine.config import GuideLimits, StrategyChoice
-from gatewayd_engine.guides.compiling import Compiler, Guide
+from gatewayd_engine.process.config import GuideLimits, StrategyChoice
+from gatewayd_engine.sampling.guides.compiler import Compiler, Guide
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_hooks.guiding import GuideFailed, GuideSpec

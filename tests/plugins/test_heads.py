@@ -15,8 +15,8 @@ from gatewayd_draft_eagle.config import EagleConfig
 from gatewayd_draft_eagle.strategy import Eagle
 from gatewayd_draft_medusa.config import MedusaConfig
 from gatewayd_draft_medusa.strategy import Medusa
-from gatewayd_engine import embedded
-from gatewayd_engine.recipe.heads_checkpoint import write_heads
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.train.heads_checkpoint import write_heads
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import Features
 from gatewayd_hooks.testing.fakes import engine_resources
@@ -70,7 +70,7 @@ def test_heads_of_another_model_are_refused_in_a_sentence(
     assert f"not for '{kind}'" in refusal(model.with_name(f"words-{others}"), resources)
     assert "cannot be read" in refusal(broken(tmp_path / "broken"), resources)
     missing = refusal("", engine_resources(target=WORDS, read_heads=reader(tmp_path / "words")))
-    assert f"gatewayd_engine.recipe heads --kind {kind}" in missing
+    assert f"gatewayd_engine.offline.train heads --kind {kind}" in missing
 
 
 def broken(folder: Path) -> Path:

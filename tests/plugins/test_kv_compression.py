@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.drafting import Target
-from gatewayd_engine.heads import read_heads
-from gatewayd_engine.recipe import predictor as recipe
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.train import predictor as recipe
+from gatewayd_engine.speculation.draft_heads import read_heads
+from gatewayd_engine.speculation.draft_models import Target
 from gatewayd_hooks.kv_compression import KvCompressionStrategy
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.kv_compression import KvCompressionConformance

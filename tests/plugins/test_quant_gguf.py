@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import gatewayd_quant_gguf
-from gatewayd_engine.kernels.packing import pack
+from gatewayd_engine.kernels.quantized.packing import pack
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_gguf.config import GgufConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.text.model import TextModel
-from gatewayd_engine.embedded import folder as embedded
+from gatewayd_engine.model.embedded import folder as embedded
 from tests.daemon.conftest import start_daemon
 from tests.gatewayd.durables import copy_of
 from tests.security.killed import Killed, kill

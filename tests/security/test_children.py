@@ -21,7 +21,7 @@ import httpx
 import pytest
 
 from gatewayd.config import Config
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_hooks.helpers import children
 from gatewayd_tui.serve import BrowserConsole
 from tests.daemon.conftest import Running

@@ -23,7 +23,7 @@ import pytest
 from gatewayd.errors import InvalidRequest
 from gatewayd.responses.body import in_our_words
 from gatewayd.text.model import TextModel
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_guide_llguidance import ebnf, ebnf_lark
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.expressions import portable
@@ -53,8 +53,8 @@ OPERATORS = (
 """What they read is on the machine, or comes over the admin socket."""
 CHECKPOINTS = (
     "engine/gatewayd_engine/model/",
-    "engine/gatewayd_engine/quantize/",
-    "engine/gatewayd_engine/recipe/",
+    "engine/gatewayd_engine/offline/quantize/",
+    "engine/gatewayd_engine/offline/train/",
     "plugins/gatewayd_hooks/helpers/spelling.py",
     "plugins/gatewayd_proto_ollama/models.py",
     "plugins/gatewayd_quant_compressed_tensors/",

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.device.inputs import StepInputs
+from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels

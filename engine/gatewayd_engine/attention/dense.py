@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.model.attention_api import AttentionShape
 
 
 class Shared(NamedTuple):

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape, RotatingAttend
-from gatewayd_engine.device.inputs import StepInputs
+from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape, RotatingAttend
 
 if TYPE_CHECKING:
-    from gatewayd_engine.attention.decode import DecodeKernels, EagerDecode
+    from gatewayd_engine.attention.triton_decode import DecodeKernels, EagerDecode
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.biases import biased
+from gatewayd_engine.attention.batch_invariant import SteadyAttention
+from gatewayd_engine.attention.decode_groups import Group, Groups
 from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
-from gatewayd_engine.attention.groups import Group, Groups
-from gatewayd_engine.attention.steady import SteadyAttention
-from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.attention.score_biases import biased
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.result import Tokens, moves
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.state.step_batch import StepBatch
+from gatewayd_engine.state.step_result import Tokens, moves
 
 
 @dataclass(frozen=True, slots=True)

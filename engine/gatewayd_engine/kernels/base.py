@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from gatewayd_engine.kernels.experts import ExpertKernels
-from gatewayd_engine.kernels.products import Activation, Products
-from gatewayd_engine.kernels.verifying import Verifying
+from gatewayd_engine.kernels.experts.base import ExpertKernels
+from gatewayd_engine.kernels.quantized.base import Activation, Products
+from gatewayd_engine.kernels.verification.base import Verifying
 
 if TYPE_CHECKING:
     import torch
 
-    from gatewayd_engine.kernels.splits import SharedPages
+    from gatewayd_engine.kernels.attention.splits import SharedPages
     from gatewayd_hooks.resources import PenaltyColumns
 
 

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.early import wait
+from gatewayd_engine.kernels.early_launch import wait
 
 _BLOCK = 256
 

@@ -10,9 +10,14 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.early import wait
-from gatewayd_engine.kernels.products import Rounded
-from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
+from gatewayd_engine.kernels.early_launch import wait
+from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.quantize_rows import (
+    MOST_CODES,
+    rounded_like,
+    store_rounded,
+    warps,
+)
 
 _HEADS = 8
 """Heads that one program takes."""

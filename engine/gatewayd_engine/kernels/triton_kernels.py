@@ -6,31 +6,31 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gatewayd_engine.kernels.accept import accept
-from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
-from gatewayd_engine.kernels.decode_attention import decode_attention
-from gatewayd_engine.kernels.expanding import expand
-from gatewayd_engine.kernels.expert_mm import expert_answers, expert_gates
-from gatewayd_engine.kernels.gated import gated, gated_quant
+from gatewayd_engine.kernels.attention.decode import decode_attention
+from gatewayd_engine.kernels.experts.matmul import expert_answers, expert_gates
+from gatewayd_engine.kernels.experts.routing import route, route_visits, sort_visits, sum_visits
+from gatewayd_engine.kernels.gated_mlp import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
-from gatewayd_engine.kernels.grouped import grouped_mm
-from gatewayd_engine.kernels.keep_path import keep_path
-from gatewayd_engine.kernels.logprobs import logprobs
-from gatewayd_engine.kernels.mask import mask
 from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_heads
-from gatewayd_engine.kernels.norm_mm import norm_mm
-from gatewayd_engine.kernels.penalties import penalise
+from gatewayd_engine.kernels.norm_matmul import norm_mm
+from gatewayd_engine.kernels.quantized.block_fp8_matmul import block_mm, block_mm_tiles
+from gatewayd_engine.kernels.quantized.dequantize import expand
+from gatewayd_engine.kernels.quantized.packed_matmul import grouped_mm
+from gatewayd_engine.kernels.quantized.quantize_rows import quantise, scaled
 from gatewayd_engine.kernels.rope import rope_append
-from gatewayd_engine.kernels.rounding import quantise, scaled
-from gatewayd_engine.kernels.routing import route, route_visits, sort_visits, sum_visits
-from gatewayd_engine.kernels.sampling import sample
-from gatewayd_engine.kernels.slots import slots
+from gatewayd_engine.kernels.sampling.logprobs import logprobs
+from gatewayd_engine.kernels.sampling.mask import mask
+from gatewayd_engine.kernels.sampling.penalties import penalise
+from gatewayd_engine.kernels.sampling.sample import sample
+from gatewayd_engine.kernels.verification.accept import accept
+from gatewayd_engine.kernels.verification.keep_path import keep_path
+from gatewayd_engine.kernels.verification.slots import slots
 
 if TYPE_CHECKING:
     import torch
 
     from gatewayd_engine.kernels.base import SamplingColumns
-    from gatewayd_engine.kernels.products import Activation, Rounded
+    from gatewayd_engine.kernels.quantized.base import Activation, Rounded
 
 
 class TritonKernels:

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.faults import StrategyFault, blame
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.plugin_faults import StrategyFault, blame
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.strategy import Kind

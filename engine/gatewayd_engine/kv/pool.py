@@ -11,10 +11,10 @@ import math
 import numpy as np
 import torch
 
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.kv.arrivals import Arrivals
 from gatewayd_engine.kv.codec import Codec
-from gatewayd_engine.kv.cuda import CudaArrivals
+from gatewayd_engine.kv.cuda_transfers import CudaArrivals
+from gatewayd_engine.kv.host_transfers import Arrivals
+from gatewayd_engine.model.attention_api import AttentionShape
 
 
 class KvPool:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn import functional
 
-from gatewayd_engine.attention.base import RotatingAttend
-from gatewayd_engine.model.heads import HeadBuffers
+from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.rotary import Rotary
+from gatewayd_engine.model.qkv_heads import HeadBuffers
+from gatewayd_engine.model.rotary_embedding import Rotary
 
 if TYPE_CHECKING:
-    from gatewayd_engine.attention.base import Attend
+    from gatewayd_engine.model.attention_api import Attend
     from gatewayd_engine.model.parts import Norm
     from gatewayd_engine.model.spec import ModelSpec
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.model.headers import LoadError
-from gatewayd_engine.model.layout import expert_parts, expert_prefix
-from gatewayd_engine.model.sources import SafetensorsSource, Source
+from gatewayd_engine.model.checkpoint_layout import expert_parts, expert_prefix
+from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.tensor_sources import SafetensorsSource, Source
 from gatewayd_hooks.quantization import Stored
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.model.headers import LoadError
-from gatewayd_engine.model.sources import Source
+from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.model.tensor_sources import Source
 from gatewayd_engine.model.weights import times
 from gatewayd_hooks.quantization import StaticWeight, Stored, Weight
 

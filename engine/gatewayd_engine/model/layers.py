@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.kernels.activation import activation
-from gatewayd_engine.model.steady import Unsteady, pieces
+from gatewayd_engine.model.batch_invariance import Unsteady, pieces
 
 _PADDING = 16
 """Spare columns of a packed weight. Rows a power of two apart share cache sets, and a matrix

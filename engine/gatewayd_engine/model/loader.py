@@ -8,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from gatewayd_engine.model.assembly import Quantize, assemble
+from gatewayd_engine.model.build_decoder import Quantize, assemble
 from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.checkpoint_layout import Shapes, layout
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.kv_scales import KvScales
-from gatewayd_engine.model.layout import Shapes, layout
 from gatewayd_engine.model.parts import Parts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.model.weights import placed

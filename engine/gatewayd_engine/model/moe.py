@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_engine.kernels.experts import LINES
+from gatewayd_engine.kernels.experts.base import LINES
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.kernels.experts import Visits
-    from gatewayd_engine.kernels.products import Activation
-    from gatewayd_engine.model.linears.stacks import Stack
+    from gatewayd_engine.kernels.experts.base import Visits
+    from gatewayd_engine.kernels.quantized.base import Activation
+    from gatewayd_engine.model.linears.expert_stacks import Stack
 
 _COUNTS = (1, 16, 17, 64, 65)
 """Tokens of which routing is compiled apart."""

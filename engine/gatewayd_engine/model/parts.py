@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 
 from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
-from gatewayd_engine.model.linears.brought import Bringers
-from gatewayd_engine.model.linears.choose import choose
-from gatewayd_engine.model.linears.device import Apart, DeviceLinears
-from gatewayd_engine.model.linears.fusion import Gated as Fused
-from gatewayd_engine.model.linears.fusion import Stream
-from gatewayd_engine.model.linears.rounded import RoundedLinear
-from gatewayd_engine.model.linears.stacks import Stack, form_of
+from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
+from gatewayd_engine.model.linears.norm_gate_fusion import Gated as Fused
+from gatewayd_engine.model.linears.norm_gate_fusion import Stream
+from gatewayd_engine.model.linears.plugin_matmul import Bringers
+from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
+from gatewayd_engine.model.linears.w8a8_gpu import RoundedLinear
 from gatewayd_engine.model.moe import GroupedExperts
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.kernels.experts import Form
-    from gatewayd_engine.kernels.products import Activation
+    from gatewayd_engine.kernels.experts.base import Form
+    from gatewayd_engine.kernels.quantized.base import Activation
     from gatewayd_engine.model.moe import Router
     from gatewayd_hooks.quantization import Weight
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gatewayd_engine.model.fields import Fields, SpecError
-from gatewayd_engine.model.headers import LoadError, shown
+from gatewayd_engine.model.json_fields import Fields, SpecError
+from gatewayd_engine.model.safetensors_headers import LoadError, shown
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

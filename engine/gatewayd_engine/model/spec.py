@@ -6,12 +6,12 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.model.attention_api import AttentionShape
 from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
-from gatewayd_engine.model.fields import Fields, SpecError
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
-from gatewayd_engine.model.headers import LoadError
-from gatewayd_engine.model.rope import RopeSpec, read_rope
+from gatewayd_engine.model.json_fields import Fields, SpecError
+from gatewayd_engine.model.rope_config import RopeSpec, read_rope
+from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_hooks.quantization import Announcement
 
 __all__ = ["ModelSpec", "MoeSpec", "SpecError", "read_spec"]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.process.messages import TokenLogprobs
 
 
 class Figures(NamedTuple):

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gatewayd_engine.tuning.attempts import Attempts
+from gatewayd_engine.tuning.cache_files import read, write
+from gatewayd_engine.tuning.crash_guard import Attempts
 from gatewayd_engine.tuning.fastest import fastest, usable
-from gatewayd_engine.tuning.files import read, write
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from gatewayd.config import Config
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.starting import Ending, FencedProcess, bury, ending, start
 from gatewayd.launch import ENGINE_COMMAND, engine_config, environment, served_name
-from gatewayd_engine.client import EngineClient
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.client import EngineClient
+from gatewayd_engine.process.messages import (
     EngineStats,
     Event,
     Fatal,

@@ -10,7 +10,7 @@ from typing import Any
 from gatewayd.bench.offline.engine import Engine, EngineError, Round, running
 from gatewayd.bench.offline.workloads import WORKLOADS, Workload
 from gatewayd.config import Config
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 WARMUP_OFFSET = 1_000_000
 """Added to the seed of the round before: its prompts are others, which no prefix cache knows."""

@@ -9,13 +9,13 @@ from typing import NoReturn
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.device import DeviceAttention
-from gatewayd_engine.device.inputs import HostPlan, StepInputs
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention.gpu_api import DeviceAttention
+from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.rope import RopeSpec
-from gatewayd_engine.model.rotary import Rotary, frequencies
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.rope_config import RopeSpec
+from gatewayd_engine.model.rotary_embedding import Rotary, frequencies
 
 
 class Guarded(torch.Tensor):

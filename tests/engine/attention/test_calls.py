@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.calls import Calls, Run
+from gatewayd_engine.attention.flashinfer.calls import Calls, Run
+from gatewayd_engine.model.attention_api import AttentionShape
 from tests.engine.attention.steps import Sequences
 
 SHAPE = AttentionShape(5, 6, 2, 8, 0.3, None, (0, 0, 0, 0, 0))

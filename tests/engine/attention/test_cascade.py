@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.model.attention_api import AttentionShape
 from tests.engine.attention.steps import Sequences
 
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
@@ -70,7 +70,7 @@ def test_what_merges_is_compiled_before_there_is_a_step(
     times: int,
 ) -> None:
     merged: list[tuple[Any, ...]] = []
-    module = sys.modules["gatewayd_engine.attention.cascade"]
+    module = sys.modules["gatewayd_engine.attention.flashinfer.cascade"]
     real = module.merge_state_in_place
 
     def noted(*states: Any) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import contexts
-from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention import dense_contexts as contexts
 from gatewayd_engine.kv.codec import Codec
+from gatewayd_engine.model.attention_api import AttentionShape
 from gatewayd_kv_bf16.config import Bf16Config
 from gatewayd_kv_bf16.strategy import Bf16
 from gatewayd_kv_fp8.config import Fp8Config

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import decode
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
-from gatewayd_engine.attention.device import CapturingAttention
+from gatewayd_engine.attention import triton_decode as decode
+from gatewayd_engine.attention.gpu_api import CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.attention_api import AttentionShape
 from tests.engine.attention.steps import Sequences, Static
 from tests.engine.attention.test_cascade import sharing
 from tests.engine.attention.test_flash import Slow, check

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.device import CapturedAttention, CapturingAttention
+from gatewayd_engine.attention.flashinfer.workspaces import INTS, device_bytes
+from gatewayd_engine.attention.gpu_api import CapturedAttention, CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
-from gatewayd_engine.attention.workspaces import INTS, device_bytes
+from gatewayd_engine.model.attention_api import AttentionShape
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.steps import Sequences, Static, some_counts
 
@@ -123,7 +123,7 @@ def test_captured_steps_read_the_same_tensors_each_time(
 def test_captured_steps_that_fill_the_chip_split_no_context(
     flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["gatewayd_engine.attention.wrappers"]
+    module = sys.modules["gatewayd_engine.attention.flashinfer.wrappers"]
     monkeypatch.setattr(module, "num_multiprocessors", lambda device: 3)
     sequences = Sequences(SHAPE)
     attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)

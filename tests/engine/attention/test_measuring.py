@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import measuring
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.decode import CapturedDecode, DecodeAttention, DecodeKernels
-from gatewayd_engine.attention.measuring import DecodeChoice
-from gatewayd_engine.device.graphs import Graphs
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention import tune_decode as measuring
+from gatewayd_engine.attention.triton_decode import CapturedDecode, DecodeAttention, DecodeKernels
+from gatewayd_engine.attention.tune_decode import DecodeChoice
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.runner.gpu.cuda_graphs import Graphs
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning.table import Lost, Machine, Table
 from tests.engine.attention import fake_flashinfer

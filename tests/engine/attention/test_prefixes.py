@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.attention.prefixes import find_shared, shared_pages
+from gatewayd_engine.attention.shared_prefix import find_shared, shared_pages
 
 tables = st.integers(1, 8).flatmap(
     lambda width: st.lists(

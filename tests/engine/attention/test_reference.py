@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention import contexts
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.groups import Group, Groups
+from gatewayd_engine.attention import dense_contexts as contexts
+from gatewayd_engine.attention.decode_groups import Group, Groups
 from gatewayd_engine.attention.reference import ReferenceAttention
-from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.rows import Rows
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import StepBatch, gather
 
 PAGE = 4
 MAX_LEN = 600

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention import contexts
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.selection import Selection
-from gatewayd_engine.attention.selective import SelectiveAttention
-from gatewayd_engine.batch import DraftLines, gather
+from gatewayd_engine.attention import dense_contexts as contexts
+from gatewayd_engine.attention.kv_selection import Selection
+from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kv.codec import Codec
-from gatewayd_engine.rows import Rows
-from gatewayd_engine.sequence import ALL_EXACT
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.sequence import ALL_EXACT
+from gatewayd_engine.state.step_batch import DraftLines, gather
 from gatewayd_kv_int8.config import Int8Config
 from gatewayd_kv_int8.strategy import Int8
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin

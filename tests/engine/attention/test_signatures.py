@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.attention.calls import Run
+from gatewayd_engine.attention.flashinfer.calls import Run
 from tests.engine.attention import fake_flashinfer, fake_launch
 from tests.engine.attention.uses import ALIASES, File
 from tests.engine.attention.wheel import attributes, methods, signature, wheel

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention import contexts
-from gatewayd_engine.attention import steady as steady_module
-from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention import batch_invariant as steady_module
+from gatewayd_engine.attention import dense_contexts as contexts
 from gatewayd_engine.attention.reference import ReferenceAttention
-from gatewayd_engine.batch import DraftLines, gather
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.rows import Rows
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import DraftLines, gather
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin, diverge, wander
 
 LENGTH = 90

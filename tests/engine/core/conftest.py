@@ -14,12 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded, tiered
-from gatewayd_engine.assembly import assemble
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.core import EngineCore
-from gatewayd_engine.kv import arrivals
-from gatewayd_engine.messages import (
+from gatewayd_engine.cache import tier_lookup as tiered
+from gatewayd_engine.core.build import assemble
+from gatewayd_engine.core.engine_core import EngineCore
+from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.model import embedded
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.parts import BringingParts
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.messages import (
     Admitted,
     Finished,
     ModelInfo,
@@ -30,11 +35,7 @@ from gatewayd_engine.messages import (
     TenantQuota,
     TokenLogprobs,
 )
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import read
-from gatewayd_engine.model.parts import BringingParts
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.prompts import answers
@@ -143,7 +144,7 @@ def _read_weights_once() -> Iterator[None]:
         return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gatewayd_engine.assembly.read", once)
+        patch.setattr("gatewayd_engine.core.build.read", once)
         yield
 
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 
 VOCAB, ENDS = 4096, (0, 2)

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.preemption import Preemption
-from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.scheduling.preemption import Preemption
+from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.preemption import PreemptionMode
 from tests.engine.core import test_combinations
 from tests.engine.core.test_combinations import LENGTH, PROMPTS, Expected

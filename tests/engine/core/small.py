@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 
 NUM_LAYERS = 2
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import Swap
-from gatewayd_engine.swapping import SwapRefused
+from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Swap
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.tiering import host
 

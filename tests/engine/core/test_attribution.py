@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.messages import StepOutput
+from gatewayd_engine.process.messages import StepOutput
+from gatewayd_engine.process.time_causes import Cause
 from tests.engine.core.conftest import Harness, MakeEngine
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import ConfigError, StrategyChoice
-from gatewayd_engine.faults import StrategyFault
-from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.plugin_faults import StrategyFault
 from gatewayd_hooks.host.errors import NotInstalled
 from tests.engine.core.conftest import Harness, build
 from tests.engine.core.theirs import theirs

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 from gatewayd_logits_bias.strategy import Bias
 from gatewayd_sched_fcfs.strategy import Fcfs

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import Bump
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Bump
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.conftest import Harness, MakeEngine

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_hooks.strategy import Kind
 

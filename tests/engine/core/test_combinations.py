@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.flight import InFlight
-from gatewayd_engine.kv import arrivals
-from gatewayd_engine.messages import Swap
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.runner.cpu import Runner
+from gatewayd_engine.state.in_flight import InFlight
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
@@ -248,7 +248,7 @@ def oracle_answers(oracle: Callable[..., Any]) -> list[list[int]]:
     """What transformers generates, one prompt at a time."""
     import torch
 
-    from gatewayd_engine import embedded
+    from gatewayd_engine.model import embedded
 
     model = oracle(embedded.folder("nano"))
     found = []

@@ -14,12 +14,12 @@ import torch
 import torch.nn.functional as F
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.fronts import NO_PAGE
-from gatewayd_engine.messages_look import Inspect
-from gatewayd_engine.quality.texts import bundled
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.kv.compacted_prefix import NO_PAGE
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.texts import bundled
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.inspect_messages import Inspect
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind

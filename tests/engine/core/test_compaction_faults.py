@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import StrategyFault
-from gatewayd_engine.growth import Growth
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.plugin_faults import StrategyFault
+from gatewayd_engine.scheduling.page_growth import Growth
 from gatewayd_hooks.kv_compression import Compacted, Compaction
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind

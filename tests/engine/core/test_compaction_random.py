@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.fronts import NO_PAGE
-from gatewayd_engine.kv.biases import bias_pages
+from gatewayd_engine.kv.compacted_prefix import NO_PAGE
+from gatewayd_engine.kv.key_biases import bias_pages
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.kv_compression import Compaction
 from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind

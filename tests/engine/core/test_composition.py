@@ -25,8 +25,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Moves, Selects

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.conftest import Harness, mixed_prompts
 
 Make = Callable[..., Any]

@@ -12,8 +12,8 @@ import torch
 from scipy import stats
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Drawn, guess_with
 from tests.engine.core.test_combinations import names

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import assembly, embedded
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.drafting import bytes_beside
+from gatewayd_engine.core import build as assembly
+from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.row_model import RowModel
-from gatewayd_engine.swapping import SwapRefused
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.runner.draft_model import RowModel
+from gatewayd_engine.speculation.draft_models import bytes_beside
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
@@ -116,7 +117,7 @@ def test_one_that_cannot_be_loaded_gives_back_what_it_took(
         raise OSError("cannot be read")
 
     with monkeypatch.context() as context:
-        context.setattr("gatewayd_engine.drafting.load", no)
+        context.setattr("gatewayd_engine.speculation.draft_models.load", no)
         with pytest.raises(SwapRefused, match="cannot be read"):
             swap(engine, Kind.DRAFTER, SMALL)
     swap(engine, Kind.DRAFTER, SMALL)
@@ -215,7 +216,7 @@ def test_after_a_fault_its_model_is_not_read_again(
 
     with monkeypatch.context() as context:
         context.setattr(RowModel, "_extend", fails)
-        context.setattr("gatewayd_engine.drafting.load", no)
+        context.setattr("gatewayd_engine.speculation.draft_models.load", no)
         assert answers(engine) == plain
     assert engine.core.stats.faults == 2
     assert small(engine) is model
@@ -250,7 +251,7 @@ def test_one_that_was_replaced_after_a_fault_gives_its_memory_back(
     with monkeypatch.context() as context:
         context.setattr(RowModel, "_extend", fails)
         # What is logged is kept for the report of a test, and with it the frames of the fault.
-        context.setattr("gatewayd_engine.recovery._log", logging.Logger("nobody"))
+        context.setattr("gatewayd_engine.strategies.recovery._log", logging.Logger("nobody"))
         engine.submit(PROMPTS[0], max_tokens=12, ignore_eos=True)
         while not engine.core.stats.faults:
             engine.step()

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.messages import Evict, Pin
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Evict, Pin
+from gatewayd_engine.process.plugin_faults import Refused
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_hooks.caching import Match
 from tests.engine.core.conftest import Harness, MakeEngine
@@ -129,7 +129,7 @@ def test_a_pinned_page_goes_too_and_its_pin_with_it(make_engine: MakeEngine) -> 
 
 
 def test_many_go_in_parts(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewayd_engine.operating._MOST_EVICTED", 3)
+    monkeypatch.setattr("gatewayd_engine.core.operator_actions._MOST_EVICTED", 3)
     engine = make_engine(kv_pages=64)
     answer(engine, [*SHARED, *range(10, 58)])
     page = page_of(engine, SHARED, 0)

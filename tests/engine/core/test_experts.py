@@ -17,7 +17,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight
 from gatewayd_hooks.strategy import Kind

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.fair_share import ACTIVE_SECONDS, MOST_IDLE, FairShare
-from gatewayd_engine.guides.compile_queue import CompileQueue
-from gatewayd_engine.guides.compiling import Compiled
+from gatewayd_engine.fairness.fair_share import ACTIVE_SECONDS, MOST_IDLE, FairShare
+from gatewayd_engine.sampling.guides.compile_queue import CompileQueue
+from gatewayd_engine.sampling.guides.compiler import Compiled
 
 
 class Clock:

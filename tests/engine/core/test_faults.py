@@ -148,7 +148,7 @@ def test_a_scheduler_may_hold_back_for_a_while_however_many_steps_that_is(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine, clock = make_engine(), Clock()
-    monkeypatch.setattr("gatewayd_engine.check.time", clock)
+    monkeypatch.setattr("gatewayd_engine.scheduling.plan_check.time", clock)
     nothing = Plan(np.zeros(0, np.int32), np.zeros(0, np.int32))
     plan = dataclasses.replace(engine.core.strategies.plan, schedule=lambda view: nothing)
     engine.core.strategies.plan = plan
@@ -208,7 +208,7 @@ def check_breaks(
 ) -> None:
     """A strategy breaks so many times, and nobody's answer is another."""
     kind, method, broken = BREAKS[what]
-    monkeypatch.setattr("gatewayd_engine.check.MAX_IDLE_SECONDS", 0.001)
+    monkeypatch.setattr("gatewayd_engine.scheduling.plan_check.MAX_IDLE_SECONDS", 0.001)
     # Few pages, so that eviction and preemption have something to do.
     engine = make_engine(page_size=4, kv_pages=104, max_batch_tokens=96)
     strategies = engine.core.strategies

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded, feedback
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.speculation import feedback
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.strategy import Kind

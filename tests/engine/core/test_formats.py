@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog, Entry
 from tests.engine.core.conftest import build
 from tests.engine.core.small import small

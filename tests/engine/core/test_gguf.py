@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.fingerprint import fingerprint
+from gatewayd_engine.kv.tiers.fingerprint import fingerprint
 from gatewayd_engine.model.spec import SpecError
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog, Entry
 from tests.engine.core.conftest import CATALOG, build
 from tests.engine.core.small import small

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import LENGTH, STOP
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import LENGTH, STOP
 from tests.plugins.guides import REGEXES, SCHEMAS, follows_schema, matches
 from tests.plugins.test_guide_corpus import REFUSES
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import GuideLimits, StrategyChoice
-from gatewayd_engine.guides.compiling import Compiler, Guide
-from gatewayd_engine.messages import STOP
+from gatewayd_engine.process.config import GuideLimits, StrategyChoice
+from gatewayd_engine.process.messages import STOP
+from gatewayd_engine.sampling.guides.compiler import Compiler, Guide
 from gatewayd_hooks.guiding import GuideFailed, GuideSpec
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guiding import (

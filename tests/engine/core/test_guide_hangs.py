@@ -36,8 +36,8 @@ def watched() -> Iterator[Callable[[Any], Any]]:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forced takes a step for each token; this guide's masks are quick ones."""
     monkeypatch.setattr(ListedMatcher, "forced", lambda self: ())
-    monkeypatch.setattr("gatewayd_engine.guides.following._QUICK", 0.1)
-    monkeypatch.setattr("gatewayd_engine.guides.pace._UNKNOWN", 0.1)
+    monkeypatch.setattr("gatewayd_engine.sampling.guides.matchers._QUICK", 0.1)
+    monkeypatch.setattr("gatewayd_engine.sampling.guides.cost_limits._UNKNOWN", 0.1)
 
 
 def submit(engine: Any, at: int, strings: tuple[str, ...] = LISTS[1]) -> int:

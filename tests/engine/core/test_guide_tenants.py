@@ -13,9 +13,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.config import GuideLimits, StrategyChoice
-from gatewayd_engine.guides.compiling import Compiled, Compiler, Guide
-from gatewayd_engine.tenant_cache import TenantCache
+from gatewayd_engine.fairness.tenant_cache import TenantCache
+from gatewayd_engine.process.config import GuideLimits, StrategyChoice
+from gatewayd_engine.sampling.guides.compiler import Compiled, Compiler, Guide
 from gatewayd_hooks.guiding import GuideSpec
 
 

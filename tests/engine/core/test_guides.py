@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import LENGTH, STOP
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import LENGTH, STOP
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.guiding import GuideSpec
 from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
 from tests.engine.core.guiding import (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.swapping import SwapRefused
+from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.quality.texts import bundled
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.texts import bundled
+from gatewayd_engine.process.config import StrategyChoice
 
 Make = Callable[..., Any]
 KINDS = ("medusa", "eagle")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine import held
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.scheduling import deferral as held
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Priority
 from tests.engine.core.tiering import disk, evict_all, flush, slow_reads

@@ -15,16 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gatewayd_engine.browsing import _below
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.inspection import MOST_CELLS, Inspection, _cells
-from gatewayd_engine.kv.pages import Pages
-from gatewayd_engine.kv.standing import NOTHING
-from gatewayd_engine.messages import Pin, SamplingParams
-from gatewayd_engine.messages_look import PAGE_STATES, Browse, Browsed, Inspect, Inspected
-from gatewayd_engine.metering import Meter
-from gatewayd_engine.queue import Queue
-from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.core.telemetry.inspection import MOST_CELLS, Inspection, _cells
+from gatewayd_engine.core.telemetry.prefix_tree import _below
+from gatewayd_engine.kv.page_allocator import Pages
+from gatewayd_engine.kv.page_tree import NOTHING
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.inspect_messages import (
+    PAGE_STATES,
+    Browse,
+    Browsed,
+    Inspect,
+    Inspected,
+)
+from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.messages import Pin, SamplingParams
+from gatewayd_engine.state.queue import Queue
+from gatewayd_engine.state.sequence import Sequence
 from gatewayd_evict_retention.strategy import Retention
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.strategy import Kind
@@ -183,7 +189,7 @@ def test_random_requests_are_told_as_they_are(make_engine: Make, depth: bool, ca
 def test_searches_for_what_is_cached_are_bounded(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd_engine.inspection._MOST_MATCHED_TOKENS", 100)
+    monkeypatch.setattr("gatewayd_engine.core.telemetry.inspection._MOST_MATCHED_TOKENS", 100)
     engine = make_engine(max_running=1)
     engine.generate([5] * 40, max_tokens=1)
     for length in (40, 60, 50, 60, 10):
@@ -262,7 +268,7 @@ def test_tiers_are_told_with_what_they_have(make_engine: Make) -> None:
 def test_many_pages_are_told_by_the_commonest(pages: list[tuple[int, int]], most: int) -> None:
     states, owners = (np.array(c, t) for c, t in zip(zip(*pages), (np.uint8, np.int32)))  # noqa: B905
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gatewayd_engine.inspection.MOST_CELLS", most)
+        patch.setattr("gatewayd_engine.core.telemetry.inspection.MOST_CELLS", most)
         each, cells, whose = _cells(states, owners)
     assert len(cells) <= most
     assert len(cells) == -(-len(pages) // each)

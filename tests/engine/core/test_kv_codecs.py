@@ -14,12 +14,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import ConfigError, StrategyChoice
-from gatewayd_engine.faults import StrategyFault
-from gatewayd_engine.messages import Swap
-from gatewayd_engine.model import loader
+from gatewayd_engine.model import embedded, loader
 from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.process.plugin_faults import StrategyFault
 from gatewayd_hooks.strategy import Kind
 from gatewayd_kv_int8.strategy import Int8
 from tests.engine.core import test_combinations
@@ -312,7 +311,7 @@ def test_one_that_cannot_work_is_refused_before_anybody_asks(
         return tensor(self, name)
 
     # Not the fixture that reads each model once.
-    monkeypatch.setattr("gatewayd_engine.assembly.read", loader.read)
+    monkeypatch.setattr("gatewayd_engine.core.build.read", loader.read)
     monkeypatch.setattr(Checkpoint, "tensor", noted)
     make_engine(folder, kv_codec=StrategyChoice("int8"))
     assert read

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd_engine import embedded
-from gatewayd_engine.assembly import assemble
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.messages import LENGTH, Swap
+from gatewayd_engine.core.build import assemble
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.messages import LENGTH, Swap
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind

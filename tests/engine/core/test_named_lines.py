@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.logs import Lines
-from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.process.logs import Lines
+from gatewayd_engine.process.messages import SamplingParams, Submit
 
 pytestmark = pytest.mark.usefixtures("small_model")
 

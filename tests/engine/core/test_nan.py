@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.state.step_batch import StepBatch
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
 from tests.engine.core.small import NUM_LAYERS
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import Swap, Swapped
-from gatewayd_engine.opening import NotOpened, Opening
-from gatewayd_engine.swapping import SwapRefused
+from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Swap, Swapped
+from gatewayd_engine.process.plugin_opener import NotOpened, Opening
 from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine import embedded
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.time_causes import Cause
 from tests.engine.core.conftest import Harness, MakeEngine
 from tests.engine.core.guiding import LISTS, Listed, choice_of, text_of, with_guide
 from tests.engine.core.test_attribution import Watcher

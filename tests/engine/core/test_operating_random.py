@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import Amount, Bump, Evict, TenantQuota
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Amount, Bump, Evict, TenantQuota
 from tests.engine.core.conftest import Harness, MakeEngine, build
 
 pytestmark = pytest.mark.usefixtures("small_model")

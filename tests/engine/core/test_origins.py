@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SamplingParams, Submit
+from gatewayd_engine.process.plugin_faults import Refused
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.strategy import Kind

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import LENGTH, STOP, Swap
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import LENGTH, STOP, Swap
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_hooks.scheduling import Plan, QueueView
 from tests.engine.core.prompts import PROMPTS, answers, runner_of

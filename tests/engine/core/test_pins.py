@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.messages import Pin
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import Pin
+from gatewayd_engine.process.plugin_faults import Refused
 from gatewayd_evict_retention.strategy import Retention
 
 pytestmark = pytest.mark.usefixtures("small_model")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SamplingParams, Submit
+from gatewayd_engine.process.plugin_faults import Refused
 from tests.engine.core.conftest import Answer, MakeEngine, mixed_prompts
 from tests.engine.core.small import small
 

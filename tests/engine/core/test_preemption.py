@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.kv.standing import NOTHING
-from gatewayd_engine.messages_look import Browse
+from gatewayd_engine.kv.page_tree import NOTHING
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.inspect_messages import Browse
 from tests.engine.core.tiering import evict_all
 
 pytestmark = pytest.mark.usefixtures("small_model")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.messages import ERROR
+from gatewayd_engine.process.messages import ERROR
 from gatewayd_prefix_hash.strategy import HashChain
 
 PROMPT = list(range(100, 180))

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import ConfigError, StrategyChoice
-from gatewayd_engine.messages import Swap
-from gatewayd_engine.model.fields import SpecError
-from gatewayd_engine.model.headers import LoadError
-from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.model.json_fields import SpecError
+from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.host.errors import NotInstalled
 from gatewayd_hooks.quantization import GroupedWeight, Matrix
 from gatewayd_quant_fp8.config import Fp8Config

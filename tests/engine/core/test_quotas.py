@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.messages import ERROR, Amount, TenantQuota
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import ERROR, Amount, TenantQuota
+from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.time_causes import Cause
 
 pytestmark = pytest.mark.usefixtures("small_model")
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.caching import Match
 
 Make = Callable[..., Any]

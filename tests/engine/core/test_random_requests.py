@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 
 pytestmark = pytest.mark.usefixtures("small_model")
 

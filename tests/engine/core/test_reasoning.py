@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import GuideLimits, StrategyChoice
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.guides.letters import Letters
-from gatewayd_engine.guides.marks import Boundary
-from gatewayd_engine.guides.thinking import Thinking
-from gatewayd_engine.messages import LENGTH, STOP
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import GuideLimits, StrategyChoice
+from gatewayd_engine.process.messages import LENGTH, STOP
+from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.sampling.guides.reasoning_marks import Boundary
+from gatewayd_engine.sampling.guides.reasoning_matcher import Thinking
+from gatewayd_engine.sampling.guides.token_bytes import Letters
 from gatewayd_hooks.parsing import Bounds
 from tests.engine.core.guessing import Always, Guess, guess_with
 from tests.engine.core.guiding import (

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.faults import Refused
-from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.process.messages import SamplingParams, Submit
+from gatewayd_engine.process.plugin_faults import Refused
 from tests.engine.core.small import small
 
 pytestmark = pytest.mark.usefixtures("small_model")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 

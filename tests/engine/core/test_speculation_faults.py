@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.speculation import DraftBatch, Drafts
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import VOCAB, Broken, Guess, chain, guess_with, seat

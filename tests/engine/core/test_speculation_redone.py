@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import verified
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.sampling import verified_drafts as verified
 from tests.engine.core.guessing import Broken, Guess, chain, guess_with
 from tests.engine.core.prompts import PROMPTS, runner_of
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.cpu import Runner
 
 Make = Callable[..., Any]
 
@@ -67,7 +67,9 @@ def test_shares_are_those_of_the_tokens(
 ) -> None:
     """A prompt of 96 tokens beside one of 32 takes three quarters of their step."""
     clock = iter(range(0, 10_000_000, 5))
-    monkeypatch.setattr("gatewayd_engine.core.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(
+        "gatewayd_engine.core.engine_core.time.perf_counter", lambda: float(next(clock))
+    )
     engine = make_engine(folder, prefix_cache=None)
     (long,) = engine.submit([3] * 96, max_tokens=1, ignore_eos=True)
     (short,) = engine.submit([4] * 32, max_tokens=1, ignore_eos=True)

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.conftest import build
 from tests.engine.core.small import small
 from tests.engine.core.test_formats import AUTO, catalog, written

@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode
 from tests.engine.core.test_swapped import kv_of, preempt
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import SetLimits, Swap
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SetLimits, Swap
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.swapping import OFFERS, TIGHT, settle, swap

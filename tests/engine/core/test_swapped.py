@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.costs import Line
-from gatewayd_engine.kv import arrivals
+from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.kv.transfer_cost import Line
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.kv.pages import Pages
-from gatewayd_engine.messages import SetLimits
-from gatewayd_engine.runner import Runner
-from gatewayd_engine.swapping import SwapRefused
+from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.kv.page_allocator import Pages
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SetLimits
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.helpers.handover import State
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers

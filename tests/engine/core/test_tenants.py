@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.check import check
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import Refused, StrategyFault
-from gatewayd_engine.messages import Amount, TenantQuota
-from gatewayd_engine.messages_look import Browse, Inspect
-from gatewayd_engine.runner import Runner
-from gatewayd_engine.tenants import Tenants
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.inspect_messages import Browse, Inspect
+from gatewayd_engine.process.messages import Amount, TenantQuota
+from gatewayd_engine.process.plugin_faults import Refused, StrategyFault
+from gatewayd_engine.runner.cpu import Runner
+from gatewayd_engine.scheduling.plan_check import check
+from gatewayd_engine.state.tenant_ids import Tenants
 from gatewayd_hooks.scheduling import Plan, Priority
 
 pytestmark = pytest.mark.usefixtures("small_model")

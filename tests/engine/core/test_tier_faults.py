@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine import tiered
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.cache import tier_lookup as tiered
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.swapping import swap
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, flush, host, slow_reads

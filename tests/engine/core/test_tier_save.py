@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.kv.page_allocator import Pages
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_evict_retention.strategy import Retention
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 

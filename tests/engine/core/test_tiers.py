@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine import tiered
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.kv import arrivals
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.cache import tier_lookup as tiered
+from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.cpu import Runner
 from gatewayd_tier_disk.store import Store
 from gatewayd_tier_disk.strategy import Disk
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 
 MANY = pytest.mark.parametrize("num_prompts", [50, pytest.param(200, marks=pytest.mark.slow)])
 NEW_TOKENS = 12

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine import held
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.scheduling import deferral as held
 from gatewayd_hooks.strategy import Kind
 
 Make = Callable[..., Any]

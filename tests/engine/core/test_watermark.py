@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_logits_watermark.config import WatermarkConfig
 from gatewayd_logits_watermark.detector import MarkDetector, detect
 from tests.engine.core.prompts import PROMPTS

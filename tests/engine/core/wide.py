@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import assembly
+from gatewayd_engine.core import build as assembly
 
 
 def compute_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:

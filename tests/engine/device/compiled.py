@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 
 
 class Noted:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine import assembly, backend
-from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.paged import PagedAttention
-from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.config import EngineConfig
-from gatewayd_engine.device.graphs import Capture, LaunchEach
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
+from gatewayd_engine.core import build as assembly
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.loader import read
+from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.runner import backend
+from gatewayd_engine.runner.backend import DeviceBackend
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, LaunchEach
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.conftest import flashinfer
 from tests.engine.core.conftest import (

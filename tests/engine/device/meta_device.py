@@ -11,18 +11,19 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import decode, slots
+from gatewayd_engine.attention import draft_slots as slots
+from gatewayd_engine.attention import triton_decode as decode
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.choice import device_attention
-from gatewayd_engine.device.runner import DeviceRunner
+from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.kv import pool
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.assembly import Quantize, assemble
+from gatewayd_engine.model.build_decoder import Quantize, assemble
+from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.layout import layout
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
-from gatewayd_engine.rows import Rows
+from gatewayd_engine.runner.gpu.runner import DeviceRunner
+from gatewayd_engine.state.running_batch import Rows
 from tests.engine.attention import fake_flashinfer
 from tests.engine.device.unread import DEVICE, Unread, Waits
 
@@ -127,7 +128,7 @@ def install(monkeypatch: pytest.MonkeyPatch, capture: Unread) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch, "_scaled_mm", _scaled_mm)
     monkeypatch.setattr(pool, "CudaArrivals", _Arrived)
-    wrappers = sys.modules["gatewayd_engine.attention.wrappers"]
+    wrappers = sys.modules["gatewayd_engine.attention.flashinfer.wrappers"]
     for module in (decode, slots, wrappers):
         monkeypatch.setattr(module, "num_multiprocessors", lambda device: MULTIPROCESSORS)
     for name in vars(fake_flashinfer):

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from gatewayd_engine.device.graphs import Between, Broken, Replay
+from gatewayd_engine.runner.gpu.cuda_graphs import Between, Broken, Replay
 from tests.engine.device.graph_memory import Address, poison, replaced, storage
 
 _ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)

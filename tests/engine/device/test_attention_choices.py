@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.attention.decode import CapturedDecode, DecodeAttention, DecodeKernels
-from gatewayd_engine.attention.measuring import DecodeChoice
-from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention.triton_decode import CapturedDecode, DecodeAttention, DecodeKernels
+from gatewayd_engine.attention.tune_decode import DecodeChoice
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.tuning.table import Machine, Table
-from gatewayd_engine.tuning.tuning import Tuning
+from gatewayd_engine.tuning.tuner import Tuning
 from tests.engine.device import conftest
 
 pytestmark = [

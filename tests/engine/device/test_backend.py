@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch.cuda._utils import _get_device_index
 
-from gatewayd_engine import backend
-from gatewayd_engine.assembly import assemble
-from gatewayd_engine.backend import CpuBackend, DeviceBackend, backend_for
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.core.build import assemble
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.runner import backend
+from gatewayd_engine.runner.backend import CpuBackend, DeviceBackend, backend_for
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.prompts import runner_of

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.multiplier import catalog
 from tests.engine.nibbles import pack

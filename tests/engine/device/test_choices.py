@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.device.launching import choose_fusion, choose_launches
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.linears.fusion import Fusion
-from gatewayd_engine.tuning import candidates
-from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
+from gatewayd_engine.runner.backend import DeviceBackend
+from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
+from gatewayd_engine.tuning import matmul_candidates as candidates
+from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny
 from gatewayd_engine.tuning.table import Lost, Machine, Table
-from gatewayd_engine.tuning.tuning import Tuning
+from gatewayd_engine.tuning.tuner import Tuning
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.device import conftest
 from tests.engine.tuning.fake_products import Modules, Recording

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.attention.decode import CapturedDecode
-from gatewayd_engine.device.graphs import Capture, LaunchEach, Replay
-from gatewayd_engine.device.inputs import HostPlan
+from gatewayd_engine.attention.step_inputs import HostPlan
+from gatewayd_engine.attention.triton_decode import CapturedDecode
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, LaunchEach, Replay
 from tests.engine.core.test_tokens import compare
 from tests.engine.device.conftest import mixed_prompts
 from tests.engine.device.recorded import NothingRead, RecordedWhole

@@ -9,19 +9,20 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.attention import slots
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import warming, widths
-from gatewayd_engine.device.graphs import LaunchEach
-from gatewayd_engine.device.offered import DrafterLaunches
-from gatewayd_engine.device.row_model import DeviceRowModel
-from gatewayd_engine.drafting import load_beside
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.attention import draft_slots as slots
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.row_model import row_model
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.draft_model import row_model
+from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu import widths
+from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach
+from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
+from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
+from gatewayd_engine.speculation.draft_models import load_beside
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.test_heads import chats
 from tests.engine.device import conftest

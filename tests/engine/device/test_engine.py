@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_random_requests import check_random_requests
 from tests.engine.core.test_tokens import compare

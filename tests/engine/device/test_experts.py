@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.batch import StepBatch
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import warming
-from gatewayd_engine.kernels.blocks import GROUP, Blocks
-from gatewayd_engine.kernels.experts import ExpertKernels, Form, RowCodes
-from gatewayd_engine.kernels.packing import Packed
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.experts.base import ExpertKernels, Form, RowCodes
+from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks
+from gatewayd_engine.kernels.quantized.packing import Packed
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import loader, parts
-from gatewayd_engine.model.assembly import Quantize
+from gatewayd_engine.model.build_decoder import Quantize
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.linears.brought import Bringer, Bringers
-from gatewayd_engine.model.linears.stacks import Stack, form_of
+from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
+from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
 from gatewayd_engine.model.moe import GroupedExperts, MixtureOfExperts
 from gatewayd_engine.model.parts import FusedParts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight, Weight
 from tests.engine.core.test_tokens import compare
 from tests.engine.device.conftest import mixed_prompts

@@ -11,12 +11,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.batch import StepBatch, gather
-from gatewayd_engine.device.gathering import Gathering
-from gatewayd_engine.device.inputs import HostPlan, StepInputs
-from gatewayd_engine.device.state import DeviceRows
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.rows import Rows
+from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.runner.gpu.device_rows import DeviceRows
+from gatewayd_engine.runner.gpu.input_gather import Gathering
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import StepBatch, gather
 
 ROWS, SIZE, MAX_LEN, MAX_TOKENS, SCRATCH = 6, 4, 40, 64, 500
 

@@ -14,9 +14,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.device import runner as runner_module
-from gatewayd_engine.device import warming
-from gatewayd_engine.device.graphs import (
+from gatewayd_engine.runner.gpu import runner as runner_module
+from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu.cuda_graphs import (
     Between,
     CapturedStep,
     CudaCapture,

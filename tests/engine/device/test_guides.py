@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.guiding import LISTS, choice_of, text_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 

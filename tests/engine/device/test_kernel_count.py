@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention.base import RotatingAttend
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.assembly import assemble
-from gatewayd_engine.model.layout import layout
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.attention_api import RotatingAttend
+from gatewayd_engine.model.build_decoder import assemble
+from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from tests.engine.attention import fake_flashinfer

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import backend
-from gatewayd_engine.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.runner import backend
 from gatewayd_kv_fp8.strategy import Fp8
 from tests.engine.core.conftest import build
 from tests.engine.core.prompts import PROMPTS

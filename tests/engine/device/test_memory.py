@@ -10,11 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.device import memory, widths
-from gatewayd_engine.device.graphs import LaunchEach
-from gatewayd_engine.device.memory import (
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.parts import FusedParts
+from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.runner.backend import DeviceBackend
+from gatewayd_engine.runner.gpu import memory, widths
+from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach
+from gatewayd_engine.runner.gpu.memory import (
     DoesNotFit,
     Usage,
     left_for_pages,
@@ -22,12 +26,8 @@ from gatewayd_engine.device.memory import (
     run_largest,
     tell_free,
 )
-from gatewayd_engine.device.warming import _drafted_batch
-from gatewayd_engine.device.widths import WIDTHS, captured_sizes
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.loader import load
-from gatewayd_engine.model.parts import FusedParts
-from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.runner.gpu.warmup import _drafted_batch
+from gatewayd_engine.runner.gpu.widths import WIDTHS, captured_sizes
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 

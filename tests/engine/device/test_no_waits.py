@@ -14,27 +14,27 @@ import pytest
 from tests.engine.device.call_graph import Function, Source, own_nodes
 
 ROOTS = [
-    "device/runner.py:DeviceRunner._captured_with.forward",
-    "device/runner.py:DeviceRunner._captured_with.whole",
-    "device/pieces.py:Pieces._launch",
-    "device/drafted.py:DraftedSteps._captured.forward",
-    "device/row_model.py:DeviceRowModel._made.run",
+    "runner/gpu/runner.py:DeviceRunner._captured_with.forward",
+    "runner/gpu/runner.py:DeviceRunner._captured_with.whole",
+    "runner/gpu/piecewise_graphs.py:Pieces._launch",
+    "runner/gpu/draft_steps.py:DraftedSteps._captured.forward",
+    "runner/gpu/draft_model.py:DeviceRowModel._made.run",
 ]
 HOST = frozenset(
     {
         # Steps, which launch what is captured.
-        "device/runner.py:DeviceRunner.launch",
-        "device/drafted.py:DraftedSteps.launch",
-        "device/verify.py:Verifier.launch",
+        "runner/gpu/runner.py:DeviceRunner.launch",
+        "runner/gpu/draft_steps.py:DraftedSteps.launch",
+        "runner/gpu/verifier.py:Verifier.launch",
         # At load, and at the start.
-        "attention/measuring.py:DecodeChoice",
-        "kernels/blocks.py:blocks",
-        "kernels/packing.py:_by_group",
-        "kernels/packing.py:_unsigned",
-        "kernels/packing.py:pack",
+        "attention/tune_decode.py:DecodeChoice",
+        "kernels/quantized/block_scales.py:blocks",
+        "kernels/quantized/packing.py:_by_group",
+        "kernels/quantized/packing.py:_unsigned",
+        "kernels/quantized/packing.py:pack",
         "model/checkpoint.py:Checkpoint",
         # On a CPU alone, or in steps that are not captured.
-        "attention/selection.py:Selection",
+        "attention/kv_selection.py:Selection",
         "model/moe.py:MixtureOfExperts",
         "model/parts.py:PlainParts",
     }
@@ -99,20 +99,20 @@ def found(source: Source, excluded: frozenset[str]) -> dict[str, set[str]]:
 def test_a_captured_step_reaches_what_it_should(source: Source) -> None:
     found = {str(function) for function in source.reached(ROOTS, HOST)}
     for name in (
-        "attention/flash.py:_Step.__call__",
+        "attention/flashinfer/backend.py:_Step.__call__",
         "attention/append.py:Append.__call__",
         "kernels/rope.py:rope_append",
-        "kernels/sampling.py:sample",
+        "kernels/sampling/sample.py:sample",
         "kernels/norm.py:norm_heads",
-        "kernels/expert_mm.py:expert_gates",
-        "kernels/routing.py:route_visits",
+        "kernels/experts/matmul.py:expert_gates",
+        "kernels/experts/routing.py:route_visits",
         "model/decoder.py:Layer.__call__",
-        "model/linears/device.py:Apart.__call__",
-        "model/linears/stacks.py:Stack.given",
+        "model/linears/select_gpu.py:Apart.__call__",
+        "model/linears/expert_stacks.py:Stack.given",
         "model/moe.py:GroupedExperts.__call__",
         "model/parts.py:FusedParts.norm.<lambda>",
-        "attention/slots.py:_Slots.__call__",
-        "device/slots.py:Slots.fill",
+        "attention/draft_slots.py:_Slots.__call__",
+        "runner/gpu/draft_slots.py:Slots.fill",
     ):
         assert name in found
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kv import pool
-from gatewayd_engine.kv.cuda import CudaArrivals
+from gatewayd_engine.kv.cuda_transfers import CudaArrivals
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.tiering import disk, host

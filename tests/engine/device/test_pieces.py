@@ -12,15 +12,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.attention.base import RotatingAttend
-from gatewayd_engine.device import warming
-from gatewayd_engine.device.launch_bound import launch_bound
-from gatewayd_engine.device.pieces import Pieces, token_counts
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu.launch_bound import launch_bound
+from gatewayd_engine.runner.gpu.piecewise_graphs import Pieces, token_counts
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_tokens import compare
 from tests.engine.device.conftest import mixed_prompts

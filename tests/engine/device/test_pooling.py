@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.conftest import mixed_prompts
 
 pytestmark = pytest.mark.usefixtures("small_model")

@@ -9,20 +9,20 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.kernels.blocks import GROUP
-from gatewayd_engine.kernels.room import MOST_LINES
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized.block_scales import GROUP
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import parts
 from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
-from gatewayd_engine.model.linears.rounded import (
+from gatewayd_engine.model.linears.w8a8_gpu import (
     BlockLinear,
     Fp8DeviceLinear,
     Int8DeviceLinear,
     RoundedLinear,
 )
 from gatewayd_engine.model.weights import dense
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.quantization import GroupedWeight, Weight
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.small import small

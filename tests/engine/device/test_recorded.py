@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import SamplingColumns
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.engine.device.recorded import RecordedWhole, beside
 
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import widths
-from gatewayd_engine.device.offered import PaddedRun
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.tuning import candidates
-from gatewayd_engine.tuning.candidates import CublasLt
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.backend import DeviceBackend
+from gatewayd_engine.runner.gpu import widths
+from gatewayd_engine.runner.gpu.drafter_graphs import PaddedRun
+from gatewayd_engine.tuning import matmul_candidates as candidates
+from gatewayd_engine.tuning.matmul_candidates import CublasLt
 from gatewayd_engine.tuning.table import Machine, Table
-from gatewayd_engine.tuning.tuning import Tuning
+from gatewayd_engine.tuning.tuner import Tuning
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS

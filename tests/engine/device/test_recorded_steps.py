@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import warming
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.gpu import warmup as warming
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.device.recorded import RecordedWhole, beside
 

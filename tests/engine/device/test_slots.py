@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gatewayd_engine.batch import DraftLines
-from gatewayd_engine.device.slots import Lines, Slots, aligned, flat_of
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.runner.gpu.draft_slots import Lines, Slots, aligned, flat_of
+from gatewayd_engine.state.step_batch import DraftLines
 
 PAGE, SCRATCH, ROWS = 4, 99, 3
 

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import drafted, widths
-from gatewayd_engine.device.slots import MOST_SLOTS
-from gatewayd_engine.device.transfers import Letter
+from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.gpu import draft_steps as drafted
+from gatewayd_engine.runner.gpu import widths
+from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS
 from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.test_speculation import REQUESTS, answers, known, speculating

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gatewayd_engine.device import state
-from gatewayd_engine.device.state import DeviceRows
-from gatewayd_engine.messages import SamplingParams
-from gatewayd_engine.rows import Rows
-from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.process.messages import SamplingParams
+from gatewayd_engine.runner.gpu import device_rows as state
+from gatewayd_engine.runner.gpu.device_rows import DeviceRows
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.sequence import Sequence
 
 NUM, PAGES, SIZE, SCRATCH = 4, 6, 4, 77
 CPU = torch.device("cpu")

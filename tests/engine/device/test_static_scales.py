@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.linears.w8a8_gpu import Fp8DeviceLinear, Int8DeviceLinear
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.small import small
 from tests.engine.core.test_formats import catalog

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device.transfers import Letter
-from gatewayd_engine.faults import STRATEGY_ERROR
-from gatewayd_engine.messages import SamplingParams
-from gatewayd_engine.processing import Processors
+from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.process.messages import SamplingParams
+from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR
+from gatewayd_engine.sampling.processors import Processors
 from tests.engine.core.prompts import PROMPTS
 
 pytestmark = pytest.mark.usefixtures("small_model")

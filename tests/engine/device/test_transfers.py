@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.device.transfers import Letter, Outbox, upload
+from gatewayd_engine.kernels.transfers import Letter, Outbox, upload
 
 CPU = torch.device("cpu")
 

@@ -14,20 +14,20 @@ from gatewayd_draft_eagle.config import EagleConfig
 from gatewayd_draft_eagle.strategy import Eagle
 from gatewayd_draft_medusa.config import MedusaConfig
 from gatewayd_draft_medusa.strategy import Medusa
-from gatewayd_engine import embedded
-from gatewayd_engine.attention import choice
+from gatewayd_engine.attention import select as choice
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.decode import CapturedDecode
-from gatewayd_engine.device.offered import DrafterLaunches
-from gatewayd_engine.device.row_model import DeviceRowModel
-from gatewayd_engine.device.runner import DeviceRunner
-from gatewayd_engine.drafting import Target
-from gatewayd_engine.heads import read_heads
+from gatewayd_engine.attention.triton_decode import CapturedDecode
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.layers import FeedForward
-from gatewayd_engine.model.linears.device import Apart
+from gatewayd_engine.model.linears.select_gpu import Apart
 from gatewayd_engine.model.moe import GroupedExperts
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
+from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
+from gatewayd_engine.runner.gpu.runner import DeviceRunner
+from gatewayd_engine.speculation.draft_heads import read_heads
+from gatewayd_engine.speculation.draft_models import Target
 from gatewayd_hooks.quantization import Matrix, StaticWeight, Weight
 from gatewayd_hooks.speculation import Heads
 from tests.engine.device import meta_device as meta

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine import backend
-from gatewayd_engine.attention import slots
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import warming
-from gatewayd_engine.device.graphs import LaunchEach, sizes
-from gatewayd_engine.device.pieces import token_counts
-from gatewayd_engine.device.warming import _drafted_batches, _first_batches, _lines_of_parts
-from gatewayd_engine.guides import processors
-from gatewayd_engine.kernels.splits import num_splits
+from gatewayd_engine.attention import draft_slots as slots
+from gatewayd_engine.kernels.attention.splits import num_splits
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner import backend
+from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach, sizes
+from gatewayd_engine.runner.gpu.piecewise_graphs import token_counts
+from gatewayd_engine.runner.gpu.warmup import _drafted_batches, _first_batches, _lines_of_parts
+from gatewayd_engine.sampling.guides import processors
 from gatewayd_hooks.speculation import DraftBatch, Drafts
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.guiding import LISTS, choice_of, with_guide

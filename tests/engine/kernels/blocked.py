@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.blocks import GROUP, Blocks, blocks
-from gatewayd_engine.kernels.room import Room
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks, blocks
+from gatewayd_engine.kernels.quantized.scratch import Room
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import GroupedWeight
 from tests.engine.kernels.checks import random

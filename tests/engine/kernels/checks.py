@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
-from gatewayd_engine.kernels.packing import Packed, pack
-from gatewayd_engine.kernels.products import Activation, Rounded
-from gatewayd_engine.kernels.room import Room
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+from gatewayd_engine.kernels.quantized.packing import Packed, pack
+from gatewayd_engine.kernels.quantized.scratch import Room
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import GroupedWeight
 from gatewayd_hooks.resources import PenaltyColumns

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from gatewayd_engine.kernels.attention.splits import SharedPages, scratch_size
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.splits import SharedPages, scratch_size
 
 
 @dataclass(frozen=True)

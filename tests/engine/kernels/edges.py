@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.kernels.drawing import bits, gumbel, keys
+from gatewayd_engine.kernels.sampling.torch_sampling import bits, gumbel, keys
 
 SHARE = 1e-5
 """Of a line's weight. Sums of a vocabulary in float32 differ by less, whatever their order."""

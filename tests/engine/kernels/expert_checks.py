@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.blocks import GROUP, blocks
-from gatewayd_engine.kernels.experts import Form, RowCodes, Visits
-from gatewayd_engine.kernels.packing import Packed, unpack
-from gatewayd_engine.kernels.products import Activation, Rounded
-from gatewayd_engine.model.linears.stacks import Stack
+from gatewayd_engine.kernels.experts.base import Form, RowCodes, Visits
+from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+from gatewayd_engine.kernels.quantized.block_scales import GROUP, blocks
+from gatewayd_engine.kernels.quantized.packing import Packed, unpack
+from gatewayd_engine.model.linears.expert_stacks import Stack
 from tests.engine.kernels.blocked import in_blocks
 from tests.engine.kernels.checks import TWIN, close, packed, random
 

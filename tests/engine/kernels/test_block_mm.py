@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels import room as rooms
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.blocks import GROUP, blocks, numbers
-from gatewayd_engine.kernels.room import MOST_LINES, splits
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized import scratch as rooms
+from gatewayd_engine.kernels.quantized.block_scales import GROUP, blocks, numbers
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, splits
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import dense
 from tests.engine.kernels.blocked import E4M3, block_mm, in_blocks, made_blocks
 
@@ -45,7 +45,7 @@ def test_tiles_of_many_lines_are_all_there(
     kernels: Kernels, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a band of them, and the last band lower."""
-    module = "gatewayd_engine.kernels.block_mm"
+    module = "gatewayd_engine.kernels.quantized.block_fp8_matmul"
     monkeypatch.setattr(f"{module}._BAND", 2)
     monkeypatch.setattr(f"{module}._MULTIPROCESSORS", 8)
     block_mm(kernels, device, torch.float32, 300, 300, 128)
@@ -54,7 +54,7 @@ def test_tiles_of_many_lines_are_all_there(
 def test_every_tile_that_any_lines_take_is_launched(
     kernels: Kernels, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = sys.modules["gatewayd_engine.kernels.block_mm"]
+    module = sys.modules["gatewayd_engine.kernels.quantized.block_fp8_matmul"]
     launched: list[tuple[int, int, int]] = []
     launch = module._launch
 

@@ -10,9 +10,9 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import CUDABackend
 
-from gatewayd_engine.kernels.choose import choose, eight_bit_floats
+from gatewayd_engine.kernels.select import choose, eight_bit_floats
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.kernels.triton_kernels import TritonKernels
-from gatewayd_engine.kernels.twins import TorchKernels
 
 
 def test_cuda_gets_triton_and_others_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,6 +43,6 @@ def test_a_cpu_has_floats_of_8_bits() -> None:
 def test_a_cpu_needs_no_triton() -> None:
     code = (
         "import sys, torch; sys.modules['triton'] = None;"
-        "from gatewayd_engine.kernels.choose import choose; choose(torch.device('cpu'))"
+        "from gatewayd_engine.kernels.select import choose; choose(torch.device('cpu'))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

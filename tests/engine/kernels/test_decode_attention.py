@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from gatewayd_engine.kernels.attention.splits import num_splits, row_tile, scratch_size
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.splits import num_splits, row_tile, scratch_size
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.engine.kernels.decoding import Case, Lines, close
 
 EDGES = (0, 3, 4, 62)

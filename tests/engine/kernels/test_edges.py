@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.drawing import bits, gumbel, keys
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.sampling.torch_sampling import bits, gumbel, keys
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.engine.kernels import checks
 from tests.engine.kernels.edges import SCORE, SHARE, Filters, may_differ
 

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.kernels import routing
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.experts import LINES, Visits, block_lines, most_blocks, one_of
-from gatewayd_engine.kernels.products import Activation
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.experts import routing
+from gatewayd_engine.kernels.experts.base import LINES, Visits, block_lines, most_blocks, one_of
+from gatewayd_engine.kernels.quantized.base import Activation
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.engine.kernels import expert_checks
 from tests.engine.kernels.checks import random
 from tests.engine.kernels.expert_checks import CPU, stack

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.products import Activation
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized.base import Activation
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.engine.kernels import checks
 
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.packing import Packed, unpack
-from gatewayd_engine.kernels.room import MOST_LINES, Room, splits
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized.packing import Packed, unpack
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, Room, splits
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import dense
 from tests.engine.kernels import checks
 from tests.engine.kernels.weights import KINDS, grouped
@@ -95,9 +95,9 @@ def test_a_room_grows_to_what_its_largest_matrix_needs(monkeypatch: pytest.Monke
     assert room.partial.numel() == 2 * MOST_LINES * 300
     assert room.arrived.tolist() == [0] * 5
     assert (room.dense.numel(), room.dense.dtype) == (1024 * 300, torch.bfloat16)
-    monkeypatch.setattr("gatewayd_engine.kernels.room._DENSE", 1024 * 150)
+    monkeypatch.setattr("gatewayd_engine.kernels.quantized.scratch._DENSE", 1024 * 150)
     assert Room.rows_at_once(large) == 128
-    monkeypatch.setattr("gatewayd_engine.kernels.room._DENSE", 1)
+    monkeypatch.setattr("gatewayd_engine.kernels.quantized.scratch._DENSE", 1)
     assert Room.rows_at_once(large) == 64
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gatewayd_engine.kernels.drawing import bits, gumbel, keys
+from gatewayd_engine.kernels.sampling.torch_sampling import bits, gumbel, keys
 from gatewayd_engine.sampling.random import mix
 
 WORD = 0xFFFFFFFF

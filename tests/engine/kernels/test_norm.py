@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.layers import RMSNorm
 from tests.engine.kernels import checks
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.products import Activation
+from gatewayd_engine.kernels.quantized.base import Activation
 from tests.engine.kernels import checks
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatewayd_engine.kernels.packing import Packed, pack, unpack
+from gatewayd_engine.kernels.quantized.packing import Packed, pack, unpack
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 from tests.engine.kernels.weights import KINDS, grouped

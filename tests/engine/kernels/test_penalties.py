@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.resources import PenaltyColumns
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_logits_penalties.strategy import Penalties

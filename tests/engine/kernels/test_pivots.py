@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import stats
 
-from gatewayd_engine.kernels import drawing
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
+from gatewayd_engine.kernels.sampling import torch_sampling as drawing
 from tests.engine.kernels import checks
 
 Pivots = Callable[[torch.Tensor, torch.Tensor, SamplingColumns], torch.Tensor]
@@ -30,7 +30,7 @@ def of_twin(logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns) 
 def pivots(request: pytest.FixtureRequest, kernels: Kernels) -> Pivots:
     if request.param == "twin":
         return of_twin
-    from gatewayd_engine.kernels.pivots import pivots
+    from gatewayd_engine.kernels.sampling.top_k_top_p import pivots
 
     return pivots
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.rope import RopeSpec
-from gatewayd_engine.model.rotary import Rotary, frequencies
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.rope_config import RopeSpec
+from gatewayd_engine.model.rotary_embedding import Rotary, frequencies
 from tests.engine.kernels import checks
 
 DTYPES = (torch.float32, torch.bfloat16)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.rounding import MOST_CODES
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized.quantize_rows import MOST_CODES
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from tests.engine.kernels import checks
 
 DTYPES = [torch.float32, torch.bfloat16]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewayd_engine.kernels.splits import fills
+from gatewayd_engine.kernels.attention.splits import fills
 
 
 def test_an_h200_is_full_from_34_lines_of_8_key_heads() -> None:

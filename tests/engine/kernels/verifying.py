@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 
 TWIN = TorchKernels()
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from gatewayd_engine.kv import cuda
+from gatewayd_engine.kv import cuda_transfers as cuda
 
 
 class Event:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.kv import arrivals
-from gatewayd_engine.kv.arrivals import Arrivals
+from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.kv.host_transfers import Arrivals
 
 PAGES, LAYERS, BYTES = 40, 5, 256
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.kv.cuda import CudaArrivals
+from gatewayd_engine.kv.cuda_transfers import CudaArrivals
 from tests.engine.kv.streams import Gpu
 
 PAGES, LAYERS, BYTES = 12, 3, 4

@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
+from gatewayd_engine.kv.page_allocator import OutOfPages, PageInvariantError, Pages
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.host.plan import StepPlan, bind
 

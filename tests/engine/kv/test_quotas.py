@@ -12,7 +12,7 @@ from collections import Counter
 
 import pytest
 
-from gatewayd_engine.kv.pages import OutOfPages, OverCeiling, Pages
+from gatewayd_engine.kv.page_allocator import OutOfPages, OverCeiling, Pages
 from gatewayd_engine.kv.quotas import NOBODY, Bounds
 from tests.engine.kv.test_pages import plan_of
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatewayd_engine.kv.standing import NOTHING, Standing
+from gatewayd_engine.kv.page_tree import NOTHING, Standing
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.helpers.lineage import Lineage
 

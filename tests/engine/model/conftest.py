@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatewayd_engine.attention.base import Attend, AttentionShape
+from gatewayd_engine.model.attention_api import Attend, AttentionShape
 from gatewayd_engine.model.decoder import Decoder
 
 

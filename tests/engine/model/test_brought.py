@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.linears.brought import (
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.linears.plugin_matmul import (
     Bringer,
     Bringers,
     BroughtLinear,
     UnfitProduct,
 )
-from gatewayd_engine.model.linears.choose import choose
+from gatewayd_engine.model.linears.select_cpu import choose
 from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts, with_brought
 from gatewayd_hooks.multiplying import Form
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight

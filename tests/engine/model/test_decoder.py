@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import dummy, load
 from gatewayd_engine.model.spec import read_spec

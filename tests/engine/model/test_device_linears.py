@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels import room as rooms
-from gatewayd_engine.kernels.blocks import GROUP
-from gatewayd_engine.kernels.products import Rounded
-from gatewayd_engine.kernels.room import MOST_LINES
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.quantized import scratch as rooms
+from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.block_scales import GROUP
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.linears import device
-from gatewayd_engine.model.linears.choose import choose
-from gatewayd_engine.model.linears.device import Apart, DeviceLinears
-from gatewayd_engine.model.linears.grouped import GroupedLinear
-from gatewayd_engine.model.linears.rounded import BlockLinear, Fp8DeviceLinear, Int8DeviceLinear
-from gatewayd_engine.model.linears.sparse import is_for_sparse
+from gatewayd_engine.model.linears import select_gpu as device
+from gatewayd_engine.model.linears.packed_gpu import GroupedLinear
+from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
+from gatewayd_engine.model.linears.sparse24 import is_for_sparse
+from gatewayd_engine.model.linears.w8a8_gpu import BlockLinear, Fp8DeviceLinear, Int8DeviceLinear
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec

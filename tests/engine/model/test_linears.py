@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gatewayd_engine.model.layers import Linear
-from gatewayd_engine.model.linears import sums
-from gatewayd_engine.model.linears.choose import choose
+from gatewayd_engine.model.linears import int8_dot as sums
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS, Int8Linear
+from gatewayd_engine.model.linears.select_cpu import choose
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight
 
 SHAPES = [(640, 384), (33, 17), (1, 1024), (96, 2)]

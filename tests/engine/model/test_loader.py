@@ -11,12 +11,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine import embedded
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
+from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import read_spec
 
 Make = Callable[..., Path]

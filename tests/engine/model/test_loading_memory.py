@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.model.layout import layout
+from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.spec import read_spec
 
 CONFIG = {

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
-from gatewayd_engine.model.linears.halves import HalvesLinear
+from gatewayd_engine.model.linears.groups_of_16 import SixteensLinear
 from gatewayd_engine.model.linears.int4 import Int4Linear
-from gatewayd_engine.model.linears.packed import ByteLinear
-from gatewayd_engine.model.linears.sixteens import SixteensLinear
+from gatewayd_engine.model.linears.int8_as_int4_pairs import HalvesLinear
+from gatewayd_engine.model.linears.packed_cpu import ByteLinear
+from gatewayd_engine.model.linears.select_cpu import choose
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 

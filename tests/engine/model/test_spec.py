@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
 
 NANO: dict[str, Any] = json.loads((embedded.folder("nano") / "config.json").read_text())

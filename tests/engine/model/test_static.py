@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.linears.choose import choose
-from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.int8 import Int8Linear
-from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
-from gatewayd_engine.model.linears.static import StaticLinear, codes_of, rounded
+from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.select_gpu import DeviceLinears
+from gatewayd_engine.model.linears.static_scales import StaticLinear, codes_of, rounded
+from gatewayd_engine.model.linears.w8a8_gpu import Fp8DeviceLinear, Int8DeviceLinear
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import checked, dense, joined, rows, times
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.model.assembly import Quantize
+from gatewayd_engine.model.batch_invariance import Unsteady
+from gatewayd_engine.model.build_decoder import Quantize
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.layers import Gated, Linear
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.loader import read
-from gatewayd_engine.model.rope import RopeSpec
-from gatewayd_engine.model.rotary import Rotary
+from gatewayd_engine.model.rope_config import RopeSpec
+from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.model.steady import Unsteady
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight
 from gatewayd_quant_int8.strategy import Int8
 from tests.engine.core.small import small

@@ -12,11 +12,11 @@ import msgspec
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.quality.job import Event, Job, Measured, Sample, Scheme, Unusable
-from gatewayd_engine.quality.measuring import measure
-from gatewayd_engine.quality.opened import CHUNK, Opened
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.evaluate import measure
+from gatewayd_engine.offline.quality.job import Event, Job, Measured, Sample, Scheme, Unusable
+from gatewayd_engine.offline.quality.scheme_model import CHUNK, Opened
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_kvc_heavy.strategy import Heavy

@@ -15,9 +15,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.quality.job import (
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.evaluate import measure
+from gatewayd_engine.offline.quality.job import (
     Advanced,
     Event,
     Failed,
@@ -27,10 +27,10 @@ from gatewayd_engine.quality.job import (
     Scheme,
     Unusable,
 )
-from gatewayd_engine.quality.measuring import measure
-from gatewayd_engine.quality.opened import CHUNK, Opened
-from gatewayd_engine.quality.scores import Scores
-from gatewayd_engine.quality.texts import BUNDLED, bundled, read
+from gatewayd_engine.offline.quality.scheme_model import CHUNK, Opened
+from gatewayd_engine.offline.quality.scores import Scores
+from gatewayd_engine.offline.quality.texts import BUNDLED, bundled, read
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog, Entry
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import small
@@ -253,6 +253,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="of another library")
 def test_the_bundled_texts_are_what_the_recipe_makes() -> None:
-    from gatewayd_engine.quality.make_texts import make
+    from gatewayd_engine.offline.quality.make_texts import make
 
     assert make() == bundled()

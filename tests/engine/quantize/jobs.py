@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.quantize.job import Event, Failed, Job, Kept
-from gatewayd_engine.quantize.running import quantize
+from gatewayd_engine.offline.quantize.job import Event, Failed, Job, Kept
+from gatewayd_engine.offline.quantize.run import quantize
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import small

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gatewayd.cli.quality_texts import samples
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.quality.job import Figures, Measured, Scheme
-from gatewayd_engine.quality.job import Job as Measuring
-from gatewayd_engine.quality.measuring import measure
-from gatewayd_engine.quantize.job import Event, Job, Written
-from gatewayd_engine.quantize.running import quantize
-from gatewayd_engine.quantize.texts import bundled
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.evaluate import measure
+from gatewayd_engine.offline.quality.job import Figures, Measured, Scheme
+from gatewayd_engine.offline.quality.job import Job as Measuring
+from gatewayd_engine.offline.quantize.job import Event, Job, Written
+from gatewayd_engine.offline.quantize.run import quantize
+from gatewayd_engine.offline.quantize.texts import bundled
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 

@@ -18,13 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.model.linears import choose
+from gatewayd_engine.model.linears import select_cpu as choose
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.quality.opened import Opened
-from gatewayd_engine.quantize.job import REPORT, Advanced, Began, Job, Written
-from gatewayd_engine.quantize.layers import LayerTensors
-from gatewayd_engine.quantize.running import quantize
+from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quantize.job import REPORT, Advanced, Began, Job, Written
+from gatewayd_engine.offline.quantize.layers import LayerTensors
+from gatewayd_engine.offline.quantize.run import quantize
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.quantization import Fit, Site
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_gptq.strategy import Gptq

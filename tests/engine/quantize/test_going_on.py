@@ -15,11 +15,19 @@ import msgspec
 import pytest
 import torch
 
-from gatewayd_engine.config import ConfigError
-from gatewayd_engine.quantize import files, origin, running
-from gatewayd_engine.quantize.job import REPORT, Began, Reading, Written
-from gatewayd_engine.quantize.running import quantize
-from gatewayd_engine.quantize.work import Work
+from gatewayd_engine.offline.quantize import (
+    atomic_files as files,
+)
+from gatewayd_engine.offline.quantize import (
+    run as running,
+)
+from gatewayd_engine.offline.quantize import (
+    source_digest as origin,
+)
+from gatewayd_engine.offline.quantize.job import REPORT, Began, Reading, Written
+from gatewayd_engine.offline.quantize.progress import Work
+from gatewayd_engine.offline.quantize.run import quantize
+from gatewayd_engine.process.config import ConfigError
 from tests.engine.core.small import NUM_LAYERS, small
 from tests.engine.quantize.jobs import HOST, job, reason, stopped, told
 
@@ -278,7 +286,7 @@ def test_nobody_to_tell_ends_it_without_a_word(tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     os.close(read_end)
     done = subprocess.run(
-        [sys.executable, "-m", "gatewayd_engine.quantize"],
+        [sys.executable, "-m", "gatewayd_engine.offline.quantize"],
         input=msgspec.json.encode(job(tmp_path / "out", "fp8", [])),
         stdout=write_end,
         stderr=subprocess.PIPE,

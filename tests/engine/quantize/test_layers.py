@@ -12,10 +12,10 @@ from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.quantize.folding import Folding
-from gatewayd_engine.quantize.layers import Layers, LayerTensors
-from gatewayd_engine.quantize.places import Place, is_router, layer_matrices, places
-from gatewayd_engine.quantize.seen import Enough, Seen
+from gatewayd_engine.offline.quantize.activation_stats import Enough, Seen
+from gatewayd_engine.offline.quantize.input_groups import Place, is_router, layer_matrices, places
+from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
+from gatewayd_engine.offline.quantize.scale_folding import Folding
 
 IDS = torch.randint(2, 320, (60,), generator=torch.Generator().manual_seed(3))
 

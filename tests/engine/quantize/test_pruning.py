@@ -11,11 +11,11 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.quantize.job import Began, Job, Written
-from gatewayd_engine.quantize.running import quantize
-from gatewayd_engine.quantize.texts import bundled
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quantize.job import Began, Job, Written
+from gatewayd_engine.offline.quantize.run import quantize
+from gatewayd_engine.offline.quantize.texts import bundled
+from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.engine.core.conftest import build
 from tests.engine.core.small import NUM_LAYERS, small

@@ -20,13 +20,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.model.weights import dense
-from gatewayd_engine.quality.opened import Opened
-from gatewayd_engine.quantize.job import (
+from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quantize.job import (
     REPORT,
     Advanced,
     Began,
@@ -36,9 +35,10 @@ from gatewayd_engine.quantize.job import (
     Kept,
     Written,
 )
-from gatewayd_engine.quantize.make_texts import WINDOW, Overlaps
-from gatewayd_engine.quantize.running import quantize
-from gatewayd_engine.quantize.texts import BUNDLED, bundled
+from gatewayd_engine.offline.quantize.make_texts import WINDOW, Overlaps
+from gatewayd_engine.offline.quantize.run import quantize
+from gatewayd_engine.offline.quantize.texts import BUNDLED, bundled
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import NUM_LAYERS, small
 from tests.engine.quantize.jobs import HOST, job, reason, told
@@ -161,7 +161,7 @@ def run(one: Job, until: type | None = None, **options: Any) -> list[Event]:
     """Do a job in a process of its own, which is killed at an event of a kind."""
     events: list[Event] = []
     with subprocess.Popen(
-        [sys.executable, "-m", "gatewayd_engine.quantize"],
+        [sys.executable, "-m", "gatewayd_engine.offline.quantize"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         **options,
@@ -190,7 +190,7 @@ def test_killed_anywhere_it_goes_on_to_the_same_bytes(
     while True:
         one = job(cut, to, samples, resume=True)
         child = subprocess.Popen(
-            [sys.executable, "-m", "gatewayd_engine.quantize"],
+            [sys.executable, "-m", "gatewayd_engine.offline.quantize"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
@@ -410,7 +410,7 @@ def test_files_that_are_none_of_the_model_do_not_count(tmp_path: Path) -> None:
 def test_shards_are_as_large_as_they_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd_engine.quantize.checkpoint._SHARD_BYTES", 2_000_000)
+    monkeypatch.setattr("gatewayd_engine.offline.quantize.checkpoint._SHARD_BYTES", 2_000_000)
     assert isinstance(told(job(tmp_path / "out", "fp8", []))[-1], Written)
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     names = sorted(set(index["weight_map"].values()))
@@ -424,7 +424,7 @@ def test_shards_are_as_large_as_they_may_be(
 
 
 def test_nothing_is_calibrated_on_that_is_measured() -> None:
-    from gatewayd_engine.quality.texts import bundled as measured
+    from gatewayd_engine.offline.quality.texts import bundled as measured
 
     tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
     overlaps = Overlaps(measured(), tokenizer)
@@ -439,6 +439,6 @@ def test_nothing_is_calibrated_on_that_is_measured() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="of another library")
 def test_the_bundled_texts_are_what_the_recipe_makes() -> None:
-    from gatewayd_engine.quantize.make_texts import make
+    from gatewayd_engine.offline.quantize.make_texts import make
 
     assert make() == bundled()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer
 
-from gatewayd_engine.recipe.corpus import Corpus, build
-from gatewayd_engine.recipe.symbols import SourceFile, library_root
-from gatewayd_engine.recipe.tokenizer import train_tokenizer
+from gatewayd_engine.offline.train.corpus import Corpus, build
+from gatewayd_engine.offline.train.stdlib_symbols import SourceFile, library_root
+from gatewayd_engine.offline.train.tokenizer import train_tokenizer
 
 MODULES = ("bisect.py", "json/__init__.py", "json/scanner.py", "textwrap.py")
 

@@ -10,11 +10,11 @@ from random import Random
 
 import jinja2
 
-from gatewayd_engine import embedded
-from gatewayd_engine.recipe.chats import LOOKUP, render, turns_about
-from gatewayd_engine.recipe.checkpoint import chat_template
-from gatewayd_engine.recipe.corpus import Corpus, build
-from gatewayd_engine.recipe.symbols import (
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.train.chats import LOOKUP, render, turns_about
+from gatewayd_engine.offline.train.checkpoint import chat_template
+from gatewayd_engine.offline.train.corpus import Corpus, build
+from gatewayd_engine.offline.train.stdlib_symbols import (
     SourceFile,
     Symbol,
     library_root,

@@ -13,10 +13,9 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.drafting import load_beside
-from gatewayd_engine.recipe import __main__ as recipe
-from gatewayd_engine.recipe.answers import (
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.train import __main__ as recipe
+from gatewayd_engine.offline.train.answers import (
     HELD_OUT,
     LONGEST,
     Answers,
@@ -25,12 +24,13 @@ from gatewayd_engine.recipe.answers import (
     prompts,
     write_answers,
 )
-from gatewayd_engine.recipe.heads import Eagle, Medusa
-from gatewayd_engine.recipe.heads_checkpoint import write_heads
-from gatewayd_engine.recipe.heads_training import RANKS, base_model, batches, train_heads
-from gatewayd_engine.recipe.symbols import SourceFile, symbols
-from gatewayd_engine.recipe.training import Schedule
-from gatewayd_engine.row_model import row_model
+from gatewayd_engine.offline.train.heads import Eagle, Medusa
+from gatewayd_engine.offline.train.heads_checkpoint import write_heads
+from gatewayd_engine.offline.train.heads_training import RANKS, base_model, batches, train_heads
+from gatewayd_engine.offline.train.stdlib_symbols import SourceFile, symbols
+from gatewayd_engine.offline.train.training import Schedule
+from gatewayd_engine.runner.draft_model import row_model
+from gatewayd_engine.speculation.draft_models import load_beside
 
 torch.set_num_threads(1)
 NANO = embedded.folder("nano")
@@ -149,7 +149,9 @@ def test_what_is_stored_is_what_was_trained(kind: str, tmp_path: Path) -> None:
 def test_the_command_makes_a_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: list[SourceFile]
 ) -> None:
-    monkeypatch.setattr("gatewayd_engine.recipe.heads_stage.source_files", lambda root: files)
+    monkeypatch.setattr(
+        "gatewayd_engine.offline.train.heads_stage.source_files", lambda root: files
+    )
     for kind in ("medusa", "eagle"):
         command = f"heads --kind {kind} --out {tmp_path} --steps 2 --answers 8"
         recipe.main(command.split())

@@ -8,14 +8,14 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
-from gatewayd_engine.drafting import Target
-from gatewayd_engine.heads import read_heads
-from gatewayd_engine.quality.texts import bundled
-from gatewayd_engine.recipe import predictor, predictor_stage
-from gatewayd_engine.recipe.predictor import Decoding, Trace, train_network
-from gatewayd_engine.recipe.symbols import SourceFile
-from gatewayd_engine.recipe.traces import Seen, open_decoder, trace
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.texts import bundled
+from gatewayd_engine.offline.train import predictor, predictor_stage
+from gatewayd_engine.offline.train.attention_traces import Seen, open_decoder, trace
+from gatewayd_engine.offline.train.predictor import Decoding, Trace, train_network
+from gatewayd_engine.offline.train.stdlib_symbols import SourceFile
+from gatewayd_engine.speculation.draft_heads import read_heads
+from gatewayd_engine.speculation.draft_models import Target
 
 NANO = embedded.folder("nano")
 torch.set_num_threads(1)

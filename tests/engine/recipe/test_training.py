@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.recipe import __main__ as recipe
-from gatewayd_engine.recipe.checkpoint import config, write_checkpoint
-from gatewayd_engine.recipe.corpus import Corpus
-from gatewayd_engine.recipe.model import NANO, NANO_DRAFT, Llama, Size
-from gatewayd_engine.recipe.rows import pack
-from gatewayd_engine.recipe.tokenizer import SPECIAL_TOKENS, train_tokenizer
-from gatewayd_engine.recipe.training import Schedule, Trained, train
+from gatewayd_engine.offline.train import __main__ as recipe
+from gatewayd_engine.offline.train.checkpoint import config, write_checkpoint
+from gatewayd_engine.offline.train.corpus import Corpus
+from gatewayd_engine.offline.train.model import NANO, NANO_DRAFT, Llama, Size
+from gatewayd_engine.offline.train.token_rows import pack
+from gatewayd_engine.offline.train.tokenizer import SPECIAL_TOKENS, train_tokenizer
+from gatewayd_engine.offline.train.training import Schedule, Trained, train
 
 TINY = Size(hidden=64, layers=2, heads=2, kv_heads=1, intermediate=96, vocab=600, head_dim=32)
 SHORT = Schedule(steps=80, batch_rows=8, learning_rate=1e-2, warmup_steps=5, seed=2)
@@ -108,7 +108,7 @@ def test_the_folder_loads_here_and_in_transformers_and_all_agree(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if num_shards == 2:
-        monkeypatch.setattr("gatewayd_engine.recipe.checkpoint.SPLIT_ABOVE", 0)
+        monkeypatch.setattr("gatewayd_engine.offline.train.checkpoint.SPLIT_ABOVE", 0)
     write_checkpoint(tmp_path, trained.model, tokenizer)
     shards = list(tmp_path.glob("*.safetensors"))
     assert [stat.S_IMODE(path.stat().st_mode) for path in shards] == [0o644] * num_shards

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gatewayd_engine.tuning.candidates import multiply
+from gatewayd_engine.tuning.matmul_candidates import multiply
 
 Tensor = torch.Tensor
 

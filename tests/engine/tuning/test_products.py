@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.linears.device import Apart, DeviceLinears
-from gatewayd_engine.model.linears.fusion import Fusion
-from gatewayd_engine.tuning import candidates as candidates_module
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
+from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
 from gatewayd_engine.tuning import clock as clock_module
-from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny, multiply
-from gatewayd_engine.tuning.products import choose_products, measured_sizes
+from gatewayd_engine.tuning import matmul_candidates as candidates_module
+from gatewayd_engine.tuning.matmul import choose_products, measured_sizes
+from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny, multiply
 from gatewayd_engine.tuning.table import Lost, Machine, Table
 from tests.engine.tuning.fake_products import Modules, Recording
 

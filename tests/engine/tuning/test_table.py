@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.tuning import files
+from gatewayd_engine.tuning import cache_files as files
 from gatewayd_engine.tuning.table import Machine, Table, case, load
 
 H200 = Machine("NVIDIA H200", "9.0", {"torch": "2.11.0", "flashinfer": "0.7.2.post1"})

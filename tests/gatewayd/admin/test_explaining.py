@@ -16,7 +16,7 @@ from gatewayd.control import Control
 from gatewayd.engines.timeline import Stretch
 from gatewayd.explain.archive import Archive
 from gatewayd.explain.recent import Recent
-from gatewayd_engine.causes import Cause
+from gatewayd_engine.process.time_causes import Cause
 from gatewayd_tui.waterfall import markdown, picture
 from tests.gatewayd.explain.test_ledger import ledger
 

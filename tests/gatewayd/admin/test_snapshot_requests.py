@@ -19,8 +19,8 @@ from gatewayd.engines.timeline import NO_ENGINE, Pace
 from gatewayd.explain.causes import AT_ENGINE, CAUSES
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.process.messages import SamplingParams
+from gatewayd_engine.process.time_causes import Cause
 
 NOW = 1000.0
 RUNS = {Cause.TURN: "held", Cause.PREFILL: "prefill", Cause.RECOMPUTE: "prefill"}

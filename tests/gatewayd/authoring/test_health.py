@@ -51,7 +51,8 @@ MODULES = {
     "poor": SOUND.replace("    def victim(self): ...\n", ""),
     "asks": SOUND.replace("setting(3", "setting(..."),
     "misset": SOUND,
-    "nosy": SOUND + "\n\ndef build():\n    from gatewayd_engine.core import EngineCore\n",
+    "nosy": SOUND
+    + "\n\ndef build():\n    from gatewayd_engine.core.engine_core import EngineCore\n",
     "heavy": "import torch\n" + SOUND,
     "slow": f"import time; time.sleep({health.SLOW_IMPORT_MS / 1000})\n" + SOUND,
     "torch": "",
@@ -139,7 +140,11 @@ def test_what_is_broken_is_told_with_what_to_do(
     ("name", "text", "advice"),
     [
         ("asks", "size is not set", "set [eviction.asks] before you choose it"),
-        ("nosy", "module_nosy.py:22 imports gatewayd_engine.core", "gatewayd_hooks alone"),
+        (
+            "nosy",
+            "module_nosy.py:22 imports gatewayd_engine.core.engine_core",
+            "gatewayd_hooks alone",
+        ),
         ("heavy", "ms with torch", "where the strategy is built"),
         ("slow", "its import takes", "where the strategy is built"),
         ("x", "this gatewayd has no kind evicton", "its author may have meant eviction"),

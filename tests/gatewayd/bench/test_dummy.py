@@ -14,7 +14,7 @@ from gatewayd.bench.subject import subject
 from gatewayd.config_load import ConfigError
 from gatewayd.launch import engine_config
 from gatewayd.text.model import TextModel
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from gatewayd.cli.checks_weights import expected_bytes, weights
 from gatewayd.config import Config
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.conftest import build
 from tests.engine.core.small import small
 from tests.engine.core.test_gguf import OURS

@@ -15,8 +15,8 @@ from rich.console import Console
 from gatewayd.cli.quality import _is_quantized
 from gatewayd.cli.quality_report import Named, markdown, most_kl, notes, reasons, table, values
 from gatewayd.cli.quality_texts import samples
-from gatewayd_engine import embedded
-from gatewayd_engine.quality.job import Figures, Measured, Unusable
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.job import Figures, Measured, Unusable
 
 RESULTS: Named = [
     ("as stored", Measured(0, 48 << 20, 6144.0, 300.4, {"text": Figures(1000, 2.5)})),

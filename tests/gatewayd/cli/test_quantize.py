@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.quantize.job import REPORT
+from gatewayd_engine.offline.quantize.job import REPORT
 from tests.engine.core.small import small
 
 COMMAND = [sys.executable, "-m", "gatewayd", "quantize"]

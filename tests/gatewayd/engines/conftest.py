@@ -21,8 +21,8 @@ from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.engines.setup import Launch
 from gatewayd.errors import GatewayError
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.messages import SamplingParams, TokenLogprobs
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.messages import SamplingParams, TokenLogprobs
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog

@@ -10,7 +10,7 @@ import pytest
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.messages import (
     ERROR,
     EngineStats,
     Finished,

@@ -13,7 +13,14 @@ from msgspec.structs import replace
 from gatewayd.engines.inspecting import EngineInspection
 from gatewayd.engines.replica import Replica
 from gatewayd.errors import EngineUnavailable, InvalidRequest
-from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected, MachineLook, PoolLook
+from gatewayd_engine.process.inspect_messages import (
+    Browse,
+    Browsed,
+    Inspect,
+    Inspected,
+    MachineLook,
+    PoolLook,
+)
 
 POOL = PoolLook(1, b"", b"", [0, 0, 0, 0, 0], [], [])
 

@@ -16,7 +16,7 @@ import pytest
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.seam import ReplicaState
 from gatewayd.errors import EngineLost, EngineUnavailable
-from gatewayd_engine.messages import PROTOCOL_VERSION
+from gatewayd_engine.process.messages import PROTOCOL_VERSION
 
 Make = Callable[..., Awaitable[Any]]
 Expected = Callable[[Sequence[int], int], list[int]]

@@ -10,7 +10,7 @@ import pytest
 
 from gatewayd.engines.seam import ReplicaState
 from gatewayd.errors import AdmissionPaused, EngineLost, ModelUnloaded
-from gatewayd_engine.messages import Bump, Command, Hold, Release, Submit
+from gatewayd_engine.process.messages import Bump, Command, Hold, Release, Submit
 from gatewayd_hooks.scheduling import Priority
 
 Make = Callable[..., Any]

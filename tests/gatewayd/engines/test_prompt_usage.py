@@ -12,9 +12,9 @@ from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.job import Job
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import STOP, Admitted, EngineStats, Finished, StepOutput
+from gatewayd_engine.process.frames import FrameError
+from gatewayd_engine.process.messages import STOP, Admitted, EngineStats, Finished, StepOutput
+from gatewayd_engine.process.time_causes import Cause
 
 
 class Told:

@@ -6,7 +6,7 @@ import pytest
 
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.pulse import Pulse
-from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 MODEL = ModelInfo(
     architecture="Fake",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd.engines.replica import Replica
-from gatewayd_engine.messages import Submit
+from gatewayd_engine.process.messages import Submit
 from tests.gatewayd.engines.conftest import Sink, request
 
 

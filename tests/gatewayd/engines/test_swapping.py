@@ -10,8 +10,8 @@ import pytest
 from gatewayd.engines.replica import Replica
 from gatewayd.engines.setup import EngineSetup
 from gatewayd.engines.swapping import EngineSwaps, SwapRefused
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.messages import Command, Swap, Swapped
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.messages import Command, Swap, Swapped
 from gatewayd_hooks.strategy import Kind
 
 OLD, NEW = StrategyChoice("old"), StrategyChoice("new")

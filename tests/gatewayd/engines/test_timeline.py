@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from gatewayd.engines.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline, Totals
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.messages import EngineStats, StepOutput
+from gatewayd_engine.process.messages import EngineStats, StepOutput
+from gatewayd_engine.process.time_causes import Cause
 
 
 def step(number: int, *, crowd: float = 0.0, plugins: dict[str, float] | None = None) -> StepOutput:

@@ -11,7 +11,7 @@ from gatewayd.explain.causes import AT_ENGINE, CAUSES
 from gatewayd.explain.ledger import Ledger, Part
 from gatewayd.explain.recent import Recent
 from gatewayd.explain.trail import Span
-from gatewayd_engine.causes import Cause
+from gatewayd_engine.process.time_causes import Cause
 
 
 def ledger(**fields: Any) -> Ledger:

@@ -14,8 +14,8 @@ from gatewayd.config import GuideTable
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.guides.process import CheckProcess
-from gatewayd_engine import embedded
-from gatewayd_engine.guide_check import Verdict
+from gatewayd_engine.model import embedded
+from gatewayd_engine.sampling.guides.check_process import Verdict
 from gatewayd_hooks.guiding import GuideSpec
 from tests.gatewayd.gateway import until
 

@@ -20,9 +20,9 @@ from gatewayd.errors import StrategyUnavailable
 from gatewayd.guides import process
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.guides.process import CheckLost, CheckProcess
-from gatewayd_engine import embedded
-from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.guide_check import CheckConfig
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.sampling.guides.check_process import CheckConfig
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.helpers import children
 from tests.engine.test_confinement import has_landlock
@@ -158,7 +158,7 @@ async def test_a_process_that_closes_its_output_has_its_own_status_if_it_ends(
 async def test_where_confinement_fails_nothing_is_compiled(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    full = children.python("-c", FULL, "gatewayd_engine.guide_confined")
+    full = children.python("-c", FULL, "gatewayd_engine.sampling.guides.check_sandboxed")
     watched = Watched(full, monkeypatch)
     with pytest.raises(StrategyUnavailable):
         await watched.check()

@@ -19,7 +19,7 @@ from gatewayd.errors import InvalidRequest, NotAdmitted, TenantNotAdmitted
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.guides.losses import MOST, SECONDS, CheckerLosses
 from gatewayd.guides.process import CheckLost, CheckProcess
-from gatewayd_engine.guide_check import Verdict
+from gatewayd_engine.sampling.guides.check_process import Verdict
 from gatewayd_hooks.guiding import GuideSpec
 from tests.gatewayd.test_control import control_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd.http.chat_prompt import most_counted
 from gatewayd.text.model import TextModel
-from gatewayd_engine.recipe.chats import LOOKUP
+from gatewayd_engine.offline.train.chats import LOOKUP
 from gatewayd_proto_anthropic.strategy import Anthropic
 from tests.gatewayd.fake_fleet import CONTEXT, FakeFleet, says
 from tests.gatewayd.gateway import CHAT, Gateway, running

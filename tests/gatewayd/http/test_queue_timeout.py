@@ -13,8 +13,8 @@ from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
 from gatewayd.pipeline_timing import queue_timeout
 from gatewayd.text.model import TextModel
-from gatewayd_engine.causes import Cause
-from gatewayd_engine.messages import EngineStats, StepOutput
+from gatewayd_engine.process.messages import EngineStats, StepOutput
+from gatewayd_engine.process.time_causes import Cause
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, says
 from tests.gatewayd.gateway import CHAT, running, until
 

@@ -15,7 +15,7 @@ from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.services import Services
 from gatewayd.http.tools import offer_of
-from gatewayd_engine import embedded
+from gatewayd_engine.model import embedded
 from tests.gatewayd.gateway import CHAT
 from tests.gatewayd.http.parsers import parsers
 

@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
-from gatewayd_engine.recipe.chats import LOOKUP
+from gatewayd_engine.offline.train.chats import LOOKUP
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import Gateway, running
 from tests.gatewayd.http.events import MESSAGES

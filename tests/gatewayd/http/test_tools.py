@@ -11,7 +11,7 @@ import pytest
 from openai import BadRequestError
 
 from gatewayd.text.model import TextModel
-from gatewayd_engine.recipe.chats import LOOKUP
+from gatewayd_engine.offline.train.chats import LOOKUP
 from gatewayd_hooks.parsing import OutputParser, Part, Tool
 from gatewayd_tools_hermes.config import HermesConfig
 from gatewayd_tools_hermes.strategy import Hermes

@@ -7,12 +7,12 @@ from functools import cached_property, partial
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.decode import DecodeKernels
-from gatewayd_engine.attention.slots import SlotAttention
-from gatewayd_engine.device.inputs import HostPlan, StepInputs
+from gatewayd_engine.attention.draft_slots import SlotAttention
+from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
+from gatewayd_engine.attention.triton_decode import DecodeKernels
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
 from tests.gpu.probing.bench import TWIN, Bench, Tensors, Trial
 
 E4M3 = torch.float8_e4m3fn

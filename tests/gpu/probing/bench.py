@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.tuning.clock import surviving
 from gatewayd_engine.tuning.table import Lost
 from tests.gpu.probing.device import clock_of, kernels_of, machine_of, speed_of

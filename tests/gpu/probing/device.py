@@ -13,7 +13,7 @@ import torch
 
 from gatewayd.bench.chips import CHIPS
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.tuning.clock import Clock, GraphClock
 from gatewayd_engine.tuning.machine import this_machine
 
@@ -72,7 +72,7 @@ def _interpreted() -> Kernels:
     import triton.language as tl
     from triton.runtime import interpreter
 
-    from gatewayd_engine.kernels import norm_mm
+    from gatewayd_engine.kernels import norm_matmul as norm_mm
     from gatewayd_engine.kernels.triton_kernels import TritonKernels
 
     # What only a GPU can do changes no answer: the rest of early launches is interpreted.

@@ -7,9 +7,9 @@ from functools import partial
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.blocks import GROUP
-from gatewayd_engine.kernels.experts import ExpertMatrices
-from gatewayd_engine.model.linears.device import DeviceLinears
+from gatewayd_engine.kernels.experts.base import ExpertMatrices
+from gatewayd_engine.kernels.quantized.block_scales import GROUP
+from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 from tests.bench.gemm import SCHEMES

@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.products import Activation
+from gatewayd_engine.kernels.quantized.base import Activation
 from tests.engine.kernels.checks import columns, mixed_columns
 from tests.gpu.probing.bench import TWIN, Bench, Tensors, Trial
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.steady import Unsteady
+from gatewayd_engine.model.batch_invariance import Unsteady
 from gatewayd_engine.model.weights import dense, some_rows
 from gatewayd_hooks.quantization import GroupedWeight
 

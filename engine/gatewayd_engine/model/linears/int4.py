@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.linears.packed import PackedLinear
+from gatewayd_engine.model.linears.packed_cpu import PackedLinear
 from gatewayd_hooks.quantization import GroupedWeight
 
 _SIZES = (256, 128, 64, 32)

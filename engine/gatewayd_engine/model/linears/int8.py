@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.linears.static import codes_of, scales_of
-from gatewayd_engine.model.linears.sums import sums
+from gatewayd_engine.model.linears.int8_dot import sums
+from gatewayd_engine.model.linears.static_scales import codes_of, scales_of
 from gatewayd_hooks.quantization import GroupedWeight
 
 _LARGEST = 127

@@ -20,8 +20,8 @@ from gatewayd.bench.subject import subject
 from gatewayd.config import Config
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.starting import FencedProcess
-from gatewayd_engine.frames import encode
-from gatewayd_engine.messages import (
+from gatewayd_engine.process.frames import encode
+from gatewayd_engine.process.messages import (
     LENGTH,
     PROTOCOL_VERSION,
     Command,

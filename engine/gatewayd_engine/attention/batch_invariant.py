@@ -1,0 +1,90 @@
+"""Attention whose answers do not depend on what else is computed, for products that round them.
+
+A product that rounds its input to few bits makes a large step of a small one: where the last bit of
+a float32 depends on how a prompt was split, a number between two codes is rounded either way. So
+these are computed in float64, whose last bits depend on it as well, and rounded to float32, which
+is another number once in some hundred million.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
+from gatewayd_engine.model.attention_api import AttentionShape
+
+_BLOCK = 1 << 18
+"""Numbers of keys, and of values, that are widened at once: they stay in the cache."""
+_QUERIES = 32
+"""Tokens of a chunk at once; none reads what comes after them."""
+
+
+class SteadyAttention(DenseAttention):
+    """In float64, to numbers of the query's type.
+
+    Keys and values are widened block by block for each layer: dense copies of float64 would be
+    twice the memory, and slower from contexts of 1,000 tokens and 32 sequences on.
+    """
+
+    def __init__(self, shape: AttentionShape, device: torch.device) -> None:
+        super().__init__(shape, torch.float64, device)
+
+    def lines(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        shared: Shared | None,
+        seen: list[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """See ``DenseAttention``."""
+        if shared is not None:
+            shared = Shared(shared.keys.double(), shared.values.double())
+        heads, (_, length, dim) = self._shape.num_kv_heads, values.shape
+        count, each = len(query) // heads, max(1, _BLOCK // (heads * length * dim))
+        mask = None if mask is None else mask.double()
+        found: list[torch.Tensor] | None = None if seen is None else []
+        if each >= count:
+            wide = query.double(), keys.double(), values.double()
+            answer = super().lines(*wide, mask, shared, found).to(query.dtype)
+        else:
+            answer = torch.empty_like(query, memory_format=torch.contiguous_format)
+            for first in range(0, count, each):
+                some = slice(first * heads, (first + each) * heads)
+                own = None
+                if mask is not None:
+                    own = mask[some] if mask.dim() == 3 else mask[first : first + each]
+                wide = query[some].double(), keys[some].double(), values[some].double()
+                made = super().lines(*wide, own, shared, found)
+                answer[some] = made.view(answer[some].shape)
+        if seen is not None and found is not None:
+            seen.append(torch.cat(found).to(query.dtype))
+        return answer
+
+    def chunk(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """See ``DenseAttention``."""
+        count, length = len(query), keys.shape[1]
+        keys, values = keys.double().transpose(1, 2), values.double()
+        answer = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for first in range(0, count, _QUERIES):
+            own = query[first : first + _QUERIES]
+            seen = length - count + first + len(own)
+            if mask is None:
+                hidden = causal(len(own), seen, 0, torch.float64, query.device)
+            else:
+                hidden = mask[..., first : first + len(own), :seen].double()
+            by_head = torch.unflatten(own.double(), 1, (len(keys), -1)).transpose(0, 1)
+            masked = hidden.reshape(1, -1, len(own), 1, seen)
+            found = super().lines(
+                by_head.flatten(1, 2), keys[..., :seen], values[:, :seen], masked, None
+            )
+            found = torch.unflatten(found, 1, (len(own), -1)).transpose(0, 1)
+            answer[first : first + len(own)] = found.flatten(1, 2)
+        return answer

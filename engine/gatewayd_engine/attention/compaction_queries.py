@@ -1,0 +1,116 @@
+"""A pass over the end of a prompt that is in the pool: what its queries are, layer by layer.
+
+It reads and writes nothing: the same tokens have been computed, and only their queries are gone.
+So what is found depends on the prompt, and not on what of it was cached or in which chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_hooks.kv_compression import Compacted, Compaction
+
+Ask = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], Compacted]
+"""Given a layer, queries ``[kv_heads, n, dim]``, and keys and values ``[kv_heads, covered, dim]``,
+says what stands for these."""
+
+
+class Fitting:
+    """Attends like the end of a prompt did, and asks in each layer what may stand for its front.
+
+    Args:
+        shape: the model's attention, without windows and softcap.
+        pool: has all keys and values of the prompt.
+        pages: of the prompt, in order.
+        prompt_len: its tokens.
+        covered: of these, how many something is to stand for.
+        ask: is asked.
+
+    Attributes:
+        found: what was said, by layer.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        pages: list[int],
+        prompt_len: int,
+        covered: int,
+        ask: Ask,
+    ) -> None:
+        self._scale = shape.scale
+        self._pool = pool
+        self._pages = torch.from_numpy(np.array(pages, np.int64))
+        self._length = prompt_len
+        self._covered = covered
+        self._ask = ask
+        self.found: list[Compacted] = []
+
+    def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        """See ``Attend``; nothing is appended."""
+        k, v = self._read(layer, 0), self._read(layer, 1)
+        count, (kv_heads, length, dim) = len(query), k.shape
+        by_head = query.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
+        front = slice(self._covered)
+        queries = by_head.reshape(kv_heads, -1, dim)
+        self.found.append(self._ask(layer, queries, k[:, front], v[:, front]))
+        mask = torch.ones(count, length, dtype=torch.bool).tril(length - count)
+        shared = (kv_heads, by_head.shape[1], length, dim)
+        answer = F.scaled_dot_product_attention(
+            by_head,
+            k.unsqueeze(1).expand(shared),
+            v.unsqueeze(1).expand(shared),
+            attn_mask=mask,
+            scale=self._scale,
+        )
+        return answer.permute(2, 0, 1, 3).reshape(count, -1)
+
+    def _read(self, layer: int, half: int) -> torch.Tensor:
+        """Keys or values of the prompt, shape ``[kv_heads, prompt_len, head_dim]``."""
+        found = self._pool.data[self._pages, layer, half].flatten(0, 1)[: self._length]
+        if self._pool.codec is not None:
+            found = self._pool.codec.decode(found)
+        return found.transpose(0, 1).contiguous()
+
+
+def check_plan(plan: Compaction, prompt_len: int, page_size: int) -> None:
+    """Look over what is planned for a prompt.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    covered, kept = plan.covered, plan.kept
+    if not all(isinstance(number, int | np.integer) for number in plan):
+        raise ValueError(f"plans {plan}, which are no whole numbers")
+    if covered % page_size or kept % page_size:
+        raise ValueError(f"plans {plan}, which are no pages of {page_size} tokens")
+    if not 0 < kept < covered <= prompt_len:
+        raise ValueError(f"plans {plan} for a prompt of {prompt_len} tokens")
+    if plan.queries < 1:
+        raise ValueError(f"plans {plan}, which shows no queries")
+
+
+def check_compacted(found: Compacted, keys: torch.Tensor, kept: int) -> None:
+    """Look over what is to stand for keys, shape ``[kv_heads, covered, dim]``.
+
+    Raises:
+        ValueError: its shape is another, or it has what is no number.
+    """
+    heads, _, dim = keys.shape
+    for tensor, name, shape in (
+        (found.keys, "keys", (heads, kept, dim)),
+        (found.bias, "biases", (heads, kept)),
+        (found.values, "values", (heads, kept, dim)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"gave {name} of shape {list(tensor.shape)}, not {list(shape)}")
+        # As they will be kept.
+        if not bool(tensor.to(keys.dtype).isfinite().all()):
+            raise ValueError(f"gave {name} that are not finite")

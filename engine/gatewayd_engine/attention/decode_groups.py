@@ -1,0 +1,245 @@
+"""Plans how the sequences that decode attend together.
+
+Their contexts come from dense copies (``contexts``), all lines of a buffer at once, or, where
+those have no room, from the pages, in groups of similar length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.dense_buffers import Buffer
+from gatewayd_engine.attention.dense_contexts import Contexts, Copied, Prefix
+from gatewayd_engine.attention.score_biases import Biases
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Sequences of the batch that decode and attend together.
+
+    Attributes:
+        lines: which tokens of the batch, each line's ``width`` of them, the last one repeated
+            where a line has fewer, shape ``[count * width]``; None for the first ones in order.
+        count: how many sequences.
+        width: tokens of each, 1 or, with drafts, the most that one has.
+        length: the padded context, without the prefix.
+        masks: per window, 0 where a token sees a position and -inf elsewhere; None where all
+            see all. Shape ``[count * kv_heads, 1, length]``, with a width above 1
+            ``[count, 1, width, 1, length]``.
+        pages: their block tables, flat, shape ``[count * pages_each]``; unused with a copy.
+        copy: their dense contexts, if they have them.
+        prefix: what comes before those, if they share it.
+        keys: of the copy, by layer, shape ``[count * kv_heads, head_dim, length]``.
+        values: of the copy, by layer, shape ``[count * kv_heads, length, head_dim]``.
+        write: where this step's tokens go in the copy, shape ``[count * width * 2 * kv_heads]``.
+        bias: added to the scores of the first places, shape ``[layers, count, kv_heads, 1,
+            places]``; None where no line has a front.
+    """
+
+    lines: torch.Tensor | None
+    count: int
+    width: int
+    length: int
+    masks: dict[int, torch.Tensor | None]
+    pages: torch.Tensor
+    copy: Buffer | None
+    prefix: Prefix | None
+    keys: Sequence[torch.Tensor]
+    values: Sequence[torch.Tensor]
+    write: torch.Tensor
+    bias: torch.Tensor | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that attend, the repeated ones included."""
+        return self.count * self.width
+
+
+class Groups:
+    """Makes the groups of each step.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        max_running: most sequences that decode at once.
+        copy_bytes: memory for dense copies of their contexts; 0 for none.
+
+    Attributes:
+        biases: of lines with fronts.
+    """
+
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, max_running: int, copy_bytes: int
+    ) -> None:
+        self._shape = shape
+        self._page_size = pool.page_size
+        self._dtype, self._device = pool.dtype, pool.data.device
+        self._windows = sorted(set(shape.windows))
+        # A window may end inside a prefix: such models read it line by line.
+        self._contexts = Contexts(pool, max_running, copy_bytes, shares=not any(shape.windows))
+        self.biases = Biases(pool)
+        self._none = torch.empty(0, dtype=torch.int64)
+
+    def keep(
+        self,
+        sequences: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        targets: NDArray[np.int64],
+    ) -> None:
+        """Move tokens within the copies; see ``moves``."""
+        self._contexts.keep(sequences, sources, targets)
+
+    def forget(self) -> None:
+        """Drop what is kept from earlier steps."""
+        self._contexts.forget()
+
+    def plan(self, batch: StepBatch) -> list[Group]:
+        """The groups of one step."""
+        self.biases.begin()
+        placed, left_out = self._contexts.follow(batch)
+        groups = [self._plan_copied(batch, copied) for copied in placed]
+        # Lines come longest first; a new group where contexts halve keeps the padding below half.
+        while len(left_out):
+            lengths = batch.starts[left_out] + 1
+            count = int(np.count_nonzero(lengths * 2 > lengths[0]))
+            groups.append(self._plan_paged(batch, left_out[:count]))
+            left_out = left_out[count:]
+        return groups
+
+    def _plan_copied(self, batch: StepBatch, copied: Copied) -> Group:
+        buffer, prefix, lines = copied.buffer, copied.prefix, copied.lines
+        now = batch.starts[lines][:, None]
+        if prefix is not None:
+            now = now - prefix.num_tokens
+        tokens = self._tokens(batch, lines)
+        heads = np.arange(now.size * self._shape.num_kv_heads).reshape(now.size, -1)
+        at = heads * buffer.capacity + now
+        if tokens.shape[1] > 1:
+            at = at[:, None] + (tokens - tokens[:, :1])[:, :, None]
+        half = buffer.num_lines * self._shape.num_kv_heads * buffer.capacity
+        write = self._tensor(np.concatenate([at, at + half], -1).ravel())
+        length, masks = self._masks(batch, lines, now, buffer.capacity)
+        # For all layers at once: making views one by one costs as much as a small product.
+        keys, values = buffer.by_head[:, :, : heads.size, :length].unbind(1)
+        return Group(
+            lines=self._lines(tokens),
+            count=now.size,
+            width=tokens.shape[1],
+            length=length,
+            masks=masks,
+            pages=self._none,
+            copy=buffer,
+            prefix=prefix,
+            keys=keys.transpose(2, 3).unbind(),
+            values=values.unbind(),
+            write=write,
+            bias=self.biases.of_lines(batch, lines),
+        )
+
+    def _plan_paged(self, batch: StepBatch, lines: NDArray[np.int64]) -> Group:
+        now = batch.starts[lines][:, None]
+        end = now + batch.counts[lines][:, None]
+        num_pages = -(-int(end.max()) // self._page_size)
+        table = batch.block_table[lines, :num_pages]
+        # Beyond a line's own pages its block table holds whatever was there before: read
+        # its first page instead, which is masked anyway.
+        own = np.arange(num_pages) * self._page_size < end
+        table = np.where(own, table, table[:, :1])
+        length, masks = self._masks(batch, lines, now, num_pages * self._page_size)
+        tokens = self._tokens(batch, lines)
+        return Group(
+            lines=self._lines(tokens),
+            count=now.size,
+            width=tokens.shape[1],
+            length=length,
+            masks=masks,
+            pages=self._tensor(table.ravel() * (self._shape.num_layers * 2)),
+            copy=None,
+            prefix=None,
+            keys=(),
+            values=(),
+            write=self._none,
+            bias=self.biases.of_lines(batch, lines),
+        )
+
+    def _masks(
+        self, batch: StepBatch, lines: NDArray[np.int64], now: NDArray[np.int64], most: int
+    ) -> tuple[int, dict[int, torch.Tensor | None]]:
+        """The padded context of lines at these positions, and what each sees of it."""
+        if batch.drafts is not None and (counts := batch.counts[lines]).max() > 1:
+            return self._wide_masks(batch.drafts.at(lines), counts, now, most)
+        longest = int(now.max()) + 1
+        # Contexts of one length, a single sequence above all, need no mask.
+        is_even = bool((now == longest - 1).all())
+        length = longest if is_even else min(-(-longest // self._page_size) * self._page_size, most)
+        at = np.arange(length)
+        masks: dict[int, torch.Tensor | None] = {}
+        for window in self._windows:
+            if is_even and not 0 < window < longest:
+                masks[window] = None
+                continue
+            seen = at <= now
+            if window:
+                seen &= at > now - window
+            mask = self._tensor(np.where(seen, np.float32(0), np.float32(-np.inf)))
+            mask = mask.to(self._dtype).unsqueeze(1)
+            masks[window] = mask.repeat_interleave(self._shape.num_kv_heads, 0)
+        return length, masks
+
+    def _wide_masks(
+        self, drafts: DraftLines, counts: NDArray[np.int64], now: NDArray[np.int64], most: int
+    ) -> tuple[int, dict[int, torch.Tensor | None]]:
+        """The same with drafts: each token sees the context, itself and the drafts before it."""
+        width = int(counts.max())
+        longest = int((now[:, 0] + counts).max())
+        length = min(-(-longest // self._page_size) * self._page_size, most)
+        at = np.arange(length)
+        offset = np.arange(width)
+        seen = np.repeat((at < now)[:, None], width, 1)
+        sees, depths = drafts.lineage(width)
+        # Those that a line has fewer of repeat its last one, so they may see what that sees.
+        real = np.minimum(offset, counts[:, None] - 1)
+        line = np.arange(len(counts))[:, None]
+        sees = sees[line, real]
+        among = np.broadcast_to((now + offset)[:, None], sees.shape)
+        inside = among < length
+        line_, token, _ = np.nonzero(inside)
+        seen[line_, token, among[inside]] = sees[inside]
+        masks: dict[int, torch.Tensor | None] = {}
+        for window in self._windows:
+            visible = seen
+            if window:
+                where = np.repeat(at[None], len(counts), 0)
+                where[np.nonzero(inside[:, 0])[0], among[:, 0][inside[:, 0]]] = (now + depths)[
+                    inside[:, 0]
+                ]
+                position = (now + depths)[line, real]
+                visible = seen & (where[:, None] > position[:, :, None] - window)
+            mask = self._tensor(np.where(visible, np.float32(0), np.float32(-np.inf)))
+            masks[window] = mask.to(self._dtype)[:, None, :, None]
+        return length, masks
+
+    @staticmethod
+    def _tokens(batch: StepBatch, lines: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The tokens of each line, its last one repeated, shape ``[n, width]``."""
+        counts = batch.counts[lines]
+        width = int(counts.max())
+        first = batch.last[lines] - counts + 1
+        if width == 1:
+            return first[:, None]
+        return first[:, None] + np.minimum(np.arange(width), counts[:, None] - 1)
+
+    def _lines(self, tokens: NDArray[np.int64]) -> torch.Tensor | None:
+        flat = tokens.ravel()
+        return None if bool((flat == np.arange(len(flat))).all()) else self._tensor(flat)
+
+    def _tensor(self, array: NDArray[np.generic]) -> torch.Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -1,0 +1,152 @@
+"""Attention of lines with drafts: padded slots, each line to its own pages, trees by masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.kernels.attention.splits import (
+    num_multiprocessors,
+    num_splits,
+    row_tile,
+    scratch_size,
+)
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape, RotatingAttend
+
+if TYPE_CHECKING:
+    from gatewayd_engine.attention.step_inputs import SlotInputs
+    from gatewayd_engine.kernels.base import Kernels
+
+_SPLITS = (1, 4, 16)
+"""Parts of a context: attention is compiled for each number of them."""
+
+
+class SlotAttention:
+    """Attends over the pool by ``Kernels.decode_attention``; nothing is planned.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+        kernels: of the device.
+        max_len: tokens of the longest context.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        append: Append,
+        kernels: Kernels,
+        max_len: int,
+    ) -> None:
+        self.shape = shape
+        self.pool = pool
+        self.append = append
+        self.kernels = kernels
+        self.layers = list(pool.data.unbind(1))
+        self._max_len = max_len
+
+    def room(self, num_tokens: int) -> torch.Tensor:
+        """Memory for the answers of a layer, ``[num_tokens, num_heads, head_dim]``."""
+        size = (num_tokens, self.shape.num_heads, self.shape.head_dim)
+        return torch.empty(size, dtype=self.pool.dtype, device=self.pool.data.device)
+
+    def splits(self, lines: int, width: int) -> int:
+        """Parts of each context, so that a device is busy with so many lines and slots."""
+        shape = self.shape
+        rows = width * (shape.num_heads // shape.num_kv_heads)
+        programs = lines * -(-rows // row_tile(rows)) * shape.num_kv_heads
+        most = num_splits(programs, self._max_len, num_multiprocessors(self.pool.data.device))
+        return max(parts for parts in _SPLITS if parts <= most)
+
+    def scratch(self, sizes: Iterable[tuple[int, int]]) -> torch.Tensor:
+        """Memory for partial answers of steps of any of these lines and widths."""
+        shape = self.shape
+        needed = [
+            scratch_size(lines * width, shape.num_heads, shape.head_dim, splits)
+            for lines, width in sizes
+            if (splits := self.splits(lines, width)) > 1
+        ]
+        return torch.empty(max(needed, default=0), device=self.pool.data.device)
+
+    def attend(
+        self, inputs: SlotInputs, out: torch.Tensor, scratch: torch.Tensor
+    ) -> RotatingAttend:
+        """Attention of a step.
+
+        Args:
+            inputs: of the step.
+            out: where each layer's answer goes, shape ``[slots, num_heads, head_dim]``.
+            scratch: of this many lines and slots, or more.
+        """
+        return _Slots(self, inputs, out, scratch)
+
+
+class _Slots(RotatingAttend):
+    """The layers of one step."""
+
+    __slots__ = ("_inputs", "_of", "_out", "_scratch", "_splits")
+
+    def __init__(
+        self, of: SlotAttention, inputs: SlotInputs, out: torch.Tensor, scratch: torch.Tensor
+    ) -> None:
+        self._splits = of.splits(len(inputs.rows), inputs.width)
+        self._scratch = scratch if self._splits > 1 else None
+        self._of = of
+        self._inputs = inputs
+        self._out = out
+
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """See ``RotatingAttend``."""
+        of, inputs, shape = self._of, self._inputs, self._of.shape
+        step = inputs.step
+        of.kernels.decode_attention(
+            of.append(layer, heads, step),
+            of.layers[layer],
+            step.page_indptr,
+            step.pages,
+            step.last_page_len,
+            self._out,
+            scale=shape.scale,
+            softcap=shape.softcap,
+            window=shape.windows[layer],
+            sinks=None,
+            width=inputs.width,
+            num_queries=inputs.counts,
+            ancestors=inputs.ancestors,
+            splits=self._splits,
+            scratch=self._scratch,
+        )
+        return self._out.flatten(1)
+
+
+class Beside(RotatingAttend):
+    """Attention of two parts of a step, each by its own.
+
+    Args:
+        first: of the first tokens.
+        rest: of those behind them.
+        num_first: how many tokens the first part has.
+        out: what both write to, one behind the other, shape ``[num_tokens, heads, head_dim]``.
+    """
+
+    __slots__ = ("_first", "_num_first", "_out", "_rest")
+
+    def __init__(
+        self, first: RotatingAttend, rest: RotatingAttend, num_first: int, out: torch.Tensor
+    ) -> None:
+        self._first = first
+        self._rest = rest
+        self._num_first = num_first
+        self._out = out
+
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """See ``RotatingAttend``."""
+        self._first(layer, heads[: self._num_first])
+        self._rest(layer, heads[self._num_first :])
+        return self._out.flatten(1)

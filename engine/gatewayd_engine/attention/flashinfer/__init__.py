@@ -1,0 +1,1 @@
+"""FlashInfer attention backend: wrappers, ragged prefill, cascade for shared prefixes."""

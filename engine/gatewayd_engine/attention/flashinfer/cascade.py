@@ -1,0 +1,100 @@
+"""Attention by FlashInfer that reads once what all decoding sequences begin with.
+
+Their queries attend to the shared pages together, a matrix product, and each to its own pages;
+the two are merged by how much weight each has. Source: cascade inference, FlashInfer (Ye et al.
+2024); Hydragen, arXiv 2402.05099.
+"""
+
+from __future__ import annotations
+
+import torch
+from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state_in_place
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.flashinfer.backend import FlashAttention, Part
+from gatewayd_engine.attention.flashinfer.calls import KeysValues
+from gatewayd_engine.attention.shared_prefix import LEAST_SAVED
+from gatewayd_engine.attention.step_inputs import StepInputs
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
+
+
+class CascadeAttention(FlashAttention):
+    """``FlashAttention``, but for eager steps whose decoding lines share a long prefix.
+
+    Args:
+        shape: the model's attention. With windows nothing is shared: a token may not see the
+            prefix any more.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+        least_saved: tokens that lines must have in common, beyond the first line's, to be
+            attended this way.
+    """
+
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, append: Append, least_saved: int = LEAST_SAVED
+    ) -> None:
+        super().__init__(shape, pool, append)
+        self.least_saved = least_saved if self._wrappers.windows == [0] else None
+        self._page_size = pool.page_size
+        self._shared, self._own = (self._wrappers.prefill("fa2") for _ in range(2))
+        if self.least_saved is not None:
+            # Compiled when it is first called: now, and not in somebody's step.
+            size = (2, 1, shape.num_heads, shape.head_dim)
+            answer = torch.zeros(size, dtype=pool.dtype, device=pool.data.device)
+            weight = torch.zeros(2, 1, shape.num_heads, device=answer.device)
+            merge_state_in_place(answer[0], weight[0], answer[1], weight[1])
+
+    def _plan_decode(self, inputs: StepInputs) -> Part:
+        host, n = inputs.host, inputs.host.num_decode
+        saved = (n - 1) * host.shared_pages * self._page_size
+        if self.least_saved is None or saved < self.least_saved:
+            return super()._plan_decode(inputs)
+        # The first line's pages begin with the shared ones.
+        self._wrappers.plan_prefill(
+            self._shared,
+            0,
+            torch.tensor([0, n], dtype=torch.int32),
+            torch.tensor([0, host.shared_pages], dtype=torch.int32),
+            inputs.pages,
+            torch.tensor([self._page_size], dtype=torch.int32),
+            causal=False,
+        )
+        # Before each line stands one that has its shared pages and no query: so the pages need
+        # not be gathered anew without them.
+        begins = host.page_indptr[:n]
+        page_indptr = torch.empty(2 * n + 1, dtype=torch.int32)
+        page_indptr[0::2] = host.page_indptr[: n + 1]
+        page_indptr[1::2] = begins + host.shared_pages
+        last_page_len = torch.full((2 * n,), self._page_size, dtype=torch.int32)
+        last_page_len[1::2] = host.last_page_len[:n]
+        self._wrappers.plan_prefill(
+            self._own,
+            0,
+            torch.arange(2 * n + 1, dtype=torch.int32) // 2,
+            page_indptr,
+            inputs.pages,
+            last_page_len,
+            causal=False,
+        )
+        return Part(n, {0: _Merged(self._shared, self._own)})
+
+
+class _Merged:
+    """Attends to shared pages and to each line's own, and merges the two."""
+
+    __slots__ = ("_own", "_shared")
+
+    def __init__(
+        self,
+        shared: BatchPrefillWithPagedKVCacheWrapper,
+        own: BatchPrefillWithPagedKVCacheWrapper,
+    ) -> None:
+        self._shared = shared
+        self._own = own
+
+    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
+        """See ``Run``."""
+        _, weight = self._own.run(q, paged_kv_cache, out=out, return_lse=True)
+        shared, shared_weight = self._shared.run(q, paged_kv_cache, return_lse=True)
+        merge_state_in_place(out, weight, shared, shared_weight)

@@ -1,0 +1,73 @@
+"""Which attention a device gets."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.gpu_api import DeviceAttention
+from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.attention.shared_prefix import LEAST_SAVED
+from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
+from gatewayd_engine.attention.tune_decode import DecodeChoice
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.tuning.tuner import Tuning
+
+_HEAD_DIMS = (64, 128, 256)
+_AMPERE = 8
+
+
+def device_attention(
+    shape: AttentionShape,
+    pool: KvPool,
+    append: Append,
+    kernels: Kernels,
+    max_lines: int,
+    max_len: int,
+    shares_prefixes: bool,
+    tuning: Tuning | None = None,
+) -> DeviceAttention:
+    """FlashInfer's where it is installed and knows the model's heads, torch's and ours elsewhere.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+        kernels: of the device.
+        max_lines: most sequences of a step.
+        max_len: tokens that a sequence may reach.
+        shares_prefixes: whether lines that begin alike are attended together.
+        tuning: chooses between FlashInfer's captured decode steps and ours by measuring; None takes
+            FlashInfer's.
+    """
+    data = pool.data
+    if not data.is_cuda:
+        return PagedAttention(shape, pool, append)
+    knows = (
+        torch.cuda.get_device_capability(data.device)[0] >= _AMPERE
+        and pool.dtype in (torch.bfloat16, torch.float16)
+        and shape.head_dim in _HEAD_DIMS
+    )
+    own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len)
+    other: DeviceAttention
+    if not knows or find_spec("flashinfer") is None:
+        other = PagedAttention(shape, pool, append, own)
+    elif shares_prefixes:
+        from gatewayd_engine.attention.flashinfer.cascade import CascadeAttention
+
+        other = CascadeAttention(shape, pool, append)
+    else:
+        from gatewayd_engine.attention.flashinfer.backend import FlashAttention
+
+        other = FlashAttention(shape, pool, append)
+    choice = None
+    if tuning is not None:
+        choice = DecodeChoice(shape, pool, kernels, tuning.table, tuning.clock)
+    return DecodeAttention(own, other, LEAST_SAVED if shares_prefixes else None, choice)

@@ -1,0 +1,231 @@
+"""Captured decode steps by the decode attention of our own kernels.
+
+Nothing is planned: the kernels read lengths and pages on the device. So it needs no library, and
+the host does nothing for attention between two replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.gpu_api import CapturedAttention, CapturingAttention, DeviceAttention
+from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
+from gatewayd_engine.attention.tune_decode import DecodeChoice, ForLengths
+from gatewayd_engine.kernels.attention.splits import (
+    SharedPages,
+    num_multiprocessors,
+    num_splits,
+    row_tile,
+    scratch_size,
+)
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape, RotatingAttend
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+
+
+EagerDecode = Callable[[int, torch.Tensor, torch.Tensor], None]
+"""Attends lines of one token, of a layer and all queries of a step, and writes to their answers."""
+MOST_KINDS = 3
+"""Captures of one size: FlashInfer's attention and ours, and that of lines with one beginning."""
+
+
+class DecodeKernels:
+    """Our decode attention for one model.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+        kernels: of the device.
+        max_lines: most sequences of a step.
+        max_len: tokens that a sequence may reach.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        append: Append,
+        kernels: Kernels,
+        max_lines: int,
+        max_len: int,
+    ) -> None:
+        self.shape = shape
+        self.pool = pool
+        self.append = append
+        self._kernels = kernels
+        self._max_len = max_len
+        self._layers = list(pool.data.unbind(1))
+        self._multiprocessors = num_multiprocessors(pool.data.device)
+        sizes = [self._scratch_size(lines) for lines in range(1, max_lines + 1)]
+        self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
+
+    def eager(self, inputs: StepInputs, num_lines: int) -> EagerDecode:
+        """Attends the first lines of a step, each of one token."""
+        first = replace(
+            inputs,
+            page_indptr=inputs.page_indptr[: num_lines + 1],
+            last_page_len=inputs.last_page_len[:num_lines],
+        )
+        splits = {window: self.splits(num_lines, window) for window in set(self.shape.windows)}
+
+        def attend(layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
+            of_window = splits[self.shape.windows[layer]]
+            self.attend(layer, query[:num_lines], first, of_window, None, out[:num_lines])
+
+        return attend
+
+    def splits(self, num_lines: int, window: int) -> int:
+        """Into how many parts contexts are split at most, in steps of so many lines."""
+        group = self.shape.num_heads // self.shape.num_kv_heads
+        return self._splits(num_lines * -(-group // row_tile(group)), window)
+
+    def shared_splits(self, num_lines: int) -> int:
+        """Into how many parts a beginning is split at most that so many lines share."""
+        rows = num_lines * self.shape.num_heads // self.shape.num_kv_heads
+        return self._splits(-(-rows // row_tile(rows)), 0)
+
+    def _splits(self, tiles: int, window: int) -> int:
+        longest = min(window, self._max_len) if window else self._max_len
+        return num_splits(tiles * self.shape.num_kv_heads, longest, self._multiprocessors)
+
+    def _scratch_size(self, num_lines: int) -> int:
+        """Numbers that steps of so many lines need for partial answers."""
+        shape = self.shape
+        splits = max(self.splits(num_lines, window) for window in shape.windows)
+        splits += self.shared_splits(num_lines)
+        return scratch_size(num_lines, shape.num_heads, shape.head_dim, splits)
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        inputs: StepInputs,
+        splits: int,
+        shared: SharedPages | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Attend one query of each line ``[lines, num_heads, head_dim]``, and write to ``out``."""
+        shape = self.shape
+        self._kernels.decode_attention(
+            query,
+            self._layers[layer],
+            inputs.page_indptr,
+            inputs.pages,
+            inputs.last_page_len,
+            out,
+            scale=shape.scale,
+            softcap=shape.softcap,
+            window=shape.windows[layer],
+            sinks=None,
+            width=1,
+            num_queries=None,
+            ancestors=None,
+            splits=splits,
+            scratch=self._scratch if splits > 1 or shared is not None else None,
+            shared=shared,
+        )
+
+
+class CapturedDecode(CapturedAttention):
+    """The layers of decode steps of one size, over the same tensors each time.
+
+    Args:
+        of: the model's.
+        inputs: the tensors.
+        shares_prefixes: whether it is for steps whose lines all begin with the same pages, which
+            are read once.
+    """
+
+    __slots__ = ("_flat", "_inputs", "_of", "_out", "_shared", "_splits")
+
+    def __init__(
+        self, of: DecodeKernels, inputs: StepInputs, shares_prefixes: bool = False
+    ) -> None:
+        self._of = of
+        self._inputs = inputs
+        shape, num_lines = of.shape, len(inputs.ids)
+        self._splits = {window: of.splits(num_lines, window) for window in shape.windows}
+        self._shared: SharedPages | None = None
+        if shares_prefixes and inputs.shared_pages is not None:
+            self._shared = SharedPages(inputs.shared_pages, of.shared_splits(num_lines))
+        size = (num_lines, shape.num_heads, shape.head_dim)
+        self._out = torch.empty(size, dtype=of.pool.dtype, device=of.pool.data.device)
+        self._flat = self._out.flatten(1)
+
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """See ``RotatingAttend``."""
+        of, inputs = self._of, self._inputs
+        return self.attended(layer, of.append(layer, heads, inputs))
+
+    def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """See ``CapturedAttention``."""
+        splits = self._splits[self._of.shape.windows[layer]]
+        self._of.attend(layer, query, self._inputs, splits, self._shared, self._out)
+        return self._flat
+
+    def suits(self, host: HostPlan) -> bool:
+        """See ``CapturedAttention``."""
+        return self._shared is None or host.shared_pages > 0
+
+    def plan(self, host: HostPlan) -> None:
+        """See ``CapturedAttention``."""
+        if self._of.pool.arrivals.pending:
+            # A graph waits for no layer: all of them must be there before it starts.
+            self._of.pool.arrivals.wait()
+
+
+class DecodeAttention:
+    """Attends captured decode steps by our kernels, and all others by another attention.
+
+    Args:
+        kernels: of the model.
+        other: for steps with prompts; if its decode steps can be captured, too, it attends those
+            for which our kernels are not chosen.
+        least_saved: tokens that lines must have in common, beyond the first line's, to be
+            attended once; None attends each line by itself. With windows that is never done: a
+            token may not see the beginning any more.
+        choice: chooses between both kinds of captured steps; None takes the other's, but for steps
+            whose lines share a beginning.
+    """
+
+    def __init__(
+        self,
+        kernels: DecodeKernels,
+        other: DeviceAttention,
+        least_saved: int | None = None,
+        choice: DecodeChoice | None = None,
+    ) -> None:
+        self._kernels = kernels
+        self._other = other
+        self._choice = choice
+        self.least_saved = None if any(kernels.shape.windows) else least_saved
+
+    def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
+        """See ``DeviceAttention``."""
+        return self._other.eager(inputs, out)
+
+    def captured(self, inputs: StepInputs) -> list[CapturedAttention]:
+        """See ``CapturingAttention``."""
+        kinds: list[CapturedAttention] = []
+        if self.least_saved is not None and inputs.host.num_lines > 1:
+            kinds.append(CapturedDecode(self._kernels, inputs, shares_prefixes=True))
+        if not isinstance(self._other, CapturingAttention):
+            return [*kinds, CapturedDecode(self._kernels, inputs)]
+        theirs = self._other.captured(inputs)
+        if self._choice is None or len(theirs) != 1:
+            return [*kinds, *theirs]
+        candidates = {"flashinfer": theirs[0], "triton": CapturedDecode(self._kernels, inputs)}
+        names = self._choice.names(inputs, candidates)
+        for name in dict.fromkeys(names):
+            is_chosen = [name == other for other in names]
+            inner = candidates[name]
+            kinds.append(inner if all(is_chosen) else ForLengths(inner, is_chosen))
+        return kinds

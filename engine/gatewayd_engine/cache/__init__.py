@@ -1,0 +1,1 @@
+"""KV that need not be computed again: prefix cache, page keys, pins, offload to KV tiers."""

@@ -1,0 +1,321 @@
+"""Builds an engine core from its configuration: model, pool, strategies."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import torch
+
+from gatewayd_engine.core.engine_core import EngineCore
+from gatewayd_engine.kv.codec import Codec, Form, form_of
+from gatewayd_engine.kv.memory_budget import Memory, mib
+from gatewayd_engine.kv.pool import KvPool, page_bytes
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.linears.matmul_plugins import open_bringers
+from gatewayd_engine.model.loader import dummy, read
+from gatewayd_engine.model.parts import Parts, with_brought
+from gatewayd_engine.model.quantizer import Quantizer, open_quantizer
+from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.messages import ModelInfo
+from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.threads import choose
+from gatewayd_engine.runner.backend import Backend, backend_for
+from gatewayd_engine.sampling.random import fork_seed
+from gatewayd_engine.speculation.draft_heads import heads_folder, read_heads
+from gatewayd_engine.speculation.draft_models import (
+    Loaded,
+    Target,
+    bytes_beside,
+    load_beside,
+    weights_beside,
+)
+from gatewayd_engine.strategies.active import Strategies
+from gatewayd_engine.strategies.kv_compression import CompressionSeat, refuse_compression_elsewhere
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.marker import Marker
+from gatewayd_hooks.resources import EngineResources, KvShape
+from gatewayd_hooks.speculation import ModelDrafter
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+_DRAFT_SHARE = 4
+"""Of a GPU's KV memory a draft model gets a fourth at most, unless ``draft_bytes`` says more."""
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A core and what it serves."""
+
+    core: EngineCore
+    info: ModelInfo
+
+
+def assemble(
+    config: EngineConfig, host: PluginHost, progress: Callable[[str, float], None]
+) -> Engine:
+    """Load the model and make the core.
+
+    Args:
+        config: what to build.
+        host: loads the strategies.
+        progress: told the stage and its fraction.
+
+    Raises:
+        ConfigError: sizes that do not fit one another.
+        SpecError, LoadError: the checkpoint cannot be served.
+        PluginError: a strategy cannot be loaded.
+    """
+    if config.max_batch_tokens < 1 or config.max_running < 1:
+        raise ConfigError("max_batch_tokens and max_running must be at least 1")
+    folder = Path(config.model)
+    spec = read_spec(folder, config.max_model_len)
+    refuse_compression_elsewhere(config)
+    ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
+    quantization = open_quantizer(config, host, ledger, spec)
+    config = config.with_choices(
+        Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
+    )
+    bringers = open_bringers(config, host, ledger)
+    # All headers before a byte of weights, and before anything that takes long.
+    scheme = None if quantization is None else quantization.scheme
+    checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
+    backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
+    dtype = _dtype(config, backend)
+    head_dim, decodes = spec.attention.head_dim, backend.elements is None
+    form = form_of(config, host, head_dim, dtype, backend.elements)
+
+    @cache
+    def decoder() -> Decoder:
+        quantizer = None if quantization is None else quantization.quantize
+        parts = with_brought(backend.parts, bringers)
+        return _decoder(config, checkpoint, spec, dtype, parts, progress, quantizer, form)
+
+    # Most backends do not have to see the model for this.
+    kv_bytes = backend.kv_bytes(decoder)
+    if config.device != "cpu" and config.kv_bytes is None:
+        # What was measured leaves for keys and values, the drafter's weights have to fit into.
+        kv_bytes -= _drafter_weights(config, host)
+    set_aside = config.draft_bytes
+    if set_aside is None:
+        set_aside = _set_aside(config, host, spec, dtype, kv_bytes)
+    record = None if form is None else form.record_bytes
+    each = page_bytes(spec.attention, config.page_size, dtype, record)
+    num_pages = _num_pages(config, spec, each, kv_bytes, set_aside)
+    pool_bytes = num_pages * each
+    # Pages that were counted by hand may leave less.
+    memory = Memory(max(kv_bytes - pool_bytes, set_aside))
+    _log.info(
+        "the KV pool has %s for %d pages; %s are left", mib(pool_bytes), num_pages, mib(memory.free)
+    )
+    # A sequence that fills the pool must still fit alone.
+    max_model_len = min(spec.max_model_len, num_pages * config.page_size)
+    target = Target(spec.hidden_size, dtype)
+    resources = EngineResources(
+        num_pages=num_pages,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        max_batch_tokens=config.max_batch_tokens,
+        max_model_len=max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        device=config.device,
+        slots=256,
+        folder=str(folder),
+        replica=config.replica,
+        page_bytes=each,
+        target=target,
+        load_model=Loaded(
+            partial(
+                load_beside,
+                max_running=config.max_running,
+                max_model_len=max_model_len,
+                dtype=dtype,
+                device=config.device,
+                make=backend.row_model,
+                memory=memory,
+                parts=backend.parts,
+            )
+        ),
+        read_heads=lambda setting, kind: read_heads(
+            setting, kind, folder, target, spec.vocab_size, config.device
+        ),
+        capture=backend.offered,
+        penalise=backend.penalise,
+        kv_shape=KvShape(**asdict(spec.attention)),
+        # Asked long after the processors were made.
+        forced=lambda row: strategies.processors.forced(row),
+    )
+    # Strategies first: a wrong name, or a codec that fails, should not wait for many weights.
+    fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
+    strategies = Strategies(config, host, resources, ledger, fixed, bringers)
+    codec = None
+    if strategies.codec is not None and record is not None and decodes:
+        codec = Codec(strategies.codec, record, head_dim, dtype)
+        codec.try_out(strategies.names[Kind.KV_CODEC.value])
+    model = decoder()
+    bringers.tell()
+    target.hold(model)
+    element = None if form is None else form.element
+    pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
+    seed = config.seed or secrets.randbits(63)
+    drawn = iter(range(1, 2**62))
+    core = EngineCore(
+        lambda rows, strategies: backend.runner(
+            model, pool, rows, strategies.processors, CompressionSeat(strategies)
+        ),
+        pool,
+        strategies,
+        max_running=config.max_running,
+        max_batch_tokens=config.max_batch_tokens,
+        max_model_len=max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        draw_seed=lambda: fork_seed(seed, next(drawn)),
+        meter=Meter(config.device),
+    )
+    info = ModelInfo(
+        architecture=spec.architecture,
+        num_parameters=model.num_parameters,
+        dtype=str(dtype).removeprefix("torch."),
+        device=config.device,
+        vocab_size=spec.vocab_size,
+        max_model_len=max_model_len,
+        eos_token_ids=list(spec.eos_token_ids),
+        num_pages=num_pages,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        max_batch_tokens=config.max_batch_tokens,
+        strategies=strategies.names,
+        hidden_size=spec.hidden_size,
+        page_bytes=resources.page_bytes,
+        kv_record_bytes=pool.data.shape[-1] * pool.data.itemsize,
+        weight_bytes=model.weight_bytes,
+        tuning_file=backend.tuning_file,
+    )
+    return Engine(core, info)
+
+
+def _use_threads(count: int) -> None:
+    """Let torch compute on so many; models that share a process have each their own number."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+
+
+def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:
+    name = config.dtype
+    if name == "auto":
+        return backend.dtype
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype is {name!r}; it can be auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _set_aside(
+    config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype, kv_bytes: int
+) -> int:
+    """Bytes of the KV memory that the drafter's model needs, also for one that is to come back.
+
+    A GPU has many rows, whose whole contexts may need more than there is: there the model gets a
+    share, and guesses for shorter ones.
+    """
+    choice = config.drafter
+    if choice is None:
+        return 0
+    try:
+        needed = _needed(choice, config, host, spec, dtype)
+        return needed if config.device == "cpu" else min(needed, kv_bytes // _DRAFT_SHARE)
+    except Exception:
+        if [Kind.DRAFTER, choice.name] not in config.quarantined:
+            raise
+        return 0
+
+
+def _needed(
+    choice: StrategyChoice,
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+) -> int:
+    drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
+    if not isinstance(drafter, ModelDrafter):
+        return 0
+    folder = Path(drafter.checkpoint(config.model))
+    if not folder.is_dir():
+        return 0  # the drafter says better what is missing
+    return bytes_beside(folder, config.max_running, spec.max_model_len, dtype)
+
+
+def _drafter_weights(config: EngineConfig, host: PluginHost) -> int:
+    """Bytes of the weights that the drafter brings: those of its model, or its heads."""
+    choice = config.drafter
+    if choice is None:
+        return 0
+    drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
+    if isinstance(drafter, ModelDrafter):
+        return weights_beside(Path(drafter.checkpoint(config.model)))
+    return weights_beside(heads_folder(choice.settings.get("heads", ""), choice.name, config.model))
+
+
+def _num_pages(
+    config: EngineConfig, spec: ModelSpec, each: int, kv_bytes: int, set_aside: int
+) -> int:
+    if not 1 <= config.page_size <= 256:
+        raise ConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
+    if config.kv_pages is not None:
+        if config.kv_pages < 1:
+            raise ConfigError(f"kv_pages is {config.kv_pages}; it must be at least 1")
+        return config.kv_pages
+    # More pages than all rows together can fill would only cost memory.
+    most = config.max_running * -(-spec.max_model_len // config.page_size)
+    fit = (kv_bytes - set_aside) // each
+    if fit < 1:
+        others = ""
+        if config.draft_bytes:
+            others = f", of which draft_memory is {set_aside}; raise one, or lower the other"
+        elif set_aside:
+            others = (
+                f", of which the draft model needs {set_aside} for {config.max_running} sequences "
+                "of the longest context; raise kv_memory, or set draft_memory for shorter ones"
+            )
+        raise ConfigError(
+            f"a KV page of this model takes {each} bytes; kv_memory is {kv_bytes}{others}"
+        )
+    return int(min(fit, most))
+
+
+def _decoder(
+    config: EngineConfig,
+    checkpoint: Checkpoint | None,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    parts: Parts,
+    progress: Callable[[str, float], None],
+    quantizer: Quantizer | None,
+    form: Form | None,
+) -> Decoder:
+    stage = "making dummy weights" if config.dummy_weights else "loading weights"
+
+    def told(part: float) -> None:
+        progress(stage, part)
+
+    if checkpoint is None:
+        model = dummy(spec, dtype, config.device, config.seed, told, parts, quantizer)
+    else:
+        is_plain = form is not None and form.is_plain
+        scales = checkpoint.kv_scales(is_plain=is_plain)
+        model = read(checkpoint, dtype, config.device, told, parts, quantizer, scales)
+    if quantizer is not None:
+        quantizer.tell_unmatched()
+    _log.info("the weights take %s", mib(model.weight_bytes))
+    return model

@@ -1,0 +1,198 @@
+"""The engine process: commands in, steps, events out, until the daemon has gone."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import time
+
+from gatewayd_engine.core.build import Engine, assemble
+from gatewayd_engine.core.engine_core import EngineCore
+from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.frames import EngineSocket
+from gatewayd_engine.process.inspect_messages import Browse, Inspect
+from gatewayd_engine.process.log_context import about
+from gatewayd_engine.process.messages import (
+    ERROR,
+    PROTOCOL_VERSION,
+    Abort,
+    Bump,
+    Command,
+    Evict,
+    Evicted,
+    Fatal,
+    Finished,
+    Hold,
+    Loading,
+    Pin,
+    Pinned,
+    Ready,
+    Release,
+    SetLimits,
+    SetQuotas,
+    Shutdown,
+    StepOutput,
+    StrategyReport,
+    Submit,
+    Swap,
+)
+from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.marker import Marker
+from gatewayd_hooks.host.watchdog import Watchdog
+
+_HEARTBEAT_SECONDS = 0.5
+"""An idle engine says that it lives at least this often."""
+_PROGRESS_SECONDS = 0.1
+_IDLE_SECONDS = 0.001
+_OPENING_SECONDS = 0.005
+_REPORT_SECONDS = 1.0
+_STOP_SECONDS = 1.0
+"""For a strategy that is being opened when the engine is to end."""
+
+_log = logging.getLogger(__name__)
+
+
+def serve(stream: EngineSocket, config: EngineConfig) -> int:
+    """Load the model and serve until told to stop.
+
+    Returns:
+        The exit status: 0 after ``Shutdown`` or when the daemon has gone, 1 when the model
+        cannot be served.
+    """
+    began = time.monotonic()
+    try:
+        engine = _load(stream, config)
+    except EOFError:
+        return 0
+    except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must be told
+        stream.send(Fatal(type(error).__name__, str(error)))
+        return 1
+    try:
+        stream.send(Ready(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began))
+        # What was made while loading lives as long as the process: never scan it again.
+        gc.collect()
+        gc.freeze()
+        ledger = engine.core.strategies.ledger
+        watchdog = Watchdog(ledger, config.strategy_hang_seconds, config.load_seconds)
+        _loop(stream, engine.core, watchdog)
+    except EOFError:
+        return 0
+    except Exception as error:
+        # The daemon starts another engine; this says why.
+        whose = engine.core.strategies.to_leave_out(error)
+        stream.send(Fatal(type(error).__name__, str(error), whose))
+        raise
+    finally:
+        engine.core.swaps.close(_STOP_SECONDS)
+        engine.core.strategies.close()
+    return 0
+
+
+def _load(stream: EngineSocket, config: EngineConfig) -> Engine:
+    told = 0.0
+
+    def progress(stage: str, fraction: float) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _PROGRESS_SECONDS or fraction >= 1.0:
+            told = now
+            stream.send(Loading(stage, fraction))
+
+    telltale = Marker.attached(config.marker).loading
+    return assemble(config, PluginHost(Catalog.installed(), telltale), progress)
+
+
+def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
+    """Serve; ends by ``Shutdown`` or, when the daemon has gone, by EOFError."""
+    told = reported = 0.0
+    while True:
+        watchdog.arm()
+        refused: list[Finished] = []
+        for command in stream.read_available():
+            if isinstance(command, Shutdown):
+                watchdog.disarm()
+                if command.seconds > 0:
+                    core.save(command.seconds)
+                return
+            if isinstance(command, Pin):
+                stream.send(_pin(core, command))
+            elif isinstance(command, Evict):
+                stream.send(_evict(core, command))
+            elif isinstance(command, Inspect | Browse):
+                stream.send(core.inspect(command))
+            else:
+                refused += _obey(core, command)
+        if refused or (core.has_ended and not core.has_work):
+            ended = core.take_ended()._asdict()
+            stream.send(StepOutput(stats=core.stats, finished=refused, **ended))
+        for answer in core.swaps.settle():
+            stream.send(answer)
+        has_computed, may_step = False, core.has_work and not core.swaps.holds
+        if may_step:
+            output = core.step()
+            stream.send(output)
+            told = time.monotonic()
+            has_computed = output.stats.step_tokens > 0 or core.is_computing
+        now = time.monotonic()
+        if now - reported >= _REPORT_SECONDS:
+            reported = now
+            stream.send(StrategyReport(core.strategies.report()))
+        if has_computed:
+            continue
+        watchdog.disarm()
+        # A scheduler that holds back is asked again in a moment, not in a busy loop; and so is a
+        # thread that opens a strategy.
+        patience = _HEARTBEAT_SECONDS
+        if may_step or core.swaps.is_busy:
+            patience = _IDLE_SECONDS if may_step else _OPENING_SECONDS
+        stream.wait_readable(patience)
+        if time.monotonic() - told >= _HEARTBEAT_SECONDS:
+            told = time.monotonic()
+            stream.send(StepOutput(stats=core.stats))
+
+
+def _pin(core: EngineCore, command: Pin) -> Pinned:
+    try:
+        return Pinned(command.number, core.pin(command))
+    except Refused as refusal:
+        return Pinned(command.number, error=str(refusal))
+
+
+def _evict(core: EngineCore, command: Evict) -> Evicted:
+    try:
+        return core.operating.evict(command)
+    except Refused as refusal:
+        return Evicted(command.number, error=str(refusal))
+
+
+def _obey(core: EngineCore, command: Command) -> list[Finished]:
+    match command:
+        case Submit():
+            try:
+                with about((command.request_id, command.x_request_id)):
+                    core.submit(command)
+                    _log.debug("has sequences %s to compute", command.sequences)
+            except Refused as refusal:
+                error = (refusal.code, str(refusal))
+                core.refuse(command.sequences)
+                return [Finished(i, ERROR, error=error) for i in command.sequences]
+        case Abort():
+            core.abort(command.sequences)
+        case Swap():
+            core.swaps.begin(command)
+        case SetLimits():
+            core.swaps.limit(command)
+        case Hold():
+            core.operating.hold(command.sequences)
+        case Release():
+            core.release(command.sequences)
+        case Bump():
+            core.operating.bump(command)
+        case SetQuotas():
+            return core.bound(command.quotas)
+        case Shutdown() | Pin() | Evict() | Inspect() | Browse():
+            pass
+    return []

@@ -1,0 +1,1 @@
+"""Step accounting and inspection: where time went, engine seconds, the prefix tree."""

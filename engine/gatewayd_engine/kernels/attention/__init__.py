@@ -1,0 +1,1 @@
+"""Decode attention kernels over pages, in Triton and in torch."""

@@ -1,0 +1,244 @@
+"""Decode attention over pages in Triton: a few queries of each line, all heads of a key head.
+
+Bound by memory: keys and values of a line are read once for each tile of queries, which has all
+query heads of a key head and, where drafts are verified, all queries of a line. Nothing is planned
+on the host: programs work out their range from the lengths on the device, and those without work
+leave at once. So one capture serves steps of all lengths.
+
+Where lines are too few to fill the device, contexts are split and partial answers merged by a
+second small kernel (Flash-Decoding, Dao et al. 2023). It is no last arriver's work: a program for
+each query and head reads all parts at once, where the last arriver of a key head would read those
+of all its heads one after the other, and no counter has to be left at zero. Parts are added in
+their order, so that answers are the same each time. A context that is one part is written at once.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gatewayd_engine.kernels.attention.paged_tile import LOG2E, attend, count_bits
+from gatewayd_engine.kernels.attention.partial_results import merge_parts, range_of, store_part
+from gatewayd_engine.kernels.attention.shared_prefix import attend_shared
+from gatewayd_engine.kernels.attention.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
+from gatewayd_engine.kernels.early_launch import wait
+
+
+def decode_attention(
+    query: torch.Tensor,
+    keys_values: torch.Tensor,
+    page_indptr: torch.Tensor,
+    pages: torch.Tensor,
+    last_page_len: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    scale: float,
+    softcap: float | None,
+    window: int,
+    sinks: torch.Tensor | None,
+    width: int,
+    num_queries: torch.Tensor | None,
+    ancestors: torch.Tensor | None,
+    splits: int,
+    scratch: torch.Tensor | None,
+    shared: SharedPages | None = None,
+    early: bool = False,
+) -> None:
+    """See ``Kernels``."""
+    tokens, num_heads, dim = query.shape
+    lines, kv_heads, page_size = len(last_page_len), keys_values.shape[3], keys_values.shape[2]
+    if lines == 0:
+        return
+    group = num_heads // kv_heads
+    block_m, block_d = row_tile(width * group), max(triton.next_power_of_2(dim), 16)
+    if ancestors is not None:
+        mask = "tree"
+    else:
+        # The only query of a line sees all of its range.
+        mask = "causal" if width > 1 or num_queries is not None else "all"
+    keys, values = keys_values.unbind(1)
+    partial = out if scratch is None else scratch
+    shared_splits = 0 if shared is None else shared.splits
+    shared_pages = last_page_len if shared is None else shared.num_pages
+    counts = last_page_len if num_queries is None else num_queries
+    sizes = {
+        "SPLITS": splits,
+        "SHARED_SPLITS": shared_splits,
+        "WIDTH": width,
+        "WINDOW": window,
+        "HAS_COUNTS": num_queries is not None,
+        "PAGE": page_size,
+        "DIM": dim,
+        "BLOCK_D": block_d,
+        "LEAST": LEAST_TOKENS,
+    }
+    if shared is not None:
+        attend_shared(
+            query, keys, values, page_indptr, pages, partial, shared, scale, softcap, splits
+        )
+    _decode_attention[(lines * triton.cdiv(width * group, block_m), kv_heads, splits)](
+        query,
+        keys,
+        values,
+        page_indptr,
+        pages,
+        last_page_len,
+        counts,
+        pages if ancestors is None else ancestors,
+        query if sinks is None else sinks,
+        shared_pages,
+        out,
+        partial,
+        tokens * num_heads,
+        query.stride(0),
+        query.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        keys.stride(2),
+        out.stride(0),
+        out.stride(1),
+        scale,
+        softcap or 0.0,
+        **sizes,
+        HAS_SINKS=sinks is not None,
+        HAS_CAP=softcap is not None,
+        GROUP=group,
+        MASK=mask,
+        BLOCK_M=block_m,
+        BLOCK_N=token_tile(block_d, query.dtype),
+        EARLY=early,
+        num_warps=8 if block_m * block_d > 1 << 13 else 4,
+        num_stages=3,
+        launch_pdl=early,
+    )
+    if splits + shared_splits > 1:
+        lengths = (page_indptr, last_page_len, counts, shared_pages)
+        merge_parts(*lengths, sinks, out, partial, early=early, **sizes)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _decode_attention(
+    query: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    page_indptr: tl.tensor,
+    pages: tl.tensor,
+    last_page_len: tl.tensor,
+    num_queries: tl.tensor,
+    ancestors: tl.tensor,
+    sinks: tl.tensor,
+    shared_pages: tl.tensor,
+    out: tl.tensor,
+    partial: tl.tensor,
+    rows: tl.tensor,
+    query_stride: tl.tensor,
+    query_head_stride: tl.tensor,
+    page_stride: tl.tensor,
+    token_stride: tl.tensor,
+    kv_head_stride: tl.tensor,
+    out_stride: tl.tensor,
+    out_head_stride: tl.tensor,
+    scale: tl.tensor,
+    cap: tl.tensor,
+    SPLITS: tl.constexpr,
+    SHARED_SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    WINDOW: tl.constexpr,
+    HAS_COUNTS: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    PAGE: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+    LEAST: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    GROUP: tl.constexpr,
+    MASK: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    wait(EARLY)
+    TILES: tl.constexpr = (WIDTH * GROUP + BLOCK_M - 1) // BLOCK_M
+    line, kv_head, split = tl.program_id(0) // TILES, tl.program_id(1), tl.program_id(2)
+    first, length, count, low, parts, each = range_of(
+        line,
+        page_indptr,
+        last_page_len,
+        num_queries,
+        shared_pages,
+        SPLITS,
+        SHARED_SPLITS,
+        WIDTH,
+        WINDOW,
+        HAS_COUNTS,
+        PAGE,
+        LEAST,
+    )
+    if split >= parts:
+        return
+    start = length - count
+    row = tl.program_id(0) % TILES * BLOCK_M + tl.arange(0, BLOCK_M)
+    slot, head = row // GROUP, kv_head * GROUP + row % GROUP
+    is_row, is_real = row < WIDTH * GROUP, slot < tl.minimum(count, WIDTH)
+    token = (line * WIDTH + slot).to(tl.int64)
+    column = tl.arange(0, BLOCK_D)[None, :]
+    held = is_row[:, None] & (column < DIM)
+    q = tl.load(
+        query + (token * query_stride + head * query_head_stride)[:, None] + column,
+        mask=held,
+        other=0.0,
+    )
+    limit = tl.where(is_real, start + slot + 1, 0)
+    oldest = start + slot - WINDOW + 1
+    bits = tl.zeros((BLOCK_M,), tl.uint64)
+    if MASK == "tree":
+        told = tl.load(ancestors + token, mask=is_row & is_real, other=0)
+        bits = told.to(tl.uint64, bitcast=True)
+        limit = tl.where(is_real, start, 0)
+        oldest = start + count_bits(bits) - WINDOW
+    head_place = kv_head.to(tl.int64) * kv_head_stride
+    begin = low + split * each
+    acc, highest, total = attend(
+        q,
+        keys + head_place,
+        values + head_place,
+        pages + first,
+        begin,
+        tl.minimum(begin + each, length),
+        start,
+        limit,
+        oldest,
+        bits,
+        page_stride,
+        token_stride,
+        scale,
+        cap,
+        MASK,
+        WINDOW,
+        WIDTH,
+        HAS_CAP,
+        PAGE,
+        DIM,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_D,
+    )
+    # Without shared tokens a context that is one part is whole; with a window none are shared.
+    is_whole = parts == 1
+    if SHARED_SPLITS:
+        is_whole = is_whole & (low == 0)
+    if is_whole:
+        if HAS_SINKS:
+            sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2E
+            raised = tl.maximum(highest, sink)
+            acc = acc * tl.exp2(highest - raised)[:, None]
+            total = total * tl.exp2(highest - raised) + tl.exp2(sink - raised)
+        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        target = out + (token * out_stride + head * out_head_stride)[:, None] + column
+        tl.store(target, acc.to(out.dtype.element_ty), mask=held)
+    elif SPLITS + SHARED_SPLITS > 1:
+        PARTS: tl.constexpr = SPLITS + SHARED_SPLITS
+        place = (token * (GROUP * tl.num_programs(1)) + head) * PARTS + split
+        weights = partial + rows.to(tl.int64) * (PARTS * DIM)
+        store_part(acc, highest, total, partial, weights, place, column, held, is_row, DIM)

@@ -1,0 +1,141 @@
+"""Decode attention of many lines to the pages that all of them begin with, read once for a tile.
+
+What it leaves are parts like those of the lines' own tokens, and they are merged with them.
+Sources: cascade inference, FlashInfer (Ye et al. 2024); Hydragen (arXiv 2402.05099).
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gatewayd_engine.kernels.attention.paged_tile import attend, part_of
+from gatewayd_engine.kernels.attention.partial_results import store_part
+from gatewayd_engine.kernels.attention.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
+
+
+def attend_shared(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    page_indptr: torch.Tensor,
+    pages: torch.Tensor,
+    partial: torch.Tensor,
+    shared: SharedPages,
+    scale: float,
+    softcap: float | None,
+    splits: int,
+) -> None:
+    """Leave parts of one query of each line behind ``splits`` others; see ``decode_attention``."""
+    lines, num_heads, dim = query.shape
+    page_size, kv_heads = keys.shape[1:3]
+    group = num_heads // kv_heads
+    rows, block_d = row_tile(lines * group), max(triton.next_power_of_2(dim), 16)
+    _shared_attention[(triton.cdiv(lines * group, rows), kv_heads, shared.splits)](
+        query,
+        keys,
+        values,
+        page_indptr,
+        pages,
+        shared.num_pages,
+        partial,
+        lines * num_heads,
+        query.stride(0),
+        query.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        keys.stride(2),
+        scale,
+        softcap or 0.0,
+        SPLITS=splits,
+        SHARED_SPLITS=shared.splits,
+        HAS_CAP=softcap is not None,
+        GROUP=group,
+        PAGE=page_size,
+        DIM=dim,
+        LEAST=LEAST_TOKENS,
+        BLOCK_M=rows,
+        BLOCK_N=token_tile(block_d, query.dtype),
+        BLOCK_D=block_d,
+        num_warps=8 if rows * block_d > 1 << 13 else 4,
+        num_stages=3,
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _shared_attention(
+    query: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    page_indptr: tl.tensor,
+    pages: tl.tensor,
+    shared_pages: tl.tensor,
+    partial: tl.tensor,
+    rows: tl.tensor,
+    query_stride: tl.tensor,
+    query_head_stride: tl.tensor,
+    page_stride: tl.tensor,
+    token_stride: tl.tensor,
+    kv_head_stride: tl.tensor,
+    scale: tl.tensor,
+    cap: tl.tensor,
+    SPLITS: tl.constexpr,
+    SHARED_SPLITS: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    GROUP: tl.constexpr,
+    PAGE: tl.constexpr,
+    DIM: tl.constexpr,
+    LEAST: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """Attend queries of all lines to the tokens that all lines begin with, in the first's pages."""
+    kv_head, split = tl.program_id(1), tl.program_id(2)
+    length = tl.load(shared_pages) * PAGE
+    each = part_of(length, SHARED_SPLITS, LEAST)
+    begin = split * each
+    if begin >= length:
+        return
+    num_heads = GROUP * tl.num_programs(1)
+    row = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    token, head = (row // GROUP).to(tl.int64), kv_head * GROUP + row % GROUP
+    is_row = token * num_heads < rows
+    column = tl.arange(0, BLOCK_D)[None, :]
+    held = is_row[:, None] & (column < DIM)
+    q = tl.load(
+        query + (token * query_stride + head * query_head_stride)[:, None] + column,
+        mask=held,
+        other=0.0,
+    )
+    head_place = kv_head.to(tl.int64) * kv_head_stride
+    acc, highest, total = attend(
+        q,
+        keys + head_place,
+        values + head_place,
+        pages + tl.load(page_indptr),
+        begin,
+        tl.minimum(begin + each, length),
+        length,
+        row,
+        row,
+        tl.zeros((BLOCK_M,), tl.uint64),
+        page_stride,
+        token_stride,
+        scale,
+        cap,
+        "all",
+        0,
+        1,
+        HAS_CAP,
+        PAGE,
+        DIM,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_D,
+    )
+    PARTS: tl.constexpr = SPLITS + SHARED_SPLITS
+    place = (token * num_heads + head) * PARTS + SPLITS + split
+    weights = partial + rows.to(tl.int64) * (PARTS * DIM)
+    store_part(acc, highest, total, partial, weights, place, column, held, is_row, DIM)

@@ -1,0 +1,98 @@
+"""Decode attention over pages in torch: what the Triton kernel is held against.
+
+Shapes follow from the tensors given and nothing is asked of the device, as in the kernel: each
+query is compared with the tokens of all pages, and those of other lines are masked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.attention.splits import SharedPages
+
+
+def decode_attention(
+    query: torch.Tensor,
+    keys_values: torch.Tensor,
+    page_indptr: torch.Tensor,
+    pages: torch.Tensor,
+    last_page_len: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    scale: float,
+    softcap: float | None,
+    window: int,
+    sinks: torch.Tensor | None,
+    width: int,
+    num_queries: torch.Tensor | None,
+    ancestors: torch.Tensor | None,
+    splits: int,
+    scratch: torch.Tensor | None,
+    shared: SharedPages | None = None,
+) -> None:
+    """See ``Kernels``."""
+    tokens, num_heads = query.shape[:2]
+    lines, page_size, kv_heads = len(last_page_len), *keys_values.shape[2:4]
+    device = query.device
+    # Of each page in the table: its line, and the position of its first token.
+    place = torch.arange(len(pages), dtype=torch.int32, device=device)
+    line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
+    own_line = line.clamp_max(lines - 1)
+    offset = torch.arange(page_size, device=device)
+    at = ((place - page_indptr[own_line]) * page_size).unsqueeze(1) + offset
+    lengths = (page_indptr[1:] - page_indptr[:-1] - 1) * page_size + last_page_len
+    is_held = ((line < lines).unsqueeze(1) & (at < lengths[own_line].unsqueeze(1))).flatten()
+    at, own = at.flatten(), own_line.repeat_interleave(page_size)
+
+    if shared is not None:
+        # The pages of the first line stand for those of all.
+        which = place - page_indptr[own_line]
+        first = pages[(page_indptr[0] + which).clamp(0, len(pages) - 1).long()]
+        pages = torch.where(which < shared.num_pages, first, pages)
+    read = pages.long().clamp(0, len(keys_values) - 1)
+    if keys_values.dtype.itemsize == 1:
+        # Floats of 8 bits are moved as bytes.
+        read_pages = keys_values.view(torch.uint8)[read].view(keys_values.dtype)
+    else:
+        read_pages = keys_values[read]
+    # What a masked token holds may be no number.
+    held = is_held.view(-1, 1, page_size, 1, 1)
+    keys, values = torch.where(held, read_pages.float(), 0.0).unbind(1)
+    group = num_heads // kv_heads
+    k = keys.flatten(0, 1).repeat_interleave(group, 1)
+    v = values.flatten(0, 1).repeat_interleave(group, 1)
+    scores = torch.einsum("qhd,khd->qhk", query.float(), k) * scale
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+
+    counts = lengths.new_full((lines,), width) if num_queries is None else num_queries
+    starts = (lengths - counts).repeat_interleave(width).unsqueeze(1)
+    slot = torch.arange(width, device=device).repeat(lines).unsqueeze(1)
+    back = at - starts
+    if ancestors is None:
+        position = starts + slot
+        seen = at <= position
+        apart = position - at
+    else:
+        bits = ancestors.unsqueeze(1) >> torch.arange(width, device=device) & 1
+        # How many of those that a query sees stand behind each slot: the way between the two.
+        behind = bits.flip(1).cumsum(1).flip(1) - bits
+        index = back.clamp(0, width - 1)
+        seen = (back < 0) | (bits.gather(1, index) == 1)
+        depth = bits.sum(1, keepdim=True) - 1
+        apart = torch.where(back < 0, depth - back, behind.gather(1, index))
+    if window:
+        seen = seen & (apart < window)
+    mine = torch.arange(lines, device=device).repeat_interleave(width).unsqueeze(1)
+    seen = seen & is_held & (own == mine) & (slot < counts.repeat_interleave(width).unsqueeze(1))
+    scores = scores.masked_fill(~seen.unsqueeze(1), -torch.inf)
+    if sinks is None:
+        # Queries that see nothing are answered with zeros.
+        weights = scores.softmax(-1).masked_fill(~seen.any(1).view(-1, 1, 1), 0.0)
+    else:
+        sink = sinks.float().view(1, -1, 1).expand(tokens, -1, 1)
+        weights = torch.cat((scores, sink), -1).softmax(-1)[..., :-1]
+    out.copy_(torch.einsum("qhk,khd->qhd", weights, v))

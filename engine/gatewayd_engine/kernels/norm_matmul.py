@@ -1,0 +1,157 @@
+"""A product of the normed residual stream with a matrix, for few lines, in one Triton kernel.
+
+Bound by memory: the matrix is read once. What the norm divides by is the same for a whole line, so
+it is applied to the sums, and worked out from the same reads of the stream as they are; its weight
+is applied before. The gate of a feed-forward part is applied behind the sums, where one program has
+the rows of both halves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from gatewayd_engine.kernels.early_launch import wait
+from gatewayd_engine.kernels.gated_mlp import gate
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.quantized.base import Activation
+
+_LINES = 16
+"""As many as a matrix unit multiplies at least; no more are given."""
+_ROWS, _COLUMNS = 32, 128
+_AHEAD = 512
+"""Columns that are asked for before the stream is there."""
+
+
+def norm_mm(
+    x: torch.Tensor,
+    scale: torch.Tensor,
+    eps: float,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    act: Activation | None,
+    out: torch.Tensor,
+    *,
+    early: bool = False,
+) -> None:
+    """See ``Kernels``."""
+    n, columns = x.shape
+    rows = out.shape[1]
+    if n == 0:
+        return
+    _norm_mm[(triton.cdiv(rows, _ROWS),)](
+        x,
+        scale,
+        weight,
+        weight if bias is None else bias,
+        out,
+        n,
+        rows,
+        columns,
+        x.stride(0),
+        weight.stride(0),
+        out.stride(0),
+        eps,
+        ACT=act,
+        HAS_BIAS=bias is not None,
+        LINES=_LINES,
+        ROWS=_ROWS,
+        COLUMNS=_COLUMNS,
+        AHEAD=_AHEAD,
+        EARLY=early,
+        num_warps=4,
+        num_stages=4,
+        launch_pdl=early,
+    )
+
+
+@triton.jit
+def _norm_mm(
+    x: tl.tensor,
+    scale: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    lines: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    x_stride: tl.tensor,
+    weight_stride: tl.tensor,
+    out_stride: tl.tensor,
+    eps: tl.tensor,
+    ACT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    LINES: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    AHEAD: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    has_row = (row < rows)[:, None]
+    line = tl.arange(0, LINES)
+    has_line = (line < lines)[None, :]
+    # A matrix of a large vocabulary has more numbers than an int32 counts.
+    first = weight + row.to(tl.int64)[:, None] * weight_stride
+    second = first + rows.to(tl.int64) * weight_stride
+    if EARLY:
+        # The matrix is on its way while the kernel before still ends.
+        _prefetch(tl.where(has_row, first, weight), columns, AHEAD)
+        if ACT is not None:
+            _prefetch(tl.where(has_row, second, weight), columns, AHEAD)
+    wait(EARLY)
+    sums = tl.zeros((ROWS, LINES), tl.float32)
+    others = tl.zeros((ROWS, LINES), tl.float32)
+    squares = tl.zeros((LINES,), tl.float32)
+    for start in range(0, columns, COLUMNS):
+        column = start + tl.arange(0, COLUMNS)
+        has_column = column < columns
+        place = x + line[None, :] * x_stride + column[:, None]
+        wide = tl.load(place, mask=has_line & has_column[:, None], other=0.0).to(tl.float32)
+        squares += tl.sum(wide * wide, 0)
+        factor = tl.load(scale + column, mask=has_column, other=0.0)
+        scaled = (wide * factor[:, None]).to(x.dtype.element_ty)
+        inside = has_row & has_column[None, :]
+        matrix = tl.load(first + column[None, :], mask=inside, other=0.0)
+        sums = tl.dot(matrix, scaled, sums, input_precision="ieee")
+        if ACT is not None:
+            matrix = tl.load(second + column[None, :], mask=inside, other=0.0)
+            others = tl.dot(matrix, scaled, others, input_precision="ieee")
+    norm = tl.rsqrt(squares / columns + eps)[None, :]
+    made = sums * norm
+    if HAS_BIAS:
+        made += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
+    # Rounded as it would have been written.
+    result = made.to(out.dtype.element_ty)
+    if ACT is not None:
+        made = others * norm
+        if HAS_BIAS:
+            made += tl.load(bias + rows + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
+        result = gate(result, made.to(out.dtype.element_ty), ACT)
+    target = out + line[None, :] * out_stride + row[:, None]
+    tl.store(target, result, mask=has_row & has_line)
+
+
+@triton.jit
+def _prefetch(place: tl.tensor, columns: tl.tensor, COLUMNS: tl.constexpr) -> None:
+    """Ask the second-level cache for the beginning of rows, in lines of 128 bytes.
+
+    Args:
+        place: where each row begins, shape ``[rows, 1]``.
+        columns: of the matrix.
+        COLUMNS: that are asked for.
+    """
+    step: tl.constexpr = 1024 // place.dtype.element_ty.primitive_bitwidth
+    column = tl.minimum(tl.arange(0, COLUMNS // step) * step, columns - 1)[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0",
+        "=r,l",
+        [place + column],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

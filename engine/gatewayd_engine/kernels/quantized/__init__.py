@@ -1,0 +1,1 @@
+"""Products with quantized weights: packing, dequantization, packed and block-scaled matmul."""

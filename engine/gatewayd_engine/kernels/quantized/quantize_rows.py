@@ -1,0 +1,151 @@
+"""Rows rounded to codes of eight bits, with scales of their own, and sums of such codes.
+
+Bound by memory: a row stays in registers while its largest number is looked for. Where a norm or a
+gate makes the row, it is rounded before it is written: half of the bytes, and no launch.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from gatewayd_engine.kernels.quantized.base import Rounded
+
+_BLOCK = 1024
+MOST_CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
+"""Types of codes, and the largest of each."""
+_LEAST_LINES = {torch.int8: 32, torch.float8_e4m3fn: 1}
+"""Products of integers on a GPU take more than 16 lines."""
+
+
+def rounded_like(
+    n: int, size: int, codes: torch.dtype, group: int, device: torch.device
+) -> Rounded:
+    """Where codes of so many rows go, with a scale for each group; 0 for one of a row."""
+    lines = max(n, _LEAST_LINES[codes])
+    return Rounded(
+        torch.empty((lines, size), dtype=codes, device=device),
+        torch.empty((n, size // group if group else 1), dtype=torch.float32, device=device),
+    )
+
+
+def warps(size: int) -> int:
+    """Of a program that has a row in its registers."""
+    return int(min(16, max(1, triton.next_power_of_2(size) // 512)))
+
+
+@triton.jit
+def store_rounded(
+    value: tl.tensor,
+    inside: tl.tensor,
+    column: tl.tensor,
+    row: tl.tensor,
+    size: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    MOST: tl.constexpr,
+    GROUP: tl.constexpr,
+) -> None:
+    """Round a row, float32 and 0 where it is not ``inside``.
+
+    Its largest number becomes ``MOST``, or with a ``GROUP`` the largest of each so many.
+    """
+    WIDTH: tl.constexpr = GROUP if GROUP else value.shape[0]
+    GROUPS: tl.constexpr = value.shape[0] // WIDTH
+    part = tl.reshape(value, (GROUPS, WIDTH))
+    scale = tl.maximum(tl.max(tl.abs(part), 1) * (1.0 / MOST), 1.1754943508222875e-38)
+    # No number if one of them is none, whatever its code is.
+    scale += tl.sum(part * 0.0, 1)
+    code = tl.div_rn(part, tl.zeros_like(part) + scale[:, None])
+    if codes.dtype.element_ty == tl.int8:
+        # To the nearest integer, of two the even one: beyond 2 ** 23 there are no others.
+        code = (code + 12582912.0) - 12582912.0
+    code = tl.reshape(code, (value.shape[0],))
+    tl.store(codes + row * size + column, code.to(codes.dtype.element_ty), mask=inside)
+    group = tl.arange(0, GROUPS)
+    groups = tl.cdiv(size, WIDTH)
+    tl.store(scales + row * groups + group, scale, mask=group < groups)
+
+
+def quantise(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
+    """See ``Kernels``."""
+    n, size = x.shape
+    out = rounded_like(n, size, codes, group, x.device)
+    if n:
+        _quantise[(n,)](
+            x,
+            out.codes,
+            out.scales,
+            size,
+            x.stride(0),
+            MOST=MOST_CODES[codes],
+            GROUP=group,
+            BLOCK=triton.next_power_of_2(size),
+            num_warps=warps(size),
+        )
+    return out
+
+
+@triton.jit
+def _quantise(
+    x: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    size: tl.tensor,
+    stride: tl.tensor,
+    MOST: tl.constexpr,
+    GROUP: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    value = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    store_rounded(value, inside, column, row, size, codes, scales, MOST, GROUP)
+
+
+def scaled(
+    sums: torch.Tensor,
+    lines: torch.Tensor,
+    rows: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+) -> None:
+    """See ``Kernels``."""
+    n, size = out.shape
+    if n:
+        _scaled[(n, triton.cdiv(size, _BLOCK))](
+            sums,
+            lines,
+            rows,
+            rows if bias is None else bias,
+            out,
+            size,
+            out.stride(0),
+            HAS_BIAS=bias is not None,
+            BLOCK=_BLOCK,
+            num_warps=4,
+        )
+
+
+@triton.jit
+def _scaled(
+    sums: tl.tensor,
+    lines: tl.tensor,
+    rows: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    size: tl.tensor,
+    stride: tl.tensor,
+    HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    line = tl.program_id(0).to(tl.int64)
+    row = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = row < size
+    value = tl.load(sums + line * size + row, mask=inside, other=0).to(tl.float32)
+    value = value * tl.load(lines + line) * tl.load(rows + row, mask=inside, other=0.0)
+    if HAS_BIAS:
+        value += tl.load(bias + row, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + line * stride + row, value.to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,1 @@
+"""Sampling kernels: filters, Gumbel noise, penalties, masks, log-probabilities."""

@@ -1,0 +1,192 @@
+"""What top-k, top-p and min-p leave of each line, as its smallest logit, in Triton.
+
+Nothing is sorted: bits of a float, with those of negative ones inverted, order as integers, and the
+wanted one is searched among them, several at a time. Bound by the second-level cache, from which a
+line is read once for each pass; bfloat16 needs half as many passes. One program per line, so that
+sums have one order whatever the batch is; a line without filters ends at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from gatewayd_engine.kernels.early_launch import wait
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import SamplingColumns
+
+_BLOCK = 4096
+_WAYS = 4
+"""Integers that a pass looks at: each costs as much as reading, and they divide by one more."""
+
+
+def pivots(
+    logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns, *, early: bool = False
+) -> torch.Tensor:
+    """The smallest logit that the filters keep in each line, float32 ``[n]``."""
+    lowest = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
+    _pivots[(len(logits),)](
+        logits,
+        rows,
+        columns.temperature,
+        columns.top_k,
+        columns.top_p,
+        columns.min_p,
+        lowest,
+        logits.stride(0),
+        # bfloat16 has the upper half of a float32's bits.
+        STEP=1 if logits.dtype == torch.float32 else 1 << 16,
+        WAYS=_WAYS,
+        VOCAB=logits.shape[1],
+        BLOCK=_BLOCK,
+        EARLY=early,
+        num_warps=16,
+        launch_pdl=early,
+    )
+    return lowest
+
+
+@triton.jit
+def _pivots(
+    logits: tl.tensor,
+    rows: tl.tensor,
+    temperatures: tl.tensor,
+    top_ks: tl.tensor,
+    top_ps: tl.tensor,
+    min_ps: tl.tensor,
+    lowest: tl.tensor,
+    stride: tl.tensor,
+    STEP: tl.constexpr,
+    WAYS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
+) -> None:
+    wait(EARLY)
+    line = tl.program_id(0).to(tl.int64)
+    row = tl.load(rows + line)
+    temperature = tl.load(temperatures + row)
+    top_k = tl.load(top_ks + row)
+    top_p = tl.load(top_ps + row)
+    min_p = tl.load(min_ps + row)
+    cuts_k = (top_k > 0) & (top_k < VOCAB)
+    pivot = float("-inf")
+    if (temperature >= 1e-7) & (cuts_k | (top_p < 1.0) | (min_p > 0.0)):
+        source = logits + line * stride
+        best = _best(source, VOCAB, BLOCK)
+        if (best > float("-inf")) & (best < float("inf")):
+            above = _ordered(best).to(tl.int64) + 1
+            if cuts_k:
+                everything = _ordered(best * 0.0 + float("-inf")).to(tl.int64)
+                found = _search(
+                    source, best, temperature, everything, above, top_k, True,
+                    STEP, WAYS, VOCAB, BLOCK,
+                )  # fmt: skip
+                pivot = _value(found)
+            if top_p < 1.0:
+                # 30 units of temperature down a token weighs 1e-13 of the likeliest: too little
+                # for a whole vocabulary of them to matter.
+                start = tl.maximum(pivot, best - 30.0 * temperature)
+                low = _ordered(start).to(tl.int64)
+                target = top_p * _mass(source, best, temperature, low, VOCAB, BLOCK)
+                found = _search(
+                    source, best, temperature, low, above, target, False,
+                    STEP, WAYS, VOCAB, BLOCK,
+                )  # fmt: skip
+                pivot = _value(found)
+            if min_p > 0.0:
+                pivot = tl.maximum(pivot, best + temperature * tl.log(min_p))
+            pivot = tl.minimum(pivot, best)
+    tl.store(lowest + line, pivot)
+
+
+@triton.jit
+def _search(
+    source: tl.tensor,
+    best: tl.tensor,
+    temperature: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    target: tl.tensor,
+    COUNTS: tl.constexpr,
+    STEP: tl.constexpr,
+    WAYS: tl.constexpr,
+    VOCAB: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """The largest integer from ``low`` to ``high`` above which there is ``target`` or more.
+
+    Of tokens if it counts, of weight otherwise. There is as much above ``low``, not so above
+    ``high``; the two come closer until no two logits can be between them, or until there is
+    exactly ``target`` above.
+    """
+    way = 1 + tl.arange(0, WAYS)
+    while high - low > STEP:
+        bounds = low + (high - low) * way // (WAYS + 1)
+        edge = bounds.to(tl.int32)[:, None]
+        total = tl.zeros((WAYS, BLOCK), tl.float32)
+        for start in range(0, VOCAB, BLOCK):
+            value, order = _block(source, start, VOCAB, BLOCK)
+            weight = tl.exp((value - best) / temperature)
+            if COUNTS:
+                weight = tl.full((BLOCK,), 1.0, tl.float32)
+            total += tl.where(order[None, :] >= edge, weight[None, :], 0.0)
+        above = tl.sum(total, 1)
+        low = tl.maximum(low, tl.max(tl.where(above >= target, bounds, low), 0))
+        high = tl.min(tl.where(above > target, high, tl.where(above == target, low, bounds)), 0)
+    return low
+
+
+@triton.jit
+def _mass(
+    source: tl.tensor,
+    best: tl.tensor,
+    temperature: tl.tensor,
+    low: tl.tensor,
+    VOCAB: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> tl.tensor:
+    """The weight of all tokens from ``low`` on; the likeliest weighs one."""
+    total = tl.zeros((BLOCK,), tl.float32)
+    for start in range(0, VOCAB, BLOCK):
+        value, order = _block(source, start, VOCAB, BLOCK)
+        total += tl.where(order >= low, tl.exp((value - best) / temperature), 0.0)
+    return tl.sum(total, 0)
+
+
+@triton.jit
+def _best(source: tl.tensor, VOCAB: tl.constexpr, BLOCK: tl.constexpr) -> tl.tensor:
+    largest = tl.full((BLOCK,), float("-inf"), tl.float32)
+    for start in range(0, VOCAB, BLOCK):
+        value, _ = _block(source, start, VOCAB, BLOCK)
+        largest = tl.maximum(largest, value)
+    return tl.max(largest, 0)
+
+
+@triton.jit
+def _block(
+    source: tl.tensor, start: tl.tensor, VOCAB: tl.constexpr, BLOCK: tl.constexpr
+) -> tuple[tl.tensor, tl.tensor]:
+    """A block of logits, minus infinity for what is none, and the integers they order as."""
+    token = start + tl.arange(0, BLOCK)
+    value = tl.load(source + token, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
+    value = tl.where(value == value, value, float("-inf"))
+    return value, _ordered(value)
+
+
+@triton.jit
+def _ordered(value: tl.tensor) -> tl.tensor:
+    """int32 that order as the floats do; both zeros are one."""
+    bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _value(order: tl.tensor) -> tl.tensor:
+    """The float that orders as an integer."""
+    order = order.to(tl.int32)
+    return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)

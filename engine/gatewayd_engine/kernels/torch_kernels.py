@@ -1,0 +1,300 @@
+"""The small kernels in torch: for any device, and what the Triton ones are held against."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.kernels.activation import activation
+from gatewayd_engine.kernels.attention.torch_decode import decode_attention
+from gatewayd_engine.kernels.experts.torch_experts import TorchExperts
+from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.block_scales import GROUP, numbers
+from gatewayd_engine.kernels.quantized.packing import unpack
+from gatewayd_engine.kernels.sampling.torch_sampling import draw, pivots
+from gatewayd_engine.kernels.verification.torch_verification import VerifyingTwins
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import SamplingColumns
+    from gatewayd_engine.kernels.quantized.base import Activation
+    from gatewayd_engine.kernels.quantized.block_scales import Blocks
+    from gatewayd_engine.kernels.quantized.packing import Packed
+    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_hooks.resources import PenaltyColumns
+
+
+class TorchKernels(TorchExperts, VerifyingTwins):
+    """``Kernels`` as they would be written if launches and memory cost nothing."""
+
+    can_launch_early = False
+    launches_early = False
+
+    def add_rms_norm(
+        self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See ``Kernels``."""
+        if delta is not None:
+            x.add_(delta)
+        return _normalised(x, weight, eps)
+
+    def add_rms_norm_quant(
+        self,
+        x: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        codes: torch.dtype,
+        group: int = 0,
+    ) -> Rounded:
+        """See ``Kernels``."""
+        return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes, group)
+
+    def norm_mm(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        act: Activation | None,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        wide = torch.mm((x.float() * scale).to(x.dtype).float(), weight.float().t())
+        wide *= torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+        made = (wide if bias is None else wide.add_(bias)).to(out.dtype)
+        out.copy_(made if act is None else self.gated(made, act))
+
+    def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        """See ``Kernels``."""
+        x.copy_(_normalised(x, weight, eps))
+
+    def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
+        """See ``Kernels``."""
+        gate, up = gate_up.chunk(2, -1)
+        return activation(act)(gate).mul_(up)
+
+    def gated_quant(
+        self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
+    ) -> Rounded:
+        """See ``Kernels``."""
+        return self.quantise(self.gated(gate_up, act), codes, group)
+
+    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
+        """See ``Kernels``."""
+        wide = torch.unflatten(x.float(), 1, (-1, group or x.shape[1]))
+        is_int = codes == torch.int8
+        scales = wide.abs().amax(-1, keepdim=True) * (1 / (127 if is_int else 448))
+        scales = scales.clamp_min_(torch.finfo(torch.float32).tiny)
+        scales = torch.where(scales.isfinite(), scales, torch.nan)
+        made = (wide / scales).flatten(1)
+        return Rounded((made.round_() if is_int else made).to(codes), scales.squeeze(-1))
+
+    def scaled(
+        self,
+        sums: torch.Tensor,
+        lines: torch.Tensor,
+        rows: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        made = sums[: len(out)] * lines * rows
+        out.copy_(made if bias is None else made.add_(bias))
+
+    def grouped_mm(
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        made = torch.mm(x.float(), unpack(weight))
+        out.copy_(made if bias is None else made.add_(bias))
+
+    def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
+        """See ``Kernels``."""
+        out.copy_(unpack(weight)[:, first : first + out.shape[1]])
+
+    def block_mm(
+        self,
+        x: Rounded,
+        weight: Blocks,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        spread = x.scales.repeat_interleave(GROUP, 1)
+        made = torch.mm(x.codes.float() * spread, numbers(weight).t())
+        out.copy_(made if bias is None else made.add_(bias))
+
+    def block_mm_tiles(
+        self,
+        x: Rounded,
+        weight: Blocks,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``: here there is one."""
+        self.block_mm(x, weight, bias, room, out)
+
+    def rope_append(
+        self,
+        heads: torch.Tensor,
+        table: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        num_heads: int,
+        keeps_keys: bool = False,
+    ) -> None:
+        """See ``Kernels``."""
+        page_size = pool.shape[3]
+        kv_heads = (heads.shape[1] - num_heads) // 2
+        rotary_dim = table.shape[1]
+        rotated = heads[:, : num_heads + kv_heads].float()
+        even, odd = rotated[..., 0:rotary_dim:2], rotated[..., 1:rotary_dim:2]
+        cos, sin = table[positions].unsqueeze(1).chunk(2, -1)
+        pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+        rotated = torch.cat((pairs.flatten(-2), rotated[..., rotary_dim:]), -1).to(heads.dtype)
+        in_place = num_heads + kv_heads if keeps_keys else num_heads
+        heads[:, :in_place] = rotated[:, :in_place]
+        page, offset = write // page_size, write % page_size
+        kept = torch.stack((rotated[:, num_heads:], heads[:, num_heads + kv_heads :]), 1)
+        if pool.dtype != heads.dtype:
+            most = torch.finfo(pool.dtype).max
+            # Floats of 8 bits are moved as bytes.
+            kept = kept.float().clamp_(-most, most).to(pool.dtype).view(torch.uint8)
+            pool = pool.view(torch.uint8)
+        pool[page, layer, :, offset] = kept
+
+    decode_attention = staticmethod(decode_attention)
+
+    def gather(
+        self,
+        rows: torch.Tensor,
+        query_indptr: torch.Tensor,
+        page_indptr: torch.Tensor,
+        starts: torch.Tensor,
+        given: torch.Tensor,
+        last_tokens: torch.Tensor,
+        block_table: torch.Tensor,
+        page_size: int,
+        max_tokens: int,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pages: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        num_tokens = len(given)
+        token = torch.arange(num_tokens, device=rows.device)
+        line = torch.searchsorted(query_indptr[1:].contiguous(), token, right=True)
+        position = (starts[line] + token - query_indptr[line]).long()
+        row = rows[line]
+        ids[:num_tokens] = torch.where(given >= 0, given, last_tokens[row])
+        positions[:num_tokens] = position
+        page = block_table[row, position // page_size].long()
+        write[:num_tokens] = page * page_size + position % page_size
+        # As many as there could be: how many there are, only the device knows.
+        most = min(len(pages), len(rows) * block_table.shape[1])
+        place = torch.arange(most, dtype=torch.int32, device=rows.device)
+        line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
+        own = line.clamp_max(len(rows) - 1)
+        column = (place - page_indptr[own]).clamp(0, block_table.shape[1] - 1)
+        held = block_table[rows[own], column]
+        pages[:most] = torch.where(line < len(rows), held, pages[:most])
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        columns: SamplingColumns,
+        chosen: torch.Tensor | None = None,
+        last_tokens: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``Kernels``."""
+        index = rows.long()
+        raw = logits.float()
+        best = raw.amax(-1)
+        clean = raw.masked_fill(raw.isnan(), -torch.inf)
+        temperature = columns.temperature[index]
+        lowest = pivots(
+            clean, temperature, columns.top_k[index], columns.top_p[index], columns.min_p[index]
+        )
+        drawn = draw(clean, temperature, lowest, columns.seed[index], positions.long())
+        if chosen is None:
+            tokens = drawn.int()
+        else:
+            tokens, bits = chosen
+            tokens.copy_(drawn)
+            best = bits.view(torch.float32).copy_(best)
+        if last_tokens is not None:
+            last_tokens.index_copy_(0, index, tokens)
+        return tokens, best
+
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, num_top: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See ``Kernels``."""
+        raw = logits.float()
+        normaliser = raw.logsumexp(-1, keepdim=True)
+        chosen = raw.gather(-1, tokens.long().unsqueeze(-1))
+        rank = 1 + (raw > chosen).sum(-1, dtype=torch.int32)
+        top, ids = raw.topk(num_top, -1)
+        return (chosen - normaliser).squeeze(-1), rank, top - normaliser, ids
+
+    def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
+        """See ``Kernels``. A forbidden token whose logit is no number stays one."""
+        places = bitmask.view(torch.uint8).flatten().int()
+        most = _most(logits.device).index_select(0, places).view(len(bitmask), -1)
+        index = lines.long()
+        masked = torch.minimum(logits[index], most[:, : logits.shape[1]])
+        logits.index_copy_(0, index, masked.to(logits.dtype))
+
+    def penalise(
+        self,
+        logits: torch.Tensor,
+        lines: torch.Tensor,
+        rows: torch.Tensor,
+        columns: PenaltyColumns,
+    ) -> None:
+        """See ``Kernels``. Asks the device which rows have lines in the tables."""
+        lines, rows = lines.long(), rows.long()
+        value = logits[lines].float()
+        which = columns.seen_line[rows] >= 0
+        repetition = columns.repetition[rows[which]].unsqueeze(1)
+        before = value[which]
+        after = torch.where(before > 0, before / repetition, before * repetition)
+        seen = columns.seen[columns.seen_line[rows[which]]]
+        value[which] = torch.where(seen, after, before)
+        which = columns.count_line[rows] >= 0
+        counts = columns.counts[columns.count_line[rows[which]]]
+        frequency = columns.frequency[rows[which]].unsqueeze(1)
+        presence = columns.presence[rows[which]].unsqueeze(1)
+        value[which] -= counts * frequency + (counts > 0) * presence
+        logits[lines] = value.to(logits.dtype)
+
+
+def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight).to(x.dtype)
+
+
+@cache
+def _most(device: torch.device) -> torch.Tensor:
+    """What eight logits may be at most, by the byte that allows them, shape ``[256, 8]``.
+
+    Numbers are compared without branches, which a processor would guess wrong half of the time.
+    """
+    bits = torch.arange(256, device=device).unsqueeze(1) >> torch.arange(8, device=device) & 1
+    return torch.where(bits.bool(), torch.inf, -torch.inf)

@@ -1,0 +1,1 @@
+"""Speculative decoding kernels: draft slots, acceptance, moves of accepted tokens."""

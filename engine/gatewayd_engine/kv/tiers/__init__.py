@@ -1,0 +1,1 @@
+"""KV tiers behind the pool: the chain of tiers and the fingerprint of what they hold."""

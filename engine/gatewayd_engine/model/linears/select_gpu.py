@@ -1,0 +1,248 @@
+"""Which product suits a weight on a device: by what the weight is, not by who made it."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, cast
+from weakref import ref
+
+import torch
+
+from gatewayd_engine.kernels.quantized.block_scales import blocks
+from gatewayd_engine.kernels.quantized.packing import pack
+from gatewayd_engine.kernels.quantized.scratch import Room
+from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
+from gatewayd_engine.model.linears.norm_gate_fusion import Fusion, Gated, Stream
+from gatewayd_engine.model.linears.packed_gpu import GroupedLinear
+from gatewayd_engine.model.linears.sparse24 import SparseLinear, is_for_sparse
+from gatewayd_engine.model.linears.static_scales import StaticLinear
+from gatewayd_engine.model.linears.w8a8_gpu import (
+    BlockLinear,
+    Fp8DeviceLinear,
+    Int8DeviceLinear,
+    RowLinear,
+)
+from gatewayd_engine.model.weights import dense
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeight
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.kernels.quantized.base import Activation
+    from gatewayd_engine.tuning.matmul_candidates import Launch
+    from gatewayd_hooks.quantization import Weight
+
+_log = logging.getLogger(__name__)
+
+_INT8_SIDES = 8
+_FP8_SIDES = 16
+"""Products of codes take matrices whose sides are multiples of these."""
+_HOPPER = 9
+"""From here on GPUs multiply 8-bit floats with a scale for each row, or block."""
+
+
+class DeviceLinears:
+    """Makes the matrices of one model; those of few bits share what they are multiplied in.
+
+    Args:
+        kernels: of the device.
+
+    Attributes:
+        fusion: what they take over from the kernels around them.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._dense: list[ref[Apart]] = []
+        self.fusion = Fusion()
+        self._kernels = kernels
+        self._room: Room | None = None
+        self._compiled: set[tuple[int, int, int, bool]] = set()
+
+    @property
+    def dense(self) -> list[Apart]:
+        """The matrices of floats that are in use, whose products may be chosen."""
+        return [linear for made in self._dense if (linear := made()) is not None]
+
+    def make(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+        """The product of a weight.
+
+        Args:
+            weight: of floats of type ``dtype``, or of few bits.
+            bias: of that type.
+            dtype: of activations.
+        """
+        if isinstance(weight, torch.Tensor):
+            return self._apart(weight, bias)
+        if isinstance(weight, SparseWeight):
+            values = weight.values
+            return (
+                SparseLinear(values, bias) if is_for_sparse(values) else self._apart(values, bias)
+            )
+        if isinstance(weight, StaticWeight):
+            return self._static(weight, bias, dtype)
+        rounds = row_product(weight)
+        if rounds is not None:
+            return rounds(weight, bias, self._kernels, dtype)
+        room = self._room_on(weight.codes.device, dtype)
+        in_blocks = blocks(weight) if multiplies_floats(weight.codes) else None
+        if in_blocks is not None:
+            room.reserve_parts(in_blocks)
+            linear = BlockLinear(in_blocks, bias, self._kernels, dtype, room)
+            kind = (in_blocks.rows, in_blocks.columns, in_blocks.tall, bias is None)
+            if kind not in self._compiled:
+                # Tiles depend on the lines, and few of those are seen before there are requests.
+                linear.compile()
+                self._compiled.add(kind)
+            return linear
+        packed = pack(weight)
+        if packed is None:
+            _log.info("a matrix whose codes no kernel reads is made dense")
+            return self._apart(dense(weight).to(dtype), bias)
+        room.reserve(packed)
+        return GroupedLinear(packed, bias, self._kernels, room)
+
+    def _apart(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Apart:
+        made = Apart(weight, bias, self._kernels, self.fusion)
+        self._dense.append(ref(made))
+        return made
+
+    def _room_on(self, device: torch.device, dtype: torch.dtype) -> Room:
+        if self._room is None:
+            self._room = Room(device, dtype)
+        return self._room
+
+    def _static(
+        self, weight: StaticWeight, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> LinearOp:
+        inner = weight.weight
+        if isinstance(inner, GroupedWeight):
+            inner = inner._replace(activations=weight.activations)
+            rounds = row_product(inner)
+            if rounds is not None:
+                return rounds(inner, bias, self._kernels, dtype, weight.scale)
+            inner = inner._replace(activations="float")
+        return StaticLinear(self.make(inner, None, dtype), weight, bias)
+
+
+class Apart:
+    """A matrix of floats that leaves adding to the next norm, which reads the stream anyway.
+
+    Args:
+        weight: shape ``[out, in]``.
+        bias: shape ``[out]``.
+        kernels: of the device.
+        fusion: for which lines norms and gates are fused.
+
+    Attributes:
+        act: the function of the gate that alone is given what it makes, if it is to gate that.
+        matrix: the weight.
+        bias: the bias, or None.
+        launches: by number of lines, what is faster there than torch's product.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_fusion",
+        "_kernels",
+        "_weight",
+        "act",
+        "bias",
+        "launches",
+        "matrix",
+    )
+    rounds_inputs = False
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        fusion: Fusion,
+    ) -> None:
+        self._kernels = kernels
+        self._fusion = fusion
+        self.act: Activation | None = None
+        self.matrix = weight
+        self.bias = bias
+        self.launches: dict[int, Launch] = {}
+        self._weight = weight.t()
+
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        return self._weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+    def is_of(self, weight: torch.Tensor) -> bool:
+        """Whether its numbers are those of a weight, and not a copy."""
+        return self._weight.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See ``LinearOp``; from a norm that was left to it, see ``Stream``."""
+        if isinstance(x, Stream):
+            return self._fused(x, out)
+        # Looked up at captures and in steps that are not captured; replays do not come here.
+        launch = self.launches.get(x.shape[0]) if self.launches else None
+        if launch is not None and x.is_contiguous() and (out is None or out.is_contiguous()):
+            if out is None:
+                out = x.new_empty(x.shape[0], self.matrix.shape[0])
+            launch(x, self.matrix, self.bias, out)
+            return out
+        if self.bias is None:
+            return torch.mm(x, self._weight, out=out)
+        return torch.addmm(self.bias, x, self._weight, out=out)
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``LinearOp``."""
+        if onto.shape[0] in self._fusion.lines and self.bias is None:
+            onto.addmm_(x, self._weight)  # no norm follows that could add
+            return None
+        return self(x)
+
+    def _fused(self, stream: Stream, out: torch.Tensor | None) -> torch.Tensor:
+        """Norm, multiply, and gate if a gate follows, which is given ``Gated`` then."""
+        x, scale, eps = stream
+        if out is None:
+            rows = self.matrix.shape[0] // (1 if self.act is None else 2)
+            out = x.new_empty(x.shape[0], rows)
+        self._kernels.norm_mm(x, scale, eps, self.matrix, self.bias, self.act, out)
+        return out if self.act is None else cast("torch.Tensor", Gated(out))
+
+
+def row_product(weight: GroupedWeight) -> type[RowLinear] | None:
+    """The product of its codes with others; None where there is none."""
+    if _is_for_integers(weight):
+        return Int8DeviceLinear
+    return Fp8DeviceLinear if _is_for_floats(weight) else None
+
+
+def _is_for_integers(weight: GroupedWeight) -> bool:
+    return (
+        weight.activations == "int8"
+        and weight.codes.dtype == torch.int8
+        and weight.codes.shape[1] <= MOST_COLUMNS
+        and _is_by_row(weight, _INT8_SIDES)
+    )
+
+
+def _is_for_floats(weight: GroupedWeight) -> bool:
+    return (
+        weight.activations == "e4m3"
+        and weight.codes.dtype == torch.float8_e4m3fn
+        and _is_by_row(weight, _FP8_SIDES)
+        and multiplies_floats(weight.codes)
+    )
+
+
+def multiplies_floats(codes: torch.Tensor) -> bool:
+    """Whether what they are on multiplies 8-bit floats."""
+    return not codes.is_cuda or torch.cuda.get_device_capability(codes.device)[0] >= _HOPPER
+
+
+def _is_by_row(weight: GroupedWeight, sides: int) -> bool:
+    """Whether each row has one scale, and a matrix unit takes its sides."""
+    return (
+        weight.scales.shape[1] == 1
+        and weight.offsets is None
+        and weight.group_of is None
+        and not any(size % sides for size in weight.codes.shape)
+    )

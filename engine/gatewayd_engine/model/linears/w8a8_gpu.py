@@ -1,0 +1,221 @@
+"""Products of codes with codes of eight bits, as a device's matrix units make them.
+
+Each row of activations has scales of its own, so that an answer does not depend on who else is in
+the batch. The norm or the gate before such a matrix gives it codes at once; where others made its
+input it rounds that itself. With one scale for all rows, which a checkpoint gives, it always does.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.block_scales import GROUP
+from gatewayd_engine.model.linears.static_scales import codes_of, scales_of
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.kernels.quantized.block_scales import Blocks
+    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_hooks.quantization import GroupedWeight
+
+_LEAST_LINES = 32
+
+
+class RoundedLinear(ABC):
+    """A matrix that is multiplied with codes.
+
+    Args:
+        takes: the type of the codes.
+        group: neighbours of an input that share a scale; 0 for all of a row.
+        rows: numbers of the output.
+        bias: float, shape ``[rows]``.
+        kernels: of the device.
+        dtype: of answers.
+
+    Attributes:
+        takes, group: as given.
+        is_static: its inputs have one scale, of which who makes its input knows nothing.
+    """
+
+    __slots__ = ("_bias", "_dtype", "_kernels", "_rows", "group", "takes")
+    rounds_inputs = True
+
+    def __init__(
+        self,
+        takes: torch.dtype,
+        group: int,
+        rows: int,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        dtype: torch.dtype,
+    ) -> None:
+        self.takes = takes
+        self.group = group
+        self._rows = rows
+        self._bias = bias
+        self._kernels = kernels
+        self._dtype = dtype
+
+    @property
+    def is_static(self) -> bool:
+        """See the class."""
+        return False
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+
+    def __call__(
+        self, x: torch.Tensor | Rounded, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See ``LinearOp``."""
+        given = x if isinstance(x, Rounded) else self._rounded(x)
+        n = len(given.scales)
+        if out is None:
+            out = torch.empty((n, self._rows), dtype=self._dtype, device=given.scales.device)
+        if n:
+            self._multiply(given, out)
+        return out
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor | Rounded) -> torch.Tensor | None:
+        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        return self(x)
+
+    def _rounded(self, x: torch.Tensor) -> Rounded:
+        return self._kernels.quantise(x, self.takes, self.group)
+
+    @abstractmethod
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        """Write the answers to codes."""
+
+
+class RowLinear(RoundedLinear):
+    """A matrix of which each row has one scale.
+
+    Args:
+        weight: codes with one group and no offsets.
+        bias: float, shape ``[rows]``.
+        kernels: of the device.
+        dtype: of answers.
+        scale: of all inputs; None for one of each row.
+    """
+
+    __slots__ = ("_codes", "_scale", "_scales")
+
+    def __init__(
+        self,
+        weight: GroupedWeight,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__(weight.codes.dtype, 0, len(weight.codes), bias, kernels, dtype)
+        self._scale = scale
+        self._codes = weight.codes.contiguous().t()
+        self._scales = weight.scales.reshape(1, -1).contiguous()
+
+    @property
+    def is_static(self) -> bool:
+        """See ``RoundedLinear``."""
+        return self._scale is not None
+
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        tensors = (self._codes, self._scales, self._bias)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def _rounded(self, x: torch.Tensor) -> Rounded:
+        if self._scale is None:
+            return super()._rounded(x)
+        scales, codes = scales_of(x, self._scale), codes_of(x, self._scale, self.takes)
+        if self.takes != torch.int8:
+            return Rounded(codes, scales)
+        # Products of integers on a GPU take more than 16 lines.
+        lines = codes.new_zeros((max(len(x), _LEAST_LINES), x.shape[1]), dtype=torch.int8)
+        lines[: len(x)] = codes
+        return Rounded(lines, scales)
+
+
+class Int8DeviceLinear(RowLinear):
+    """Sums of integers, the same in whatever order they are made, and a kernel that scales them."""
+
+    __slots__ = ()
+
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        sums = torch._int_mm(given.codes, self._codes)
+        self._kernels.scaled(sums, given.scales, self._scales[0], self._bias, out)
+
+
+class Fp8DeviceLinear(RowLinear):
+    """Sums of floats, scaled where they are made."""
+
+    __slots__ = ()
+
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        # With a scale for each row GPUs write bfloat16 alone.
+        kind = torch.bfloat16 if out.is_cuda else out.dtype
+        fits = out.dtype == kind and out.is_contiguous()
+        made = out if fits else torch.empty(out.shape, dtype=kind, device=out.device)
+        torch._scaled_mm(
+            given.codes,
+            self._codes,
+            scale_a=given.scales,
+            scale_b=self._scales,
+            out_dtype=kind,
+            use_fast_accum=True,
+            out=made,
+        )
+        if not fits:
+            out.copy_(made)
+        if self._bias is not None:
+            out.add_(self._bias)
+
+
+class BlockLinear(RoundedLinear):
+    """Sums of floats, each group's scaled where it is made.
+
+    Args:
+        weight: the matrix.
+        bias: float, shape ``[rows]``.
+        kernels: of the device.
+        dtype: of answers.
+        room: made for the matrix.
+    """
+
+    __slots__ = ("_room", "_weight")
+
+    def __init__(
+        self,
+        weight: Blocks,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        dtype: torch.dtype,
+        room: Room,
+    ) -> None:
+        super().__init__(weight.codes.dtype, GROUP, weight.rows, bias, kernels, dtype)
+        self._weight = weight
+        self._room = room
+
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    @torch.no_grad()
+    def compile(self) -> None:
+        """Have whatever a step may launch compiled, of however many lines."""
+        device = self._weight.codes.device
+        x = torch.zeros((1, self._weight.columns), dtype=self._dtype, device=device)
+        out = torch.empty((1, self._rows), dtype=self._dtype, device=device)
+        given = self._rounded(x)
+        self._kernels.block_mm_tiles(given, self._weight, self._bias, self._room, out)
+
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        self._kernels.block_mm(given, self._weight, self._bias, self._room, out)

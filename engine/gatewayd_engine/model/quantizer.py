@@ -1,0 +1,194 @@
+"""Which quantizer serves a checkpoint, and what it makes of each of its matrices."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from gatewayd_engine.model.safetensors_headers import LoadError, shown
+from gatewayd_engine.model.spec import ModelSpec, SpecError
+from gatewayd_engine.model.weights import checked
+from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.quantization import (
+    Matrix,
+    QuantizerResources,
+    QuantizerStrategy,
+    Quantizes,
+    Reads,
+    Scheme,
+    Weight,
+)
+from gatewayd_hooks.strategy import Kind
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
+
+AUTO = "auto"
+_KIND = Kind.QUANTIZER
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization:
+    """A quantizer at work.
+
+    Attributes:
+        choice: what was chosen, with ``auto`` resolved.
+        watched: the strategy, open; its calls are timed.
+        scheme: how the checkpoint stores its matrices; None for plainly.
+        quantize: makes weights of few bits of float ones; None where it reads a checkpoint.
+    """
+
+    choice: StrategyChoice
+    watched: Any
+    scheme: Scheme | None
+    quantize: Quantizer | None
+
+
+class Quantizer:
+    """Asks a strategy for each matrix that is not to be skipped.
+
+    Args:
+        name: of the strategy, for sentences.
+        strategy: the strategy.
+        skip: globs of names of matrices that stay as they are.
+    """
+
+    def __init__(self, name: str, strategy: Quantizes, skip: Sequence[str]) -> None:
+        self._name = name
+        self._strategy = strategy
+        self._skip = tuple(skip)
+        self._unmatched = set(skip)
+
+    def __call__(self, matrix: Matrix, weight: torch.Tensor) -> Weight:
+        """The weight to take for one.
+
+        Raises:
+            LoadError: it cannot be quantized, or what was made of it is no weight.
+        """
+        found = {glob for glob in self._skip if fnmatchcase(matrix.name, glob)}
+        self._unmatched -= found
+        if found:
+            return weight
+        try:
+            made = self._strategy.quantize(matrix, weight)
+            return weight if made is None else checked(matrix, made)
+        except ValueError as error:
+            raise LoadError(f"{matrix.name}: {_KIND}.{self._name}: {error}") from error
+
+    def tell_unmatched(self) -> None:
+        """Every matrix was asked for: globs that none has matched are mistaken."""
+        for glob in sorted(self._unmatched):
+            _log.warning("[quantizer] skip has %r, which is the name of no matrix", glob)
+
+
+def open_quantizer(
+    config: EngineConfig, host: PluginHost, ledger: Ledger, spec: ModelSpec
+) -> Quantization | None:
+    """Open what the configuration and the checkpoint ask for; None for weights as they are stored.
+
+    Raises:
+        ConfigError: the two do not fit.
+        SpecError: the checkpoint is quantized in a way that cannot be read.
+        PluginError: the strategy cannot be loaded.
+    """
+    choice = _choice(config, host, spec)
+    if choice is None:
+        return None
+    strategy: QuantizerStrategy = host.strategy(_KIND, choice.name, choice.settings)
+    watched = ledger.watch(_KIND, choice.name, strategy)
+    try:
+        watched.open(QuantizerResources(config.model, config.device))
+        if spec.quantization is not None:
+            return Quantization(
+                choice, watched, _scheme(config, choice, strategy, watched, spec), None
+            )
+        if not isinstance(strategy, Quantizes):
+            raise ConfigError(
+                f"[quantizer] strategy is {choice.name}, which reads quantized checkpoints, but"
+                " config.json has no quantization_config; set it to auto"
+            )
+        quantizer = Quantizer(choice.name, watched, config.quantizer_skip)
+        return Quantization(choice, watched, None, quantizer)
+    except BaseException:
+        watched.close()
+        raise
+
+
+def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> StrategyChoice | None:
+    """What is to be opened, with ``auto`` resolved.
+
+    Raises:
+        ConfigError, SpecError: nothing suits the checkpoint.
+    """
+    choice, announced = config.quantizer, spec.quantization
+    if announced is None:
+        if choice is None or choice.name == AUTO:
+            return None
+        if [_KIND, choice.name] in config.quarantined:
+            _log.error("%s.%s is quarantined: the weights stay as they are", _KIND, choice.name)
+            return None
+        return choice
+    method = announced.values.get("quant_method")
+    if not isinstance(method, str):
+        told = shown(repr(method))
+        raise SpecError(f"{announced.where}.quant_method must be a string, not {told}")
+    name, method = method.lower().replace("-", "_"), shown(method)
+    if choice is None:
+        raise ConfigError(
+            f"{announced.where}.quant_method is {method!r}, but [quantizer] strategy is none; set"
+            " it to auto"
+        )
+    installed = sorted({row.name for row in host.report() if row.kind == _KIND})
+    if choice.name == AUTO:
+        if name not in installed:
+            raise SpecError(
+                f"{announced.where}.quant_method is {method!r}, and no installed quantizer has that"
+                f" name; there is {', '.join(installed) or 'none'}"
+            )
+        choice = StrategyChoice(name, choice.settings.get(name, {}))
+    elif choice.name != name:
+        raise ConfigError(
+            f"{announced.where}.quant_method is {method!r}: the weights are quantized already, but"
+            f" [quantizer] strategy is {choice.name}; set it to auto"
+        )
+    if [_KIND, choice.name] in config.quarantined:
+        raise ConfigError(
+            f"an engine ended in {_KIND}.{choice.name}, and without it the weights cannot be read"
+        )
+    return choice
+
+
+def _scheme(
+    config: EngineConfig,
+    choice: StrategyChoice,
+    strategy: QuantizerStrategy,
+    watched: Any,  # noqa: ANN401 - the same, timed
+    spec: ModelSpec,
+) -> Scheme:
+    """How the checkpoint stores its matrices.
+
+    Raises:
+        ConfigError, SpecError: it cannot be read.
+    """
+    announced = spec.quantization
+    if announced is None or not isinstance(strategy, Reads):
+        where = "config.json" if announced is None else announced.where
+        raise SpecError(
+            f"{where}: {_KIND}.{choice.name} reads no checkpoints; it makes few bits of floats"
+        )
+    if config.dummy_weights:
+        raise ConfigError(
+            f"{announced.where}: dummy weights of a quantized checkpoint are not made"
+        )
+    try:
+        scheme: Scheme = watched.scheme(announced)
+    except ValueError as error:
+        raise SpecError(str(error)) from error
+    return scheme

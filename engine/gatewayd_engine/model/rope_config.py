@@ -1,0 +1,166 @@
+"""How a model rotates its queries and keys: the settings, read from both config forms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gatewayd_engine.model.json_fields import Fields, SpecError
+
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+
+
+@dataclass(frozen=True, slots=True)
+class RopeSpec:
+    """Rotary position embedding.
+
+    Attributes:
+        kind: one of ``KINDS``.
+        theta: base of the wavelengths.
+        rotary_dim: leading part of each head that is rotated, even.
+        magnitude: factor on cosine and sine.
+        factor: by how much the context was stretched.
+        original_len: context before that.
+        low_freq_factor: of llama3.
+        high_freq_factor: of llama3.
+        beta_fast: of yarn.
+        beta_slow: of yarn.
+        truncate: of yarn: round the corrected range outward.
+        stretch: of longrope, per frequency; empty otherwise.
+        max_len: positions that these frequencies are good for.
+    """
+
+    kind: str
+    theta: float
+    rotary_dim: int
+    max_len: int
+    magnitude: float = 1.0
+    factor: float = 1.0
+    original_len: int = 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    stretch: tuple[float, ...] = ()
+
+
+def read_rope(
+    config: Fields, head_dim: int, default_theta: float, wanted_len: int | None
+) -> RopeSpec:
+    """Read ``rope_parameters``, or ``rope_scaling`` and ``rope_theta`` of older configs.
+
+    Args:
+        config: of config.json.
+        head_dim: size of a head.
+        default_theta: when the config has none.
+        wanted_len: context that the operator asks for. Longrope has two sets of factors, and
+            keys in the cache keep the set they were made with, so one is chosen here: the
+            short set, up to the original context, unless more is asked for.
+
+    Raises:
+        SpecError: a kind or a value that is not supported.
+    """
+    given = config.inner("rope_parameters") or config.inner("rope_scaling") or Fields({}, "")
+    for key in ("full_attention", "sliding_attention"):
+        if key in given:
+            raise SpecError(f"{given.where} differs by layer ({key}); that is not supported")
+    kind = given.text("rope_type", given.text("type", "default"))
+    # The first Phi-3 releases wrote these names for what is longrope there.
+    if kind == "su" or (kind == "yarn" and "short_factor" in given):
+        kind = "longrope"
+    if kind not in KINDS:
+        raise SpecError(
+            f"{given.where}: rope type {kind!r} is not supported; supported are {', '.join(KINDS)}"
+        )
+    theta = given.number("rope_theta", config.number("rope_theta", default_theta))
+    part = given.number("partial_rotary_factor", config.number("partial_rotary_factor", 1.0))
+    rotary_dim = int(head_dim * part)
+    if not 0 < rotary_dim <= head_dim or rotary_dim % 2:
+        raise SpecError(
+            f"{config.where}: {rotary_dim} of {head_dim} dimensions of a head would be rotated;"
+            " that must be an even part of it"
+        )
+    if theta <= 1:
+        raise SpecError(f"{config.where}: rope_theta must be above 1, not {theta}")
+    max_len = config.size("max_position_embeddings")
+    match kind:
+        case "linear":
+            return RopeSpec(kind, theta, rotary_dim, max_len, factor=given.number("factor"))
+        case "llama3":
+            return RopeSpec(
+                kind,
+                theta,
+                rotary_dim,
+                max_len,
+                factor=given.number("factor"),
+                original_len=_original_len(config, given),
+                low_freq_factor=given.number("low_freq_factor"),
+                high_freq_factor=given.number("high_freq_factor"),
+            )
+        case "yarn":
+            return _yarn(config, given, theta, rotary_dim)
+        case "longrope":
+            return _longrope(config, given, theta, rotary_dim, wanted_len)
+        case _:
+            # Dynamic scaling starts beyond max_position_embeddings, which is the limit here.
+            return RopeSpec(kind, theta, rotary_dim, max_len)
+
+
+def _original_len(config: Fields, given: Fields) -> int:
+    key = "original_max_position_embeddings"
+    length = config.size(key, given.size(key, config.size("max_position_embeddings")))
+    if length < 2:
+        raise SpecError(f"{config.where}: {key} must be at least 2, not {length}")
+    return length
+
+
+def _yarn(config: Fields, given: Fields, theta: float, rotary_dim: int) -> RopeSpec:
+    max_len, original_len = config.size("max_position_embeddings"), _original_len(config, given)
+    factor = given.number("factor", max_len / original_len)
+    magnitude = given.optional_number("attention_factor")
+    if magnitude is None:
+        mscale = given.optional_number("mscale")
+        mscale_all_dim = given.optional_number("mscale_all_dim")
+        magnitude = _yarn_magnitude(factor, mscale if mscale and mscale_all_dim else 1.0)
+        if mscale and mscale_all_dim:
+            magnitude /= _yarn_magnitude(factor, mscale_all_dim)
+    return RopeSpec(
+        "yarn",
+        theta,
+        rotary_dim,
+        # Some releases leave max_position_embeddings at the original context.
+        max(max_len, int(factor * original_len)),
+        magnitude=magnitude,
+        factor=factor,
+        original_len=original_len,
+        beta_fast=given.number("beta_fast", 32.0),
+        beta_slow=given.number("beta_slow", 1.0),
+        truncate=given.flag("truncate", True),
+    )
+
+
+def _yarn_magnitude(factor: float, mscale: float) -> float:
+    return 0.1 * mscale * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+
+def _longrope(
+    config: Fields, given: Fields, theta: float, rotary_dim: int, wanted_len: int | None
+) -> RopeSpec:
+    max_len, original_len = config.size("max_position_embeddings"), _original_len(config, given)
+    factor = given.number("factor", max_len / original_len)
+    magnitude = given.optional_number("attention_factor")
+    if magnitude is None:
+        root = 1 + math.log(factor) / math.log(original_len) if factor > 1 else 1.0
+        magnitude = math.sqrt(root)
+    is_long = wanted_len is not None and wanted_len > original_len
+    return RopeSpec(
+        "longrope",
+        theta,
+        rotary_dim,
+        max_len if is_long else min(max_len, original_len),
+        magnitude=magnitude,
+        factor=factor,
+        original_len=original_len,
+        stretch=given.numbers("long_factor" if is_long else "short_factor", rotary_dim // 2),
+    )

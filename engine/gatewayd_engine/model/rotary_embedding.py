@@ -1,0 +1,129 @@
+"""Rotary position embedding: a table of all positions, made once, gathered once per step.
+
+Checkpoints pair the first half of a head's dimensions with the second. Here the two of a pair
+stand side by side (``side_by_side`` reorders the weights once), so that a rotation is the product
+of two complex numbers: one operation instead of three, and a quarter of the time at batch 64.
+Scores do not change, because queries and keys are reordered alike.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from gatewayd_engine.model.batch_invariance import Unsteady, pieces
+from gatewayd_engine.model.rope_config import RopeSpec
+
+
+class Rotary(Unsteady):
+    """Rotates the first ``rotary_dim`` dimensions of each head, neighbours paired."""
+
+    __slots__ = ("_rotary_dim", "_table")
+
+    def __init__(self, spec: RopeSpec, max_len: int, device: torch.device | str) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies(spec))
+        self._table = torch.polar(torch.full_like(angles, spec.magnitude), angles).to(device)
+        self._rotary_dim = spec.rotary_dim
+
+    def at(self, positions: torch.Tensor) -> torch.Tensor:
+        """Rotations at positions, int64 ``[num_tokens]``, all below ``max_len``.
+
+        Returns:
+            complex64, shape ``[num_tokens, 1, rotary_dim / 2]``.
+        """
+        return self._table.index_select(0, positions).unsqueeze(1)
+
+    def cosines_and_sines(self) -> torch.Tensor:
+        """The table in real numbers: cosines, then sines, shape ``[max_len, rotary_dim]``."""
+        return torch.cat((self._table.real, self._table.imag), -1)
+
+    def view(self, heads: torch.Tensor) -> torch.Tensor:
+        """What ``rotate`` wants of heads ``[num_tokens, num_heads, head_dim]``.
+
+        Returns:
+            A view, shape ``[num_tokens, num_heads, rotary_dim]``, or half of that in complex
+            numbers if the heads are float32.
+        """
+        heads = heads[..., : self._rotary_dim]
+        if heads.dtype != torch.float32:
+            return heads
+        return torch.view_as_complex(torch.unflatten(heads, -1, (-1, 2)))
+
+    def rotate(self, view: torch.Tensor, rotation: torch.Tensor) -> None:
+        """Rotate what ``view`` gave in place, in float32."""
+        if not self.is_steady:
+            _rotate(view, rotation)
+            return
+        for some, by in pieces(view, rotation):
+            _rotate(some, by)
+
+
+def _rotate(view: torch.Tensor, rotation: torch.Tensor) -> None:
+    if view.is_complex():
+        view.mul_(rotation)
+        return
+    pairs = torch.view_as_complex(torch.unflatten(view.float(), -1, (-1, 2)))
+    view.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
+
+
+def side_by_side(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:
+    """Reorder dimensions of heads so that those rotated together are neighbours.
+
+    Args:
+        rows: shape ``[heads, head_dim, ...]``: weights, biases or norms of queries or keys.
+        rotary_dim: how many of the dimensions are rotated.
+    """
+    order = torch.arange(rows.shape[1], device=rows.device)
+    order[:rotary_dim] = order[:rotary_dim].view(2, -1).t().flatten()
+    return rows[:, order]
+
+
+def frequencies(spec: RopeSpec) -> torch.Tensor:
+    """Angle per position, float32 ``[rotary_dim / 2]``.
+
+    In float32 throughout, as models are trained: a frequency that is more exact would be
+    another one at position 10,000.
+    """
+    exponents = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float32) / spec.rotary_dim
+    match spec.kind:
+        case "linear":
+            return 1.0 / spec.theta**exponents / spec.factor
+        case "llama3":
+            return _llama3(1.0 / spec.theta**exponents, spec)
+        case "yarn":
+            return _yarn(spec.theta**exponents, spec)
+        case "longrope":
+            return 1.0 / (torch.tensor(spec.stretch, dtype=torch.float32) * spec.theta**exponents)
+        case _:
+            return 1.0 / spec.theta**exponents
+
+
+def _llama3(plain: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
+    """Stretch long wavelengths, keep short ones, blend between. Source: Llama 3.1's release."""
+    wavelength = 2 * math.pi / plain
+    stretched = plain / spec.factor
+    keep = (spec.original_len / wavelength - spec.low_freq_factor) / (
+        spec.high_freq_factor - spec.low_freq_factor
+    )
+    blended = (1 - keep) * stretched + keep * plain
+    is_long = wavelength > spec.original_len / spec.low_freq_factor
+    is_short = wavelength < spec.original_len / spec.high_freq_factor
+    return torch.where(is_long, stretched, torch.where(is_short, plain, blended))
+
+
+def _yarn(wavelengths: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
+    """Stretch by how often a dimension turns in the original context. Source: arXiv 2309.00071."""
+
+    def dimension(turns: float) -> float:
+        ratio = math.log(spec.original_len / (turns * 2 * math.pi))
+        return spec.rotary_dim * ratio / (2 * math.log(spec.theta))
+
+    low, high = dimension(spec.beta_fast), dimension(spec.beta_slow)
+    if spec.truncate:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, spec.rotary_dim - 1)
+    steps = torch.arange(spec.rotary_dim // 2, dtype=torch.float32) - low
+    keep = 1 - torch.clamp(steps / (high - low if high != low else 0.001), 0, 1)
+    return (1 - keep) / (spec.factor * wavelengths) + keep / wavelengths

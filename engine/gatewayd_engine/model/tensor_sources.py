@@ -1,0 +1,105 @@
+"""Where the tensors of a checkpoint are: files, known by their headers until one is read.
+
+Only safetensors is read here, and GGUF by ``gguf``: the other formats can run code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+
+from gatewayd_engine.model.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.shards import weight_files
+from gatewayd_hooks.quantization import Stored
+
+
+class Source(Protocol):
+    """Named tensors, read one by one.
+
+    Attributes:
+        stored: all of them.
+    """
+
+    stored: dict[str, Stored]
+
+    def where(self, name: str) -> str:
+        """The file of a tensor, for sentences."""
+
+    def read(self, name: str) -> torch.Tensor:
+        """A tensor as stored.
+
+        Raises:
+            LoadError: it cannot be read.
+        """
+
+    def close(self) -> None:
+        """Nothing more is read."""
+
+
+class _File(Protocol):
+    """What safetensors' own untyped class offers."""
+
+    def get_tensor(self, name: str) -> torch.Tensor: ...
+
+    def get_slice(self, name: str) -> _Slice: ...
+
+
+class _Slice(Protocol):
+    """The same of a tensor that is read in parts."""
+
+    def __getitem__(self, index: tuple[slice, ...]) -> torch.Tensor: ...
+
+
+class SafetensorsSource:
+    """The safetensors files of a folder.
+
+    Raises:
+        LoadError: a file is missing, broken, or has a tensor that another has too.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.stored: dict[str, Stored] = {}
+        self._home: dict[str, Path] = {}
+        self._open: dict[Path, _File] = {}
+        for path in weight_files(folder):
+            for name, stored in read_header(path).items():
+                if name in self._home:
+                    raise LoadError(
+                        f"tensor {name} is in {self._home[name].name} and again in {path.name}"
+                    )
+                self._home[name] = path
+                self.stored[name] = stored
+
+    def where(self, name: str) -> str:
+        """See ``Source``."""
+        return self._home[name].name
+
+    def read(self, name: str) -> torch.Tensor:
+        """See ``Source``."""
+        return self._read(name, lambda file: file.get_tensor(name))
+
+    def part(self, name: str, number: int, rows: slice) -> torch.Tensor:
+        """Some rows of one of the matrices that a tensor of three dimensions is of.
+
+        Raises:
+            LoadError: it cannot be read.
+        """
+        index = (slice(number, number + 1), rows)
+        return self._read(name, lambda file: file.get_slice(name)[index]).squeeze(0)
+
+    def _read(self, name: str, how: Callable[[_File], torch.Tensor]) -> torch.Tensor:
+        path = self._home[name]
+        try:
+            if path not in self._open:
+                self._open[path] = safe_open(path, framework="pt")
+            return how(self._open[path])
+        except (OSError, SafetensorError) as error:
+            raise LoadError(f"{path}: {name} cannot be read: {error}") from error
+
+    def close(self) -> None:
+        """See ``Source``: mapped files close when the last reference goes."""
+        self._open.clear()

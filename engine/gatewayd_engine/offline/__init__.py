@@ -1,0 +1,1 @@
+"""Tools that never serve: training of the embedded models, quantization, quality."""

@@ -1,0 +1,238 @@
+"""A KV compression that is measured: one sequence, of which it selects or compacts, and counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.compaction_queries import Ask, Fitting, check_compacted, check_plan
+from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.kv.key_biases import bias_pages, write_front
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.process.config import ConfigError, EngineConfig
+from gatewayd_engine.speculation.draft_heads import read_heads
+from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.state.sequence import ALL_EXACT, Known
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.kv_compression import Compacted, Compacts, Selects
+from gatewayd_hooks.resources import EngineResources, KvShape
+from gatewayd_hooks.strategy import Kind
+
+_AT_LEAST = "at_least"
+"""What the strategies built in call the shortest context that they touch."""
+
+
+@dataclass(slots=True)
+class Row:
+    """Columns of one row; see ``Rows``."""
+
+    exact_until: NDArray[np.int32] = field(default_factory=lambda: np.full(1, ALL_EXACT, np.int32))
+    decodes_from: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
+    followed: NDArray[np.int64] = field(default_factory=lambda: np.full(1, -1, np.int64))
+    follower: Any = None
+    known: dict[int, Known] = field(default_factory=dict)
+
+
+class Compressed:
+    """A KV compression beside one sequence; its faults are told, not made up for.
+
+    Attributes:
+        selecting: what selection asks, see ``attention.selection.Seat``; None if it does not
+            select.
+        row: of the sequence.
+        note: what is unlike its defaults; empty for nothing.
+        held, whole: pages that prompts and what was decoded took, and would have taken.
+    """
+
+    def __init__(self, strategy: Any, shape: AttentionShape, pool: KvPool, note: str) -> None:  # noqa: ANN401
+        self._strategy = strategy
+        self._shape = shape
+        self._pool = pool
+        self._reads = Reads(strategy, shape)
+        self.selecting: Any | None = self._reads if isinstance(strategy, Selects) else None
+        self.row = Row()
+        self.note = note
+        self.held = self.whole = 0
+
+    def close(self) -> None:
+        """Close the strategy."""
+        self._strategy.close()
+
+    def fail(self, error: BaseException) -> None:
+        """See ``attention.selection.Seat``."""
+        raise error
+
+    @property
+    def kept(self) -> float:
+        """The part of the KV cache's bytes that is held."""
+        return self.held / self.whole if self.whole else 1.0
+
+    @property
+    def read(self) -> float:
+        """The part of keys and values that decoding reads."""
+        selected = self._reads.read / self._reads.there if self._reads.there else 1.0
+        return selected if self.selecting is not None else self.kept
+
+    def ended(self, num_tokens: int, front: Front | None) -> None:
+        """A sequence of so many tokens is done."""
+        pages = -(-num_tokens // self._pool.page_size)
+        self.whole += pages
+        self.held += pages
+        if front is not None:
+            self.held -= front.shift // self._pool.page_size - len(front.bias)
+            # Biases, read as records of the next sequence under a mask, may be no numbers.
+            self._pool.data[list(front.bias)] = 0
+
+    def compact(
+        self, ids: list[int], table: NDArray[np.int64], hidden: Callable[..., object]
+    ) -> Front | None:
+        """Let few keys stand for a prompt's front, which is computed, as an engine does.
+
+        Args:
+            ids: of the prompt.
+            table: the sequence's pages in order, shape ``[pages]``.
+            hidden: computes ids at positions with an attention.
+
+        Returns:
+            What stands for it, in the first pages of the table; None if all of it stays.
+
+        Raises:
+            ValueError: what the strategy says cannot be.
+        """
+        if not isinstance(self._strategy, Compacts):
+            return None
+        size, count = self._pool.page_size, len(ids)
+        lengths = np.array([count])
+        for plan in self._strategy.plan(np.zeros(1, np.int64), lengths, lengths):
+            check_plan(plan, count, size)
+            covered, kept = plan.covered, plan.kept
+            fresh = kept // size + bias_pages(self._pool, kept)
+            if fresh >= covered // size:
+                continue
+            last = min(plan.queries, count)
+            pages = table[: -(-count // size)].tolist()
+            attend = Fitting(self._shape, self._pool, pages, count, covered, self._ask(kept))
+            hidden(torch.tensor(ids[-last:]), torch.arange(count - last, count), attend)
+            write_front(self._pool, pages[:fresh], kept, attend.found)
+            return Front(covered, kept, tuple(pages[kept // size : fresh]))
+        return None
+
+    def _ask(self, kept: int) -> Ask:
+        def ask(
+            layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        ) -> Compacted:
+            found: Compacted = self._strategy.compact(layer, queries, keys, values, kept)
+            check_compacted(found, keys, kept)
+            return found
+
+        return ask
+
+
+class Reads:
+    """Asks what selects, and counts what there is and what of it is read.
+
+    Layers with windows are not among them: selection is not asked there.
+
+    Attributes:
+        read, there: keys of all heads and layers, in all steps.
+    """
+
+    def __init__(self, strategy: Any, shape: AttentionShape) -> None:  # noqa: ANN401 - of the kind
+        self.admit, self.observe = strategy.admit, getattr(strategy, "observe", None)
+        self._strategy = strategy
+        self._each = shape.num_kv_heads
+        self._layers = sum(not window for window in shape.windows)
+        self.read = self.there = 0
+
+    def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See ``Selects``."""
+        found: NDArray[np.int64] = self._strategy.budgets(rows, lengths)
+        there = int(lengths[0]) * self._each * self._layers
+        self.there += there
+        self.read += there
+        return found
+
+    def select(
+        self,
+        layer: int,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        budgets: NDArray[np.int64],
+    ) -> torch.Tensor | None:
+        """See ``Selects``."""
+        found: torch.Tensor | None = self._strategy.select(layer, rows, lengths, budgets)
+        if found is not None:
+            self.read -= int(lengths[0]) * self._each - int((found >= 0).sum())
+        return found
+
+
+def open_compression(
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    pool: KvPool,
+    resources: EngineResources,
+    prompt: int,
+) -> Compressed | None:
+    """What is to be measured; None for attention to all. Whoever opens it closes it.
+
+    Args:
+        config: of the engine.
+        host: loads it.
+        spec: of the model.
+        pool: has the sequence.
+        resources: what strategies are told.
+        prompt: tokens of the shortest prompt behind which is decoded; 0 for no matter.
+
+    Raises:
+        ConfigError: it does not suit the model.
+        PluginError: it cannot be loaded.
+    """
+    choice, kind = config.kv_compression, Kind.KV_COMPRESSION
+    if choice is None:
+        return None
+    fields = getattr(host.info(kind, choice.name).config_type, "model_fields", {})
+    settings, note = _reaching(choice.settings, fields, prompt)
+    strategy = host.strategy(kind, choice.name, settings)
+    target = Target(spec.hidden_size, torch.float32)
+    try:
+        strategy.open(
+            replace(
+                resources,
+                kv_shape=KvShape(**asdict(spec.attention)),
+                read_heads=lambda setting, name: read_heads(
+                    setting, name, Path(config.model), target, spec.vocab_size, config.device
+                ),
+            )
+        )
+    except BaseException as error:
+        strategy.close()
+        if not isinstance(error, ValueError):
+            raise
+        raise ConfigError(
+            f"kv_compression {choice.name} cannot serve this model: {error}"
+        ) from error
+    return Compressed(strategy, spec.attention, pool, note)
+
+
+def _reaching(
+    settings: Mapping[str, Any], fields: Mapping[str, Any], prompt: int
+) -> tuple[Mapping[str, Any], str]:
+    """Settings with which prompts of so many tokens are long enough, unless they say themselves."""
+    known = fields.get(_AT_LEAST)
+    default = getattr(known, "default", None)
+    if _AT_LEAST in settings or not isinstance(default, int) or not 0 < prompt < default:
+        return settings, ""
+    least = max((getattr(bound, "ge", 0) for bound in getattr(known, "metadata", ())), default=0)
+    if prompt < least:
+        return settings, ""
+    note = f"{_AT_LEAST} is {default} by default, more than these prompts have: it was {prompt}"
+    return {**settings, _AT_LEAST: prompt}, note

@@ -1,0 +1,61 @@
+"""``python -m gatewayd_engine.offline.quality.make_texts``: write ``texts.jsonl`` anew, on Python 3.11."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+from tokenizers import Tokenizer
+
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.texts import BUNDLED, Text
+from gatewayd_engine.offline.train.answers import held_out
+from gatewayd_engine.offline.train.chats import chats
+from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_files, symbols
+from gatewayd_engine.offline.train.tokenizer import END_OF_TEXT
+
+LICENCE = (
+    "Made from the source files and docstrings of CPython 3.11's standard library, Copyright (c)"
+    " 2001 Python Software Foundation; All Rights Reserved, used under the PSF License Agreement"
+    " (https://docs.python.org/3/license.html)."
+)
+_CHAT_TOKENS, _LONGEST_CHAT = 14_000, 512
+_PIECES, _LONGEST_PIECE = 14, 1000
+
+
+def make() -> list[Text]:
+    """Chats about symbols that no head was trained on, and beginnings of source files.
+
+    The embedded models have seen all of it: they know this corpus and nothing else, so only there
+    their probabilities mean something.
+    """
+    tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
+    files = source_files(library_root())
+
+    def cut(text: str, most: int) -> tuple[str, int]:
+        ids = tokenizer.encode(text).ids[:most]
+        return tokenizer.decode(ids, skip_special_tokens=False), len(ids)
+
+    written = chats(held_out(symbols(files)), Random(7), num_greetings=0)
+    Random(3).shuffle(written)
+    found, count = [], 0
+    for chat in written:
+        text, length = cut(chat, _LONGEST_CHAT)
+        found.append(Text("chats", text))
+        count += length
+        if count > _CHAT_TOKENS:
+            break
+    code = [f"# {file.path.as_posix()}\n{file.text}" for file in files]
+    Random(5).shuffle(code)
+    pieces = [cut(text, _LONGEST_PIECE)[0] for text in code[:_PIECES]]
+    return [*found, *(Text("code", END_OF_TEXT + piece) for piece in pieces)]
+
+
+def main() -> None:
+    """Write the file."""
+    lines = [{"licence": LICENCE}, *(text._asdict() for text in make())]
+    BUNDLED.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,311 @@
+"""A model as a scheme serves it: its decoder, its pool, and attention over that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.kv_selection import Selection
+from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.attention.sparse import SelectiveAttention
+from gatewayd_engine.kv.codec import Codec, Form, chosen_codec, form_of
+from gatewayd_engine.kv.compacted_prefix import Front, Fronts
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.linears.matmul_plugins import open_bringers
+from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.parts import PlainParts, with_brought
+from gatewayd_engine.model.quantizer import open_quantizer
+from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_engine.offline.quality.kv_compression import Compressed, open_compression
+from gatewayd_engine.process.config import ConfigError, EngineConfig
+from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.threads import choose
+from gatewayd_engine.state.step_batch import StepBatch
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.strategy import Kind
+
+CHUNK = 512
+"""Tokens that are computed at once, as an engine computes a prompt."""
+PROMPT = 64
+"""Tokens behind which the speed of decoding is measured, where no text says otherwise."""
+_STEPS, _WARM = 48, 4
+
+
+class Opened:
+    """Computes one sequence after the other, as an engine would: in chunks, over its pool.
+
+    Args:
+        config: of the engine.
+        host: loads its quantizer and its KV codec.
+        longest: tokens of the longest sequence.
+        prompt: of the shortest prompt behind which is decoded; 0 for no matter.
+
+    Raises:
+        ConfigError, SpecError, LoadError: it cannot be served.
+        PluginError: a strategy cannot be loaded.
+    """
+
+    def __init__(
+        self, config: EngineConfig, host: PluginHost, longest: int, prompt: int = 0
+    ) -> None:
+        if config.device != "cpu":
+            raise ConfigError(f"device is {config.device}; quality is measured on a CPU only")
+        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        folder = Path(config.model)
+        spec = read_spec(folder, config.max_model_len)
+        self._longest = min(max(longest, PROMPT + _STEPS), spec.max_model_len)
+        ledger = Ledger(config.strategy_budget_ms / 1000)
+        with ExitStack() as opened:
+            quantization = open_quantizer(config, host, ledger, spec)
+            if quantization is not None:
+                opened.callback(quantization.watched.close)
+            bringers = open_bringers(config, host, ledger)
+            for bringer in bringers:
+                opened.callback(bringer.strategy.close)
+            scheme = None if quantization is None else quantization.scheme
+            quantize = None if quantization is None else quantization.quantize
+            checkpoint = Checkpoint.open(folder, spec, scheme)
+            form = form_of(config, host, spec.attention.head_dim, dtype, None)
+            is_plain = form is not None and form.is_plain
+            self._decoder = read(
+                checkpoint,
+                dtype,
+                config.device,
+                lambda done: None,
+                with_brought(PlainParts(), bringers),
+                quantize,
+                checkpoint.kv_scales(is_plain=is_plain),
+            )
+            num_pages = -(-self._longest // config.page_size)
+            codec = _open_codec(config, host, spec, dtype, form, opened)
+            pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
+            copy_bytes = pool.decoded_bytes * len(pool.data)
+            compressed = _open_compression(config, host, spec, pool, prompt, opened)
+            shape, is_steady = spec.attention, self._decoder.rounds_inputs
+            self._attention = ReferenceAttention(shape, pool, 1, copy_bytes, is_steady=is_steady)
+            if compressed is not None and compressed.selecting is not None:
+                selection = Selection(shape, compressed, compressed.row)
+                self._attention = SelectiveAttention(
+                    shape, pool, 1, copy_bytes, selection, is_steady=is_steady
+                )
+            self._opened = opened.pop_all()
+        self._pace = Pace(choose(config.threads), torch.set_num_threads)
+        self._table = np.arange(num_pages)[None]
+        self._page_size = config.page_size
+        self._sequence = 0
+        self._compressed = compressed
+        self._step_seconds: list[float] = []
+        self._bytes_per_token = pool.data.nbytes / pool.data.shape[0] / config.page_size
+        self.vocab_size = spec.vocab_size
+        self.weight_bytes = self._decoder.weight_bytes
+
+    def close(self) -> None:
+        """Close its strategies."""
+        self._opened.close()
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Of the KV cache, as far as it is held."""
+        held = self._bytes_per_token
+        return held if self._compressed is None else held * self._compressed.kept
+
+    @property
+    def kv_read(self) -> float | None:
+        """The part of keys and values that decoding has read; None if it reads all."""
+        return None if self._compressed is None else self._compressed.read
+
+    @property
+    def note(self) -> str:
+        """What is to be known of its figures; empty for nothing."""
+        compressed = self._compressed
+        if compressed is None:
+            return ""
+        if compressed.kept == compressed.read == 1:
+            return "it has changed nothing: with its settings these contexts are too short for it"
+        return compressed.note
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int], begin: int = 0) -> Iterator[torch.Tensor]:
+        """Compute a new sequence.
+
+        With a KV compression tokens from ``begin`` on are decoded, unless that is 0.
+
+        Returns:
+            Logits of those, chunk by chunk, float32 ``[n, vocab]``.
+
+        Raises:
+            ConfigError: it is longer than the context.
+        """
+        if len(ids) > self._longest:
+            raise ConfigError(
+                f"a text has {len(ids)} tokens, but the context is {self._longest};"
+                " give a larger max_model_len, or shorter texts"
+            )
+        if self._compressed is not None and begin:
+            block: list[torch.Tensor] = []
+            for place, one in enumerate(self.decoded(ids, begin), begin + 1):
+                block.append(one)
+                if place % CHUNK == 0 or place == len(ids):
+                    yield torch.cat(block)
+                    block = []
+            return
+        self._begin(len(ids))
+        for start in range(0, len(ids), CHUNK):
+            found = self._computed(start, ids[start : start + CHUNK])
+            if start + len(found) > begin:
+                yield found[max(begin - start, 0) :]
+
+    @torch.inference_mode()
+    def decoded(self, ids: list[int], begin: int) -> Iterator[torch.Tensor]:
+        """Compute a new sequence, the tokens from ``begin`` on one by one, as answers are.
+
+        Returns:
+            Logits of those, float32 ``[1, vocab]`` each.
+        """
+        self._begin(begin)
+        for start in range(0, begin, CHUNK):
+            self._computed(start, ids[start : min(start + CHUNK, begin)])
+        compressed, front = self._compressed, None
+        if compressed is not None:
+            front = compressed.compact(ids[:begin], self._table[0], self._decoder.hidden)
+        for place in range(begin, len(ids)):
+            began = time.perf_counter()
+            logits = self._computed(place, [ids[place]], front)
+            self._step_seconds.append(time.perf_counter() - began)
+            yield logits
+        if compressed is not None:
+            compressed.ended(len(ids), front)
+
+    @torch.inference_mode()
+    def decode_rate(self, ids: list[int]) -> float:
+        """Tokens a second of one sequence, by the median step.
+
+        It is continued greedily behind these ids, unless sequences have been decoded already.
+        """
+        if self._step_seconds:
+            return 1 / median(self._step_seconds)
+        prompt = ids[: self._longest - _STEPS]
+        self._begin(len(prompt))
+        token = int(self._computed(0, prompt)[-1].argmax())
+        seconds = []
+        for place in range(len(prompt), min(len(prompt) + _STEPS, self._longest)):
+            began = time.perf_counter()
+            token = int(self._computed(place, [token])[0].argmax())
+            seconds.append(time.perf_counter() - began)
+        return 1 / median(seconds[_WARM:] or seconds)
+
+    def _begin(self, prompt: int) -> None:
+        """Another sequence comes, with a prompt of so many tokens.
+
+        Before any is computed: a last chunk of one token would count as one that is decoded.
+        """
+        self._sequence += 1
+        if self._compressed is not None:
+            self._compressed.row.decodes_from[:] = prompt
+
+    def _computed(self, start: int, ids: list[int], front: Front | None = None) -> torch.Tensor:
+        """Logits of tokens behind the first ``start`` of the sequence, ``[n, vocab]``."""
+        count = len(ids)
+        places = np.arange(start, start + count)
+        zero = np.zeros(1, np.int64)
+        batch = StepBatch(
+            slots=zero.astype(np.int32),
+            rows=zero,
+            sequences=np.array([self._sequence]),
+            starts=np.array([start]),
+            counts=np.array([count]),
+            num_decode=int(count == 1),
+            ids=np.array(ids, np.int64),
+            places=places,
+            positions=places,
+            last=np.array([count - 1]),
+            samples=np.ones(1, np.bool_),
+            block_table=self._table if front is None else self._shorter(front),
+            drafts=None,
+            fronts=None if front is None else Fronts.make([front]),
+        )
+        self._pace.begin(count)
+        self._attention.plan(batch)
+        hidden = self._decoder.hidden(
+            torch.from_numpy(batch.ids), torch.from_numpy(places), self._attention
+        )
+        logits = self._decoder.logits(hidden)
+        self._pace.end()
+        return logits
+
+    def _shorter(self, front: Front) -> NDArray[np.int64]:
+        """The block table of a sequence that has a front."""
+        size = self._page_size
+        few, rest = self._table[:, : front.kept // size], self._table[:, front.covered // size :]
+        return np.concatenate((few, rest), 1)
+
+
+def _open_compression(
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    pool: KvPool,
+    prompt: int,
+    opened: ExitStack,
+) -> Compressed | None:
+    """A KV compression, closed with the rest; None for attention to all.
+
+    Raises:
+        ConfigError: it does not suit the model.
+        PluginError: it cannot be loaded.
+    """
+    found = open_compression(config, host, spec, pool, _resources(config, spec), prompt)
+    if found is not None:
+        opened.callback(found.close)
+    return found
+
+
+def _open_codec(
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    form: Form | None,
+    opened: ExitStack,
+) -> Codec | None:
+    """What the pool is encoded with; closed with the rest. None for numbers as they are.
+
+    Raises:
+        ConfigError: it does not suit the model.
+        PluginError: it cannot be loaded.
+    """
+    choice = chosen_codec(config)
+    if form is None or choice is None:
+        return None
+    strategy: KvCodecStrategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
+    strategy.open(_resources(config, spec))
+    opened.callback(strategy.close)
+    codec = Codec(strategy, form.record_bytes, spec.attention.head_dim, dtype)
+    codec.try_out(choice.name)
+    return codec
+
+
+def _resources(config: EngineConfig, spec: ModelSpec) -> EngineResources:
+    return EngineResources(
+        num_pages=-(-spec.max_model_len // config.page_size),
+        page_size=config.page_size,
+        max_running=1,
+        max_batch_tokens=CHUNK,
+        max_model_len=spec.max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        device=config.device,
+        slots=1,
+        folder=config.model,
+    )

@@ -1,0 +1,110 @@
+"""Puts a checkpoint together of the files of its layers and of the model that it is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.shards import INDEX, SINGLE
+from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.offline.quantize import atomic_files as files
+from gatewayd_engine.offline.quantize.job import REPORT
+from gatewayd_engine.offline.quantize.progress import Work
+from gatewayd_engine.offline.quantize.quantizer import Writer
+
+_SHARD_BYTES = 2 << 30
+_CONFIG = "config.json"
+_COPIED = (".json", ".jinja", ".model", ".txt", ".md")
+"""Files of the tokenizer, of generation, and what is said of the model."""
+_LICENCES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
+
+
+def assemble(source: Checkpoint, writer: Writer, work: Work, report: Mapping[str, Any]) -> int:
+    """Write the whole checkpoint into the work's folder, and look at it as a reader does.
+
+    Args:
+        source: the model.
+        writer: what has packed its layers.
+        work: all layers are done.
+        report: what is told beside the weights.
+
+    Returns:
+        Bytes of the weights.
+
+    Raises:
+        WriteError: there is no room.
+        LoadError: what was written cannot be read.
+    """
+    folder = work.checkpoint
+    files.make(folder)
+    total = _write_shards(folder, _tensors(source, work))
+    values = json.loads((source.folder / _CONFIG).read_bytes())
+    said = {"quantization_config": writer.announced} if writer.announced else {}
+    files.write_json(folder / _CONFIG, {**values, **said})
+    for path in sorted(source.folder.iterdir()):
+        if path.is_file() and _is_copied(path):
+            files.copy(path, folder)
+    files.write_json(folder / REPORT, report)
+    Checkpoint.open(folder, read_spec(folder), writer.scheme).close()
+    return total
+
+
+def layer_names(source: Checkpoint, index: int) -> list[str]:
+    """The tensors of a layer of the model."""
+    return [name for name in source.shapes if name.startswith(f"model.layers.{index}.")]
+
+
+def _tensors(source: Checkpoint, work: Work) -> Iterator[tuple[str, torch.Tensor]]:
+    """All that is to be written, in an order that is always the same."""
+    for name in source.shapes:
+        if ".layers." not in name:
+            yield name, source.tensor(name)
+    # Weights are rounded, and what they make of a text stays nearly the same.
+    for name in source.scale_names:
+        yield name, source.tensor(name)
+    for index in range(source.spec.num_layers):
+        with safe_open(work.layer_file(index), "pt") as file:
+            for name in sorted(file.keys()):
+                yield name, file.get_tensor(name)
+
+
+def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
+    """Write files of some size each, and their index if there are several."""
+    shard: dict[str, torch.Tensor] = {}
+    homes: list[list[str]] = []
+    size = total = 0
+
+    def write() -> None:
+        homes.append(list(shard))
+        files.write_tensors(folder / f"shard-{len(homes):05}", shard)
+        shard.clear()
+
+    for name, tensor in tensors:
+        if shard and size + tensor.nbytes > _SHARD_BYTES:
+            write()
+            size = 0
+        shard[name] = tensor
+        size += tensor.nbytes
+        total += tensor.nbytes
+    write()
+    weight_map: dict[str, str] = {}
+    for number, names in enumerate(homes, 1):
+        file = SINGLE if len(homes) == 1 else f"model-{number:05}-of-{len(homes):05}.safetensors"
+        files.move(folder / f"shard-{number:05}", folder / file)
+        weight_map |= dict.fromkeys(names, file)
+    if len(homes) > 1:
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+        files.write_json(folder / INDEX, index)
+    return total
+
+
+def _is_copied(path: Path) -> bool:
+    if path.name in (_CONFIG, REPORT) or path.name.endswith(".index.json"):
+        return False
+    return path.suffix in _COPIED or path.name.startswith(_LICENCES)

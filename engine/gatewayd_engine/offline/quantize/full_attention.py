@@ -1,0 +1,48 @@
+"""Attention of one whole sequence, without pages: layers are calibrated one by one."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from gatewayd_engine.model.attention_api import AttentionShape
+
+
+class WholeSequence:
+    """Attends from each token of a sequence to those before it; see ``Attend``.
+
+    Args:
+        shape: of the model's attention.
+    """
+
+    def __init__(self, shape: AttentionShape) -> None:
+        self._shape = shape
+
+    def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        """See ``Attend``; the tokens are all of the sequence."""
+        shape = self._shape
+        key, value = key_value.transpose(0, 1).chunk(2)
+        seen = _seen(len(query), shape.windows[layer])
+        if shape.softcap is None:
+            attended = functional.scaled_dot_product_attention(
+                query.transpose(0, 1)[None],
+                key[None],
+                value[None],
+                attn_mask=seen,
+                scale=shape.scale,
+                enable_gqa=True,
+            )[0]
+        else:
+            group = shape.num_heads // shape.num_kv_heads
+            key, value = (heads.repeat_interleave(group, 0) for heads in (key, value))
+            scores = query.transpose(0, 1) @ key.transpose(1, 2) * shape.scale
+            scores = shape.softcap * (scores / shape.softcap).tanh()
+            attended = scores.masked_fill_(~seen, float("-inf")).softmax(-1) @ value
+        return attended.transpose(0, 1).flatten(1)
+
+
+def _seen(length: int, window: int) -> torch.Tensor:
+    """Which places (columns) each place (rows) sees."""
+    places = torch.arange(length)
+    distance = places[:, None] - places
+    return (distance >= 0) if not window else (distance >= 0) & (distance < window)

@@ -1,0 +1,81 @@
+"""``python -m gatewayd_engine.offline.quantize.make_texts``: write ``texts.jsonl`` anew, on Python 3.11."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import chain, zip_longest
+from random import Random
+
+from tokenizers import Tokenizer
+
+from gatewayd_engine.model import embedded
+from gatewayd_engine.offline.quality.make_texts import LICENCE
+from gatewayd_engine.offline.quality.texts import Text
+from gatewayd_engine.offline.quality.texts import bundled as measured
+from gatewayd_engine.offline.quantize.texts import BUNDLED
+from gatewayd_engine.offline.train.answers import held_out
+from gatewayd_engine.offline.train.chats import TOOLS_SYSTEM, chats
+from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_files, symbols
+
+WINDOW = 32
+_TOKENS, _LONGEST, _EACH = 20_000, 512, 23
+"""Of each kind; of a piece; of the symbols, one of so many."""
+
+
+class Overlaps:
+    """Finds texts that share a run of tokens with others, but for the description of tools."""
+
+    def __init__(self, texts: Sequence[Text], tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._windows = {window for text in texts for window in self._of(text.text)}
+
+    def has(self, text: str) -> bool:
+        """Whether it shares one."""
+        return not self._windows.isdisjoint(self._of(text))
+
+    def _of(self, text: str) -> set[tuple[int, ...]]:
+        ids = self._tokenizer.encode(text.replace(TOOLS_SYSTEM, "")).ids
+        return {tuple(ids[at : at + WINDOW]) for at in range(len(ids) - WINDOW + 1)}
+
+
+def make() -> list[Text]:
+    """Chats about other symbols, and pieces of other files, than quality is measured on."""
+    tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
+    files = source_files(library_root())
+    found = symbols(files)
+    others = sorted(set(found) - set(held_out(found)), key=lambda symbol: symbol.qualified)
+    written = chats(others[::_EACH], Random(11), num_greetings=0)
+    code = [file.text for file in files]
+    overlaps, random = Overlaps(measured(), tokenizer), Random(13)
+    for texts in (written, code):
+        random.shuffle(texts)
+
+    def some(kind: str, texts: Sequence[str]) -> list[Text]:
+        taken, count = [], 0
+        for text in texts:
+            ids = tokenizer.encode(text).ids
+            begin = random.randrange(max(1, len(ids) - _LONGEST)) if kind == "code" else 0
+            piece = ids[begin : begin + _LONGEST]
+            cut = tokenizer.decode(piece, skip_special_tokens=False)
+            if len(piece) < WINDOW or overlaps.has(cut):
+                continue
+            taken.append(Text(kind, cut))
+            count += len(piece)
+            if count > _TOKENS:
+                break
+        return taken
+
+    # By turns, so that the first few are of both kinds, too.
+    pairs = zip_longest(some("chats", written), some("code", code))
+    return [text for text in chain.from_iterable(pairs) if text is not None]
+
+
+def main() -> None:
+    """Write the file."""
+    lines = [{"licence": LICENCE}, *(text._asdict() for text in make())]
+    BUNDLED.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

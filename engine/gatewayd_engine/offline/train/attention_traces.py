@@ -1,0 +1,85 @@
+"""What a model attends to: of the last tokens of a text, the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.parts import PlainParts
+from gatewayd_engine.model.spec import read_spec
+
+
+class Seen(NamedTuple):
+    """The attention of one layer of a text.
+
+    Attributes:
+        layer: which.
+        weights: of the last tokens, 0 beyond each, shape ``[num_heads, rows, tokens]``.
+        queries: of those, after rotary, shape ``[rows, num_heads, head_dim]``.
+        keys: of all, after rotary, shape ``[tokens, num_kv_heads, head_dim]``.
+    """
+
+    layer: int
+    weights: torch.Tensor
+    queries: torch.Tensor
+    keys: torch.Tensor
+
+
+def open_decoder(folder: Path) -> Decoder:
+    """A checkpoint in float32, to look into.
+
+    Raises:
+        SpecError, LoadError: it cannot be read.
+    """
+    spec = read_spec(folder, None)
+    checkpoint = Checkpoint.open(folder, spec, None)
+    return read(checkpoint, torch.float32, "cpu", lambda done: None, PlainParts())
+
+
+@torch.inference_mode()
+def trace(decoder: Decoder, ids: list[int], rows: int, look: Callable[[Seen], None]) -> None:
+    """Compute a text once, as prompts are, and look at its last ``rows`` tokens.
+
+    Args:
+        decoder: plain attention, no windows.
+        ids: of the text.
+        rows: how many.
+        look: called for each layer in turn.
+    """
+    attend = _Tracing(decoder.spec.attention, rows, look)
+    decoder.hidden(torch.tensor(ids), torch.arange(len(ids)), attend)
+
+
+class _Tracing:
+    """``Attend`` over one text without a pool."""
+
+    def __init__(self, shape: AttentionShape, rows: int, look: Callable[[Seen], None]) -> None:
+        self._shape = shape
+        self._rows = rows
+        self._look = look
+
+    def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        """See ``Attend``."""
+        shape, tokens = self._shape, len(query)
+        keys, values = key_value.view(tokens, 2, shape.num_kv_heads, -1).unbind(1)
+        q, k, v = (one.transpose(0, 1) for one in (query, keys, values))
+        answer = F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=shape.scale, enable_gqa=True
+        )
+        last = q[:, -self._rows :]
+        by_head = k.repeat_interleave(shape.num_heads // shape.num_kv_heads, 0)
+        scores = last @ by_head.transpose(1, 2) * shape.scale
+        at = torch.arange(tokens)
+        scores.masked_fill_(at > at[-self._rows :, None], -torch.inf)
+        # The decoder's own memory is written over in the next layer.
+        queries = last.transpose(0, 1).clone()
+        self._look(Seen(layer, torch.softmax(scores, -1), queries, keys.clone()))
+        return answer.transpose(0, 1).reshape(tokens, -1)

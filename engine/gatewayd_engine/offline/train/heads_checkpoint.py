@@ -1,0 +1,67 @@
+"""Trained heads as a folder: ``heads.json`` and ``heads.safetensors``.
+
+No ``config.json``: a folder with one is a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatewayd_engine.offline.train.checkpoint import write_tensors
+from gatewayd_engine.offline.train.heads import Eagle, Medusa
+from gatewayd_engine.offline.train.model import NORM_EPS, ROPE_THETA
+
+PROBE = 32
+"""Rows of the model's embedding that are kept beside heads, to know it by."""
+
+
+def write_heads(
+    folder: Path,
+    heads: Medusa | Eagle,
+    base: str,
+    embedding: torch.Tensor,
+    accuracy: Sequence[Sequence[float]],
+) -> None:
+    """Write heads in float16.
+
+    Args:
+        folder: made if need be.
+        heads: trained.
+        base: name of the model that they were trained for.
+        embedding: of that model, shape ``[vocab, hidden]``.
+        accuracy: for Medusa, how often each head's first, second, ... choice was right.
+    """
+    vocab_size, hidden_size = embedding.shape
+    facts = {
+        "kind": "medusa" if isinstance(heads, Medusa) else "eagle",
+        "base": base,
+        "hidden_size": hidden_size,
+        "vocab_size": vocab_size,
+        **_sizes(heads),
+    }
+    if accuracy:
+        facts["accuracy"] = [[round(share, 4) for share in shares] for shares in accuracy]
+    tensors = {name: tensor.detach().half() for name, tensor in heads.state_dict().items()}
+    tensors["embedding"] = embedding[:PROBE].detach().half()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "heads.safetensors", tensors)
+    (folder / "heads.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+
+
+def _sizes(heads: Medusa | Eagle) -> dict[str, Any]:
+    if isinstance(heads, Medusa):
+        return {"num_heads": heads.num_heads, "inner": heads.inner}
+    return {
+        "heads": heads.heads,
+        "kv_heads": heads.kv_heads,
+        "head_dim": heads.head_dim,
+        "inner": heads.inner,
+        "window": heads.window,
+        "norm_eps": NORM_EPS,
+        "rope_theta": ROPE_THETA,
+    }

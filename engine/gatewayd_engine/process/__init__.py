@@ -1,0 +1,1 @@
+"""The process boundary: configuration, messages, frames, logs, threads, plugin faults."""

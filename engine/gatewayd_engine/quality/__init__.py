@@ -1,1 +1,0 @@
-"""What weights and keys of fewer bits cost in quality: ``python -m gatewayd_engine.quality``."""

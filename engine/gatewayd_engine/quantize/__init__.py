@@ -1,1 +1,0 @@
-"""Calibrates and writes checkpoints of few bits: ``python -m gatewayd_engine.quantize``."""

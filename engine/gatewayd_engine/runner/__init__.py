@@ -1,0 +1,1 @@
+"""Runs a step: forward pass, logits, sampling, on a CPU or a GPU."""

@@ -1,0 +1,290 @@
+"""What computes: a CPU with torch, or a device with kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.kv_selection import Seat, Selection
+from gatewayd_engine.attention.select import device_attention
+from gatewayd_engine.attention.sparse import SelectiveAttention
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.select import choose, eight_bit_floats
+from gatewayd_engine.kernels.transfers import upload
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
+from gatewayd_engine.process.config import ConfigError, EngineConfig
+from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.runner.cpu import Runner, StepRunner
+from gatewayd_engine.runner.draft_model import RowModel
+from gatewayd_engine.runner.gpu import memory
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CudaCapture
+from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
+from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
+from gatewayd_engine.runner.gpu.runner import DeviceRunner
+from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
+from gatewayd_engine.runner.gpu.warmup import warm
+from gatewayd_engine.sampling.guides.processors import GuidedProcessors
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.tuning.matmul import STAGE
+from gatewayd_engine.tuning.tuner import Tuning, tuning_of
+from gatewayd_hooks.resources import CaptureLaunches, DraftModel, Penalise, PenaltyColumns
+
+Progress = Callable[[str, float], None]
+_CPU_KV_BYTES = 1 << 30
+
+
+class Backend(Protocol):
+    """Makes what computes the steps of an engine.
+
+    Attributes:
+        parts: of its decoder.
+        dtype: of weights, keys and values, unless one is asked for.
+        penalise: for logits processors; None if torch's operations do.
+        tuning_file: where what it chose by measuring is kept; empty for nowhere.
+        offered: captures what drafters launch; None if nothing is captured.
+        elements: asks the device which floats of 8 bits its attention reads in a pool; None if it
+            has records of any kind decoded.
+    """
+
+    parts: Parts
+    dtype: torch.dtype
+    penalise: Penalise | None
+    tuning_file: str
+    offered: CaptureLaunches | None
+    elements: Callable[[], tuple[torch.dtype, ...]] | None
+
+    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+        """Memory for keys and values.
+
+        Args:
+            load: loads the model, for those who have to see what it leaves.
+        """
+
+    def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
+        """A model that guesses for another, with so many rows of so many tokens."""
+
+    def runner(
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        seat: Seat,
+    ) -> StepRunner:
+        """What runs the steps; ready for the first."""
+
+
+class CpuBackend:
+    """Torch on a CPU.
+
+    Args:
+        config: of the engine.
+        make_pace: chooses threads for its steps.
+    """
+
+    dtype = torch.float32
+    penalise: Penalise | None = None
+    tuning_file = ""
+    offered: CaptureLaunches | None = None
+    elements: Callable[[], tuple[torch.dtype, ...]] | None = None
+
+    def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
+        self._kv_bytes = config.kv_bytes
+        self._copy_bytes = config.copy_bytes
+        self._make_pace = make_pace
+        self.parts: Parts = PlainParts()
+
+    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+        """See ``Backend``."""
+        return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
+
+    def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
+        """See ``Backend``."""
+        return RowModel(decoder, max_running, max_model_len, self._make_pace())
+
+    def runner(
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        seat: Seat,
+    ) -> StepRunner:
+        """See ``Backend``."""
+        shape = decoder.spec.attention
+        copy_bytes = self._copy_bytes
+        if copy_bytes is None:
+            # As much again for dense copies as for pages: it is taken only as it is used. They hold
+            # numbers, and those of a few records more: who has no copy is decoded in every step.
+            decoded = pool.decoded_bytes * (pool.num_pages + 1)
+            copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
+        selection = Selection(shape, seat, rows)
+        attention = SelectiveAttention(
+            shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
+        )
+        return Runner(decoder, attention, pool, rows, processors, self._make_pace())
+
+
+class DeviceBackend:
+    """Kernels and captured steps.
+
+    Args:
+        config: of the engine.
+        kernels: of the device.
+        capture: makes captured steps, unless the configuration wants none.
+        progress: told what is being made ready.
+        tuning: chooses what is launched; None leaves that to torch.
+    """
+
+    dtype = torch.bfloat16
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        kernels: Kernels,
+        capture: Capture,
+        progress: Progress,
+        tuning: Tuning | None = None,
+    ) -> None:
+        self._config = config
+        self._kernels = kernels
+        self._capture = capture if config.capture == "auto" else None
+        self._progress = progress
+        self._tuning = tuning
+        path = None if tuning is None else tuning.table.path
+        self.tuning_file = "" if path is None else str(path)
+        self._is_starting = True
+        self._launches = DrafterLaunches(config.max_running)
+        self.offered: CaptureLaunches | None = None if self._capture is None else self._launches
+        self._fused = FusedParts(kernels)
+        self.parts: Parts = self._fused
+        self.penalise: Penalise | None = self._penalised
+        self.elements: Callable[[], tuple[torch.dtype, ...]] | None
+        self.elements = lambda: eight_bit_floats(torch.device(config.device))
+
+    def _penalised(
+        self,
+        logits: torch.Tensor,
+        index: torch.Tensor,
+        rows: torch.Tensor,
+        columns: PenaltyColumns,
+    ) -> None:
+        lines, of = upload(torch.stack((index, rows)).numpy(), logits.device)
+        self._kernels.penalise(logits, lines, of, columns)
+
+    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+        """See ``Backend``.
+
+        Raises:
+            ConfigError: the model leaves nothing.
+        """
+        config = self._config
+        if config.kv_bytes is not None:
+            return config.kv_bytes
+        self._progress("measuring memory", 0.0)
+        usage = memory.measure(
+            load(),
+            self._kernels,
+            config.max_batch_tokens,
+            config.max_running,
+            captures=self._capture is not None,
+            has_drafts=config.drafter is not None,
+        )
+        self._progress("measuring memory", 1.0)
+        try:
+            return memory.left_for_pages(usage, config.gpu_memory_utilization)
+        except memory.DoesNotFit as error:
+            raise ConfigError(str(error)) from None
+
+    def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
+        """See ``Backend``; compiled and captured with all else while the engine starts.
+
+        One that is loaded later is loaded beside running steps, in which nothing can be captured,
+        and whose matrices of few bits are multiplied in the same memory as its own.
+        """
+        model = DeviceRowModel(decoder, self._kernels, max_running, max_model_len)
+        if self._is_starting:
+            self._launches.add(model)
+        return model
+
+    def runner(
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        seat: Seat,
+    ) -> StepRunner:
+        """See ``Backend``."""
+        self._is_starting = False
+        table = decoder.rotary.cosines_and_sines()
+        append = Append(decoder.spec.attention, pool, self._kernels, table)
+        attention = device_attention(
+            decoder.spec.attention,
+            pool,
+            append,
+            self._kernels,
+            max_lines=len(rows.seed),
+            max_len=rows.tokens.shape[1],
+            shares_prefixes=self._config.cascade_attention,
+            tuning=self._tuning,
+        )
+        runner = DeviceRunner(
+            decoder,
+            attention,
+            pool,
+            rows,
+            processors,
+            self._kernels,
+            self._config.max_batch_tokens,
+            append,
+        )
+        has_drafts = self._config.drafter is not None
+        warm(
+            runner,
+            self._kernels,
+            self._capture,
+            self._progress,
+            partial(self._choose, runner),
+            has_drafts=has_drafts,
+            drafter=self._launches,
+        )
+        if decoder.device.type == "cuda":
+            memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
+        return runner
+
+    def _choose(self, runner: DeviceRunner, sizes: list[int]) -> bool:
+        """Choose what is launched for the numbers of tokens that will be captured, if possible."""
+        tuning = self._tuning
+        if tuning is None:
+            return False
+        tuning.choose_products(self._fused.dense, sizes, lambda part: self._progress(STAGE, part))
+        choose_launches(runner, self._kernels, tuning.table, tuning.clock)
+        choose_fusion(runner, self._fused.fusion, sizes, tuning.table, tuning.clock)
+        return True
+
+
+def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:
+    """The backend of ``config.device``.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    if config.device == "cpu":
+        return CpuBackend(config, make_pace)
+    device = torch.device(config.device)
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {config.device!r}, but torch {torch.__version__} finds"
+            f" {torch.cuda.device_count()} GPUs; install torch for CUDA and its driver, or take"
+            " another device"
+        )
+    torch.cuda.set_device(device.index or 0)
+    kernels, capture = choose(device), CudaCapture(device)
+    return DeviceBackend(config, kernels, capture, progress, tuning_of(device))

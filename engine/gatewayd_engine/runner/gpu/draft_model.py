@@ -1,0 +1,243 @@
+"""A small model that guesses for a larger one, on a device: tokens stay there between guesses.
+
+Rows have pages of their own. What is new of a row is computed, then one token after the other is
+guessed: each step reads the last token of its rows where the step before has written it. The host
+is told all guesses at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.draft_slots import SlotAttention
+from gatewayd_engine.attention.step_inputs import SlotInputs
+from gatewayd_engine.kernels.base import Kernels, SamplingColumns
+from gatewayd_engine.kernels.transfers import Outbox, upload
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
+from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS, Lines, Slots
+from gatewayd_engine.runner.gpu.prompt_reader import MOST_CHUNK_SLOTS, PromptReader, fewest_lines
+
+PAGE_SIZE = 64
+"""Pages belong to one row each: their size only rounds contexts up."""
+_NEW = 2
+"""Tokens that are new of a row in most steps, at most: the last guess and the one behind it, where
+all guesses were right."""
+_WIDTHS = (_NEW, 1)
+"""Slots of a line in steps that are captured: in the first one, and in those that go on from it."""
+
+
+def captured_lines(max_running: int) -> list[int]:
+    """How many lines are captured: powers of two, and all."""
+    powers = {1 << bit for bit in range(max_running.bit_length())}
+    return sorted({size for size in powers if size < max_running} | {max_running})
+
+
+def num_captured_guesses(max_running: int) -> int:
+    """How many graphs a model has."""
+    return len(_WIDTHS) * len(captured_lines(max_running))
+
+
+@dataclass(slots=True)
+class _Rows:
+    """See ``SlotRows``: each row has its pages for good."""
+
+    padding: int
+    last_tokens: torch.Tensor
+    block_table: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A captured step, and what it reads."""
+
+    inputs: SlotInputs
+    run: Replay
+
+
+class DeviceRowModel:
+    """See ``GuessingModel``; launches kernel by kernel until it is captured.
+
+    Args:
+        decoder: the model, of fused parts.
+        kernels: of the device.
+        max_running: rows.
+        max_model_len: tokens of a row.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        kernels: Kernels,
+        max_running: int,
+        max_model_len: int,
+    ) -> None:
+        self.vocab_size = decoder.spec.vocab_size
+        self.max_model_len = max_model_len
+        self._decoder = decoder
+        self._kernels = kernels
+        self._device = device = decoder.device
+        self._max_running = max_running
+        shape, pages = decoder.spec.attention, -(-max_model_len // PAGE_SIZE)
+        pool = KvPool(shape, max_running * pages, PAGE_SIZE, decoder.dtype, str(device))
+        table = torch.arange(max_running * pages, dtype=torch.int32, device=device)
+        table = torch.cat((table, table.new_full((pages,), pool.num_pages)))
+        last_tokens = torch.zeros(max_running + 1, dtype=torch.int32, device=device)
+        self._rows = _Rows(max_running, last_tokens, table.view(max_running + 1, pages))
+        append = Append(shape, pool, kernels, decoder.rotary.cosines_and_sines())
+        self._attention = SlotAttention(shape, pool, append, kernels, max_model_len)
+        most = max(MOST_CHUNK_SLOTS, _NEW * max_running)
+        self._slots = Slots(
+            self._rows,
+            kernels,
+            PAGE_SIZE,
+            pool.num_pages,
+            max(max_running, most // MOST_SLOTS),
+            most,
+        )
+        self._reader = PromptReader(decoder, self._slots, self._attention)
+        self._outbox = Outbox(device)
+        self._likeliest = _likeliest(max_running + 1, device)
+        # Of each line the token that was guessed last, then the bits of its log-probability.
+        self._guessed = torch.zeros((2, max_running), dtype=torch.int32, device=device)
+        self._graphs: dict[int, Graphs[_Step]] = {}
+
+    # Steps
+
+    @torch.inference_mode()
+    def extend(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+    ) -> torch.Tensor:
+        """See ``DraftModel``; the logits are on the device, and nothing is waited for."""
+        return self._decoder.logits(self._reader.read(rows, starts, counts, tokens))
+
+    @torch.inference_mode()
+    def guess(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        steps: int,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """See ``GuessingModel``."""
+        n, ends = len(rows), starts + counts
+        made = torch.empty((steps, 2, n), dtype=torch.int32, device=self._device)
+        if int(counts.max()) <= _NEW:
+            own = np.arange(tokens.shape[1]) < counts[:, None]
+            lines = Lines(rows, starts, counts, tokens[own].astype(np.int64))
+            self._run(lines, _NEW)
+        else:
+            self._choose(
+                self._reader.read(rows, starts, counts, tokens), upload(rows, self._device)
+            )
+        made[0].copy_(self._guessed[:, :n])
+        if steps > 1:
+            # The first of these steps goes one token on, as all do.
+            ones, unknown = np.ones(n, np.int64), np.full(n, -1, np.int64)
+            self._run(Lines(rows, ends - 1, ones, unknown, reach=ends + steps - 1), 1)
+            made[1].copy_(self._guessed[:, :n])
+            for depth in range(2, steps):
+                self._again(n)
+                made[depth].copy_(self._guessed[:, :n])
+        (told,) = self._outbox.post([made], self._outbox.room([made])).read()
+        ids, logprobs = told[:, 0].T, told[:, 1].view(np.float32).T
+        return ids, np.exp(logprobs)
+
+    def _choose(self, hidden: torch.Tensor, rows: torch.Tensor) -> None:
+        """The likeliest token behind each of these states, and its log-probability."""
+        logits, n = self._decoder.raw_logits(hidden), len(rows)
+        index = rows.to(torch.int32)
+        ids, _ = self._kernels.sample(logits, index, index, self._likeliest)
+        logprobs, *_ = self._kernels.logprobs(logits, ids, 0)
+        self._guessed[0, :n] = ids
+        self._guessed[1, :n] = logprobs.view(torch.int32)
+        self._rows.last_tokens.index_copy_(0, rows.long(), ids)
+
+    # Before the first step
+
+    @torch.inference_mode()
+    def compile(self) -> None:
+        """See ``DrafterModel``; it computes over the pages of padding."""
+        padding = self._rows.padding
+        hidden = self._reader.compile(padding)
+        self._choose(hidden, torch.full((1,), padding, device=self._device))
+        for width in _WIDTHS:
+            for lines in fewest_lines(self._attention, width, self._max_running):
+                self._slots.clear(lines, width)
+                self._made(lines, width).run()
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """See ``DrafterModel``; steps of few new tokens, and of one."""
+        if not self._decoder.is_capturable:
+            return
+        for done, width in enumerate(_WIDTHS):
+            self._graphs[width] = Graphs(
+                captured_lines(self._max_running),
+                partial(self._captured, capture, width),
+                lambda part, done=done: progress((done + part) / len(_WIDTHS)),  # type: ignore[misc]
+                f"a draft model's steps of %s sequences, {width} tokens each",
+            )
+
+    def _captured(self, capture: Capture, width: int, lines: int) -> _Step:
+        self._slots.clear(lines, width)
+        step = self._made(lines, width)
+        return _Step(step.inputs, capture.whole(step.run))
+
+    def _made(self, lines: int, width: int) -> _Step:
+        """A step over the tensors of its size, not captured."""
+        inputs = self._slots.inputs(lines, width)
+        out = self._attention.room(lines * width)
+        attend = self._attention.attend(inputs, out, self._attention.scratch([(lines, width)]))
+        first = torch.arange(lines, device=self._device) * width - 1
+
+        def run() -> None:
+            if width == 1:
+                # One token further than the step before, or than what was uploaded.
+                inputs.starts.add_(1)
+                inputs.step.last_page_len.add_(1)
+            self._slots.fill(inputs)
+            hidden = self._decoder.hidden(inputs.step.ids, inputs.step.positions, attend)
+            if width > 1:
+                hidden = hidden.index_select(0, first + inputs.counts)
+            self._choose(hidden, inputs.rows)
+
+        return _Step(inputs, run)
+
+    def _run(self, lines: Lines, width: int) -> None:
+        """Upload lines and guess the token behind each."""
+        n = len(lines.rows)
+        graphs = self._graphs.get(width)
+        size = graphs.size_for(n) if graphs is not None else None
+        if graphs is None or size is None:
+            size = n
+            step = self._made(n, width)
+        else:
+            step = graphs[size]
+        self._slots.upload(lines, size, width)
+        self._last = step
+        step.run()
+
+    def _again(self, num_lines: int) -> None:
+        """Guess one token further for the lines of the last step."""
+        self._last.run()
+
+
+def _likeliest(rows: int, device: torch.device) -> SamplingColumns:
+    """Rows that all take the likeliest token."""
+    nothing, whole = torch.zeros(rows, device=device), torch.ones(rows, device=device)
+    none = torch.zeros(rows, dtype=torch.int32, device=device)
+    return SamplingColumns(nothing, none, whole, nothing, none.long())

@@ -1,0 +1,214 @@
+"""Inputs of lines with drafts: their slots, padded to equally many, on the device.
+
+Slot 0 of a line is its last token, slot i its draft i - 1. A slot writes its keys and values behind
+those of the slot before it, whatever its depth in a tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.step_inputs import HostPlan, SlotInputs, StepInputs
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.transfers import pinned
+from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+
+MOST_SLOTS = 64
+"""Of a line: an ancestor mask has so many bits."""
+
+
+class SlotRows(Protocol):
+    """Rows on a device, as ``DeviceRows`` has them.
+
+    Attributes:
+        padding: the row of padded lines.
+        last_tokens: int32, shape ``[rows + 1]``.
+        block_table: int32, shape ``[rows + 1, max_pages]``.
+    """
+
+    padding: int
+    last_tokens: torch.Tensor
+    block_table: torch.Tensor
+
+
+class Lines(NamedTuple):
+    """Lines of a step and their tokens, on the host.
+
+    Attributes:
+        rows: of the lines, no matter how often, shape ``[n]``.
+        starts: position of each line's first token, shape ``[n]``.
+        counts: tokens of each, at least 1, shape ``[n]``.
+        ids: of all tokens, one line behind another; -1 for the last token of the row.
+        drafts: which of them are drafts; None if each token follows the one before.
+        reach: tokens that each line may have before it is uploaded again, ``starts + counts`` at
+            least, shape ``[n]``; None for those.
+    """
+
+    rows: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    drafts: DraftLines | None = None
+    reach: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of(cls, batch: StepBatch) -> Lines:
+        """Those of a batch in which all lines decode."""
+        ids = batch.ids
+        if batch.unknown is not None:
+            ids = ids.copy()
+            ids[batch.last[batch.unknown]] = -1
+        return cls(batch.rows, batch.starts, batch.counts, ids, batch.drafts)
+
+
+class Slots:
+    """Memory for the inputs of lines with drafts.
+
+    Args:
+        state: rows on the device.
+        kernels: of the device.
+        page_size: tokens per page.
+        scratch: the page that no sequence has.
+        max_lines: most sequences of a step.
+        max_slots: most slots of a step.
+    """
+
+    def __init__(
+        self,
+        state: SlotRows,
+        kernels: Kernels,
+        page_size: int,
+        scratch: int,
+        max_lines: int,
+        max_slots: int,
+    ) -> None:
+        self._state = state
+        self._kernels = kernels
+        self._page_size = page_size
+        self._scratch = scratch
+        device = state.last_tokens.device
+        size = aligned(_sections(max_lines, max_slots))[-1]
+        # One upload a step: all lies in one piece, ancestors first, whose words are aligned so.
+        self._header = torch.zeros(size, dtype=torch.int32, device=device)
+        self._tokens = torch.zeros((3, max_slots + max_slots % 2), dtype=torch.int64, device=device)
+        max_pages = max_lines * state.block_table.shape[1]
+        self._pages = torch.zeros(max_pages, dtype=torch.int32, device=device)
+
+    def inputs(self, lines: int, width: int) -> SlotInputs:
+        """The tensors of so many lines and slots; ``fill`` makes what is in them."""
+        sizes = _sections(lines, lines * width)
+        ancestors, rows, counts, starts, page_indptr, last_page_len, given, depths = (
+            self._header[begin : begin + size]
+            for begin, size in zip(aligned(sizes), sizes, strict=False)
+        )
+        ids, positions, write = self._tokens[:, : lines * width]
+        upto = torch.arange(lines + 1, dtype=torch.int32)
+        host = HostPlan(0, upto * width, upto, torch.ones(lines, dtype=torch.int32))
+        return SlotInputs(
+            step=StepInputs(ids, positions, write, page_indptr, self._pages, last_page_len, host),
+            rows=rows,
+            counts=counts,
+            starts=starts,
+            given=given,
+            depths=depths,
+            ancestors=ancestors.view(torch.int64),
+            width=width,
+        )
+
+    def upload(self, batch: Lines, lines: int, width: int) -> None:
+        """Tell the device about lines.
+
+        Args:
+            batch: the lines, each of at most ``width`` tokens.
+            lines: as many, or more: others are padding.
+            width: slots of each line.
+        """
+        n, page_size = len(batch.rows), self._page_size
+        sizes = _sections(lines, lines * width)
+        begins = aligned(sizes)
+        host = np.zeros(begins[-1], np.int32)
+        ancestors, rows, counts, starts, page_indptr, last_page_len, given, depths = (
+            host[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)
+        )
+        rows[:n], rows[n:] = batch.rows, self._state.padding
+        counts[:n], counts[n:] = batch.counts, 1
+        starts[:n] = batch.starts
+        lengths = batch.starts + batch.counts
+        num_pages = -(-(lengths if batch.reach is None else batch.reach) // page_size)
+        np.cumsum(num_pages, out=page_indptr[1 : n + 1])
+        page_indptr[n + 1 :] = page_indptr[n] + np.arange(1, lines - n + 1)
+        last_page_len[:n], last_page_len[n:] = lengths - (num_pages - 1) * page_size, 1
+        own = np.arange(width) < batch.counts[:, None]
+        given.reshape(lines, width)[:n][own] = batch.ids
+        in_order = np.arange(width)
+        depths.reshape(lines, width)[:] = in_order
+        seen = ancestors.view(np.uint64).reshape(lines, width)
+        seen[:] = (np.uint64(2) << in_order.astype(np.uint64)) - np.uint64(1)
+        drafts = batch.drafts
+        if drafts is not None and drafts.parents is not None:
+            # Others of the step may have had more than any of these lines.
+            drafts = drafts.cut(width - 1)
+            sees, depth = drafts.lineage(drafts.tokens.shape[1] + 1)
+            few = depth.shape[1]
+            bits = np.where(sees, np.uint64(1) << np.arange(few, dtype=np.uint64), np.uint64(0))
+            depths.reshape(lines, width)[:n, :few] = depth
+            seen[:n, :few] = bits.sum(-1, dtype=np.uint64)
+        sent = pinned(host, self._header.device)
+        self._header[: len(host)].copy_(sent, non_blocking=True)
+
+    def fill(self, inputs: SlotInputs) -> None:
+        """Make the inputs of the lines that were uploaded."""
+        step = inputs.step
+        self._kernels.slots(
+            inputs.rows,
+            inputs.counts,
+            inputs.starts,
+            step.page_indptr,
+            inputs.given,
+            inputs.depths,
+            self._state.last_tokens,
+            self._state.block_table,
+            self._page_size,
+            self._scratch,
+            step.ids,
+            step.positions,
+            step.write,
+            step.pages,
+        )
+
+    def clear(self, lines: int, width: int) -> None:
+        """Let every line be padding."""
+        inputs = self.inputs(lines, width)
+        inputs.rows.fill_(self._state.padding)
+        inputs.counts.fill_(1)
+        inputs.step.last_page_len.fill_(1)
+        inputs.ancestors.fill_(-1)
+        torch.arange(lines + 1, out=inputs.step.page_indptr)
+        for section in (inputs.starts, inputs.given, inputs.depths):
+            section.zero_()
+
+
+def _sections(lines: int, slots: int) -> tuple[int, ...]:
+    """Sizes of what is uploaded, in int32."""
+    return 2 * slots, lines, lines, lines, lines + 1, lines, slots, slots
+
+
+def aligned(sizes: Sequence[int]) -> list[int]:
+    """Where sections of so many int32 begin, and where the last ends, each at 16 bytes.
+
+    Triton compiles a kernel anew for addresses that are not aligned as others were.
+    """
+    return list(accumulate((-(-size // 4) * 4 for size in sizes), initial=0))
+
+
+def flat_of(counts: NDArray[np.int64], width: int) -> NDArray[np.int64]:
+    """Where the tokens of lines of so many are among padded slots, shape ``[num_tokens]``."""
+    first = np.arange(len(counts)) * width - (np.cumsum(counts) - counts)
+    at: NDArray[np.int64] = np.repeat(first, counts) + np.arange(int(counts.sum()))
+    return at

@@ -1,0 +1,121 @@
+"""What drafters launch, captured when the model is there; see ``CaptureLaunches``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+from weakref import ref
+
+import torch
+
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
+
+MOST_LOGITS = 256
+"""Rows of logits of a captured launch; see ``CaptureLaunches``."""
+
+
+def offered_sizes(max_lines: int, logits_per_line: int = 1) -> list[int]:
+    """Numbers of lines that are captured: powers of two, and the largest."""
+    most = min(max_lines, MOST_LOGITS // logits_per_line)
+    return sorted({1 << bit for bit in range(most.bit_length())} | {most}) if most else []
+
+
+class PaddedRun:
+    """See ``RunPadded``.
+
+    Args:
+        launches: see ``CaptureLaunches``.
+        name: see there.
+        sizes: numbers of lines to capture.
+    """
+
+    def __init__(self, launches: Callable[[int], None], name: str, sizes: list[int]) -> None:
+        self._launches = launches
+        self._name = name
+        self._sizes = sizes
+        self._graphs: Graphs[Replay] | None = None
+
+    def __call__(self, num_lines: int) -> None:
+        """See ``RunPadded``."""
+        graphs = self._graphs
+        size = None if graphs is None else graphs.size_for(num_lines)
+        if graphs is None or size is None:
+            self._launches(num_lines)
+        else:
+            graphs[size]()
+
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture all sizes."""
+        launches = self._launches
+        self._graphs = Graphs(
+            self._sizes,
+            lambda size: capture.whole(lambda: launches(size)),
+            progress,
+            f"{self._name} of %s sequences",
+        )
+
+
+class DrafterModel(Protocol):
+    """A small model of a drafter, of an engine that has no sequence yet."""
+
+    def compile(self) -> None:
+        """Launch each kernel of its steps, which would be compiled in the first of them."""
+
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture its steps.
+
+        Args:
+            capture: makes what is replayed.
+            progress: told the fraction that is done.
+        """
+
+
+class DrafterLaunches:
+    """See ``CaptureLaunches``; what drafters launch while an engine starts.
+
+    It is captured once it has been chosen how kernels are launched.
+
+    Args:
+        max_lines: most sequences of a step.
+    """
+
+    def __init__(self, max_lines: int) -> None:
+        self._max_lines = max_lines
+        self._waiting: list[PaddedRun] = []
+        self._is_over = False
+        # A drafter that could not be opened lets go of its model.
+        self._models: list[ref[DrafterModel]] = []
+
+    def __call__(
+        self, launches: Callable[[int], None], name: str, logits_per_line: int
+    ) -> PaddedRun:
+        """See ``CaptureLaunches``."""
+        run = PaddedRun(launches, name, offered_sizes(self._max_lines, logits_per_line))
+        if not self._is_over:
+            self._waiting.append(run)
+        return run
+
+    def add(self, model: DrafterModel) -> None:
+        """Compile and capture a model with all else, unless its drafter lets go of it before."""
+        self._models.append(ref(model))
+
+    def compile(self) -> None:
+        """Launch the kernels of models, which would be compiled in their first steps."""
+        for model in self._alive():
+            model.compile()
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture what was asked for; what is asked for later is launched kernel by kernel.
+
+        Args:
+            capture: makes what is replayed.
+            progress: told the fraction that is done.
+        """
+        waiting: list[DrafterModel | PaddedRun] = [*self._alive(), *self._waiting]
+        self._models, self._waiting, self._is_over = [], [], True
+        for done, run in enumerate(waiting):
+            run.capture(capture, lambda part, done=done: progress((done + part) / len(waiting)))  # type: ignore[misc]
+
+    def _alive(self) -> list[DrafterModel]:
+        return [model for made in self._models if (model := made()) is not None]

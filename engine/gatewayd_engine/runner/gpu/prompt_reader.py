@@ -1,0 +1,121 @@
+"""Prefill of a small model on a device: tokens of any number, kernel by kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.draft_slots import SlotAttention
+from gatewayd_engine.kernels.transfers import upload
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS, Lines, Slots, flat_of
+
+MOST_CHUNK_SLOTS = 8192
+"""Slots of a step that reads prompts."""
+
+
+class PromptReader:
+    """Computes the tokens of rows; a prompt is several lines of a row: each sees those before it.
+
+    Args:
+        decoder: the model.
+        slots: inputs of at least ``MOST_CHUNK_SLOTS`` slots.
+        attention: over the rows' pages.
+    """
+
+    def __init__(self, decoder: Decoder, slots: Slots, attention: SlotAttention) -> None:
+        self._decoder = decoder
+        self._slots = slots
+        self._attention = attention
+
+    def read(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+    ) -> torch.Tensor:
+        """Compute tokens, see ``DraftModel.extend``.
+
+        Returns:
+            The last hidden state of each row, shape ``[n, hidden]``.
+        """
+        most = MOST_CHUNK_SLOTS
+        while len(long := np.flatnonzero(counts > most)):
+            # Longer than a step: their beginnings first, one row at a time.
+            for i in long.tolist():
+                one = slice(i, i + 1)
+                self._step(rows[one], starts[one], np.full(1, most), tokens[one, :most])
+            tokens = tokens.copy()
+            tokens[long, :-most] = tokens[long, most:]
+            starts, counts = starts.copy(), counts.copy()
+            starts[long] += most
+            counts[long] -= most
+        last, begin = [], 0
+        parts = -(-counts // MOST_SLOTS)
+        while begin < len(rows):
+            # As many rows at a time as fit a step.
+            upto = np.cumsum(parts[begin:])
+            end = begin + int(np.searchsorted(upto, most // MOST_SLOTS, "right"))
+            some = slice(begin, end)
+            last.append(self._step(rows[some], starts[some], counts[some], tokens[some]))
+            begin = end
+        return torch.cat(last)
+
+    def compile(self, padding: int) -> torch.Tensor:
+        """Launch each kernel that steps launch, which compiles it, over the pages of padding.
+
+        Args:
+            padding: the row of padded lines.
+
+        Returns:
+            A hidden state, shape ``[1, hidden]``.
+        """
+        hidden = []
+        for lines in fewest_lines(self._attention, MOST_SLOTS, MOST_CHUNK_SLOTS // MOST_SLOTS):
+            one = np.ones(lines, np.int64)
+            tokens = np.zeros((lines, 1), np.int32)
+            hidden.append(self._step(np.full(lines, padding), one - 1, one, tokens))
+        return hidden[-1][:1]
+
+    def _step(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+    ) -> torch.Tensor:
+        parts = -(-counts // MOST_SLOTS)
+        line = np.repeat(np.arange(len(rows)), parts)
+        part = np.arange(len(line)) - np.repeat(np.cumsum(parts) - parts, parts)
+        done = part * MOST_SLOTS
+        size = np.minimum(counts[line] - done, MOST_SLOTS)
+        own = np.arange(tokens.shape[1]) < counts[:, None]
+        lines = Lines(rows[line], starts[line] + done, size, tokens[own].astype(np.int64))
+        inputs = self._slots.inputs(len(line), MOST_SLOTS)
+        self._slots.upload(lines, len(line), MOST_SLOTS)
+        self._slots.fill(inputs)
+        out = self._attention.room(len(line) * MOST_SLOTS)
+        scratch = self._attention.scratch([(len(line), MOST_SLOTS)])
+        hidden = self._decoder.hidden(
+            inputs.step.ids, inputs.step.positions, self._attention.attend(inputs, out, scratch)
+        )
+        last = flat_of(size, MOST_SLOTS)[np.cumsum(counts) - 1]
+        return hidden.index_select(0, upload(last, self._decoder.device))
+
+
+def fewest_lines(attention: SlotAttention, width: int, most: int) -> list[int]:
+    """The fewest lines, up to ``most``, for each number of parts of a context.
+
+    Attention is compiled for each of these numbers, and for each width.
+
+    Args:
+        attention: of the lines.
+        width: slots of each.
+        most: lines of a step.
+    """
+    fewest: dict[int, int] = {}
+    for lines in range(1, most + 1):
+        fewest.setdefault(attention.splits(lines, width), lines)
+    return sorted(fewest.values())

@@ -1,0 +1,313 @@
+"""Runs batches on a device: captured whole where all decode, in pieces where prompts are among."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.draft_slots import SlotAttention
+from gatewayd_engine.attention.gpu_api import CapturedAttention, CapturingAttention, DeviceAttention
+from gatewayd_engine.attention.shared_prefix import shared_pages
+from gatewayd_engine.attention.step_inputs import StepInputs
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.transfers import Outbox, upload
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CapturedStep, Graphs, LaunchEach, Replay
+from gatewayd_engine.runner.gpu.device_rows import DeviceRows
+from gatewayd_engine.runner.gpu.draft_steps import DraftedSteps
+from gatewayd_engine.runner.gpu.input_gather import Gathering
+from gatewayd_engine.runner.gpu.piecewise_graphs import Pieces
+from gatewayd_engine.runner.gpu.step_outcome import Asked, Outcome
+from gatewayd_engine.runner.gpu.verifier import Verifier
+from gatewayd_engine.runner.pooling import pool
+from gatewayd_engine.sampling.guides.processors import GuidedProcessors
+from gatewayd_engine.state.in_flight import Launched
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import StepBatch
+
+
+class DeviceRunner:
+    """The model with its attention and its sampler, on a device.
+
+    ``launch`` returns when all is queued; what a step has chosen stays on the device for the next
+    one, and comes to the host beside it.
+
+    Args:
+        decoder: of fused parts.
+        attention: over the pool.
+        pool: where keys and values are; its last page is that of padded lines.
+        rows: of the batch; they tell the device what changes.
+        processors: of the rows.
+        kernels: of the device.
+        max_batch_tokens: most tokens of a step.
+        append: rotates, and writes keys and values to the pool.
+
+    Attributes:
+        device: that it runs on.
+        max_lines: most sequences of a step.
+        max_tokens: most tokens of a step.
+        max_len: tokens that a sequence may reach.
+        logits: of the last captured step, shape ``[max_lines, vocab]``.
+        sampling: the rows' parameters.
+    """
+
+    overlaps = True
+    verifies_all = False
+    reads_tables = False
+    shows_hidden = False
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: DeviceAttention,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        kernels: Kernels,
+        max_batch_tokens: int,
+        append: Append,
+    ) -> None:
+        self._decoder = decoder
+        self._attention = attention
+        self._rows = rows
+        self._processors = processors
+        self._kernels = kernels
+        self._page_size = pool.page_size
+        self._kv_bits = 8 * pool.data.itemsize
+        self.device = decoder.device
+        self.max_lines = max_lines = len(rows.seed)
+        self.max_tokens = max(max_batch_tokens, max_lines)
+        self.max_len = rows.tokens.shape[1]
+        self._state = DeviceRows(rows, pool.num_pages, self.device)
+        self.sampling = self._state.sampling
+        self._gathering = Gathering(
+            self._state, kernels, pool.page_size, max_lines, self.max_tokens
+        )
+        self._outbox = Outbox(self.device)
+        self.logits = torch.empty(
+            (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self.device
+        )
+        # Of each line its token, then the bits of its largest logit.
+        self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self.device)
+        verifier = Verifier(
+            decoder, pool, rows, processors, self._state, kernels, self._outbox, self.launch
+        )
+        self._drafted = DraftedSteps(
+            decoder,
+            attention,
+            SlotAttention(decoder.spec.attention, pool, append, kernels, self.max_len),
+            self._state,
+            self._gathering,
+            verifier,
+            self._hidden,
+            max_lines,
+        )
+        self._graphs: Graphs[list[CapturedStep]] | None = None
+        self._pieces: Pieces | None = None
+
+    @torch.inference_mode()
+    def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
+        if (attention := self._capturing) is not None:
+            self._graphs = Graphs(
+                at,
+                lambda size: self._steps(attention, size, capture),
+                progress,
+                "decode steps of %s sequences",
+            )
+
+    @torch.inference_mode()
+    def capture_pieces(
+        self, at: list[int], capture: Capture, progress: Callable[[float], None]
+    ) -> None:
+        """Capture what is between attention in steps with prompts, of so many tokens."""
+        if at and self._capturing is not None:
+            inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
+            self._pieces = Pieces(self._decoder, inputs, at, capture, progress)
+
+    @torch.inference_mode()
+    def capture_drafted(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture steps with drafts; what runs before is launched kernel by kernel."""
+        if self._capturing is not None:
+            self._drafted.capture(capture, progress)
+
+    def most_drafts(self, num_lines: int) -> int:
+        """See ``StepRunner``."""
+        return self._drafted.most_drafts(num_lines)
+
+    @property
+    def _capturing(self) -> CapturingAttention | None:
+        """Attention, if anything can be captured."""
+        if self._decoder.is_capturable and isinstance(self._attention, CapturingAttention):
+            return self._attention
+        return None
+
+    @property
+    def step_sizes(self) -> dict[str, int]:
+        """What the time of a decode step depends on beside its lines: model, formats, launches."""
+        decoder = self._decoder
+        return {
+            "layers": decoder.spec.num_layers,
+            "hidden": decoder.spec.hidden_size,
+            "between": decoder.spec.intermediate_size,
+            "heads": decoder.spec.num_heads,
+            "vocab": decoder.spec.vocab_size,
+            "weight_bytes": decoder.weight_bytes,
+            "kv_bits": self._kv_bits,
+            "early": int(self._kernels.launches_early),
+        }
+
+    @torch.inference_mode()
+    def uncaptured(self, size: int) -> Replay | None:
+        """Launches of a decode step of padding, over scratch pages; None if none is captured."""
+        if (backend := self._capturing) is None:
+            return None
+        host, steps = self._gathering.scratch(size), self._steps(backend, size, LaunchEach())
+        return next(step.whole for step in steps if step.attention.suits(host))
+
+    def _steps(
+        self, backend: CapturingAttention, size: int, capture: Capture
+    ) -> list[CapturedStep]:
+        gathering = self._gathering
+        gathering.clear()
+        inputs = gathering.inputs(gathering.scratch(size), size)
+        return [self._captured_with(kind, inputs, capture) for kind in backend.captured(inputs)]
+
+    def _captured_with(
+        self, attention: CapturedAttention, inputs: StepInputs, capture: Capture
+    ) -> CapturedStep:
+        gathering, size = self._gathering, inputs.host.num_lines
+
+        def forward() -> None:
+            gathering.fill(inputs, 1)
+            hidden = self._decoder.hidden(inputs.ids, inputs.positions, attention)
+            self._decoder.raw_logits(hidden, out=self.logits[:size])
+
+        def whole() -> None:
+            forward()
+            self._kernels.sample(
+                self.logits[:size],
+                gathering.rows[:size],
+                gathering.next_positions[:size],
+                self.sampling,
+                self._chosen[:, :size],
+                self._state.last_tokens,
+            )
+
+        return CapturedStep(attention, capture.whole(forward), capture.whole(whole))
+
+    @torch.inference_mode()
+    def launch(self, batch: StepBatch) -> Launched:
+        """Queue a batch; after an exception the same may be launched again."""
+        self._state.follow()
+        lines = np.flatnonzero(batch.samples)
+        asked = Asked.by(batch, lines, self._rows, self._processors)
+        if batch.drafts is not None or self.shows_hidden:
+            return self._drafted.launch(batch, lines, asked, shows_hidden=self.shows_hidden)
+        is_captured = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
+        size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
+        if self._graphs is None or size is None:
+            return self._launch_each(batch, lines, asked)
+        host = self._gathering.upload(batch, size, self._shared_pages(batch))
+        step = next(step for step in self._graphs[size] if step.attention.suits(host))
+        step.attention.plan(host)
+        if asked.is_nothing:
+            # What may fail comes first: once tokens are chosen a step cannot be launched again.
+            chosen = torch.empty_like(self._chosen[:, : len(batch)])
+            room = self._outbox.room([chosen])
+            step.whole()
+            chosen.copy_(self._chosen[:, : len(batch)])
+            return Outcome(batch, lines, self._outbox.post([chosen], room), asked)
+        step.forward()
+        return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
+
+    def _shared_pages(self, batch: StepBatch) -> int:
+        """Pages that all who decode begin with, where attention gains by that."""
+        least, n = self._attention.least_saved, batch.num_decode
+        if least is None or n < 2:
+            return 0
+        full = batch.starts[:n] // self._page_size
+        shared = shared_pages(self._rows.block_table[batch.rows[:n], : int(full.min())], full)
+        return shared if (n - 1) * shared * self._page_size >= least else 0
+
+    def _hidden(self, batch: StepBatch) -> torch.Tensor:
+        """Run the layers, attention kernel by kernel."""
+        host = self._gathering.upload(batch, len(batch), self._shared_pages(batch))
+        inputs = self._gathering.inputs(host, len(batch.ids))
+        self._gathering.fill(inputs, int(batch.counts.max()))
+        pieces, num_tokens = self._pieces, len(batch.ids)
+        size = pieces.size_for(num_tokens) if pieces is not None else None
+        # Where much is shared attention takes long, and all else is launched meanwhile.
+        if pieces is None or size is None or host.shared_pages:
+            attend = self._attention.eager(inputs)
+            return self._decoder.hidden(inputs.ids, inputs.positions, attend)
+        plan = partial(self._attention.eager, inputs, pieces.attended(num_tokens))
+        return pieces.hidden(size, num_tokens, plan)
+
+    def _launch_each(self, batch: StepBatch, lines: NDArray[np.int64], asked: Asked) -> Launched:
+        """Prompts, alone or among others that decode."""
+        hidden = self._hidden(batch)
+        if len(batch.ids) == len(lines):
+            logits = self._decoder.raw_logits(hidden)
+        else:
+            last = upload(batch.last[lines], self.device)
+            logits = self._decoder.raw_logits(hidden.index_select(0, last))
+        return self._choose(batch, lines, logits, hidden, asked)
+
+    def _choose(
+        self,
+        batch: StepBatch,
+        lines: NDArray[np.int64],
+        logits: torch.Tensor,
+        hidden: torch.Tensor | None,
+        asked: Asked,
+    ) -> Launched:
+        """Choose tokens kernel by kernel, with all that is asked for beside them.
+
+        Args:
+            batch: the step.
+            lines: those that get a token, shape ``[n]``.
+            logits: theirs, shape ``[n, vocab]``; not changed.
+            hidden: of all tokens; None if none of them is needed.
+            asked: what else is wanted.
+        """
+        row = batch.rows[lines]
+        raw, failed, lost = logits, {}, {}
+        if asked.is_processed:
+            logits = raw.to(torch.float32, copy=True)
+            failed = self._processors.apply(logits, row, raw.float)
+        rows, positions = upload(
+            np.stack([row, (batch.starts + batch.counts)[lines]]).astype(np.int32), self.device
+        )
+        tokens, best = self._kernels.sample(logits, rows, positions, self.sampling)
+        sent = [torch.stack((tokens, best.view(torch.int32)))]
+        has_sums = hidden is not None and len(lines) < len(batch)
+        if hidden is not None and has_sums:
+            # The last token of a chunk attends to all before it: a NaN anywhere shows in it.
+            last = hidden.index_select(0, upload(batch.last, self.device))
+            sent.append(last.sum(-1, dtype=torch.float32))
+        if len(asked.reporting):
+            index = upload(asked.reporting, self.device)
+            sent += self._kernels.logprobs(
+                raw.index_select(0, index), tokens.index_select(0, index), asked.most_top
+            )
+        if hidden is not None:
+            for span in asked.prompts:
+                told = hidden[span.at : span.at + len(span.tokens)]
+                sent += self._kernels.logprobs(
+                    self._decoder.raw_logits(told), upload(span.tokens, self.device), span.num_top
+                )
+            if asked.pools:
+                sent.append(pool(hidden, asked.pools))
+        letter, index = self._outbox.post(sent, self._outbox.room(sent)), rows.long()
+        # Last: what fails before this is launched again, from the tokens before.
+        self._state.last_tokens.index_copy_(0, index, tokens)
+        if asked.is_processed:
+            lost = self._processors.append(row, tokens)
+        return Outcome(batch, lines, letter, asked, has_sums, failed, lost)

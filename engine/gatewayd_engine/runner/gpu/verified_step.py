@@ -1,0 +1,131 @@
+"""A step with drafts that a device computes, and what came of it once its letter has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.process.plugin_faults import Fault
+from gatewayd_engine.runner.gpu.step_outcome import Asked, tell_prompts
+from gatewayd_engine.sampling.guides.processors import GuidedProcessors
+from gatewayd_engine.sampling.logprobs import Figures, describe
+from gatewayd_engine.sampling.verified_drafts import leave_out
+from gatewayd_engine.state.in_flight import Launched
+from gatewayd_engine.state.step_batch import StepBatch
+from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
+
+
+@dataclass(slots=True)
+class Verified:
+    """See ``Launched``.
+
+    Attributes:
+        batch: the step; its drafts are not None.
+        lines: of those that get tokens, shape ``[n]``.
+        letter: what ``Kernels.accept`` has packed; then, where there are prompts that go on, a sum
+            of the last hidden state of each; then the figures of log-probabilities of all slots
+            of lines that ask, and of each prompt; then sums of hidden states.
+        asked: what was asked for.
+        width: slots of a line in what is packed.
+        has_chunks: whether there are prompts that go on.
+        raised: faults by index of ``lines`` on which a processor raised.
+        shown: hidden states of all tokens of the batch, if a drafter wants them.
+        processors: of the rows; they are told what was chosen.
+        again: launches a line of the batch without its drafts.
+    """
+
+    batch: StepBatch
+    lines: NDArray[np.int64]
+    letter: Letter
+    asked: Asked
+    width: int
+    has_chunks: bool
+    raised: dict[int, Fault]
+    shown: torch.Tensor | None
+    processors: GuidedProcessors
+    again: Callable[[StepBatch, int], Launched]
+
+    def result(self) -> StepResult:
+        """Wait for the numbers, and say what they mean."""
+        (packed, *rest), lines, width = self.letter.read(), self.lines, self.width
+        lengths, said = packed[:, 0].astype(np.int64), packed[:, 1 : 1 + width]
+        path = packed[:, 1 + width :].astype(np.int64)
+        result = StepResult(hidden=self.shown)
+        drafted = self._drafted()
+        good = lengths > 0
+        is_own = np.arange(width) < lengths[:, None]
+        ids = np.where(is_own, np.take_along_axis(said, path, 1), 0)
+        result.tokens = Tokens(lines[good], ids[good], lengths[good], path[good])
+        if self.has_chunks:
+            sums, *rest = rest
+            going_on = np.flatnonzero(~self.batch.samples)[~np.isfinite(sums)]
+            result.failed = [(line, *NOT_FINITE) for line in going_on.tolist()]
+        bad = dict.fromkeys(np.flatnonzero(~good & (drafted == 0)).tolist(), NOT_FINITE)
+        spoilt = [i for i in np.flatnonzero(~good & (drafted > 0)).tolist() if i not in self.raised]
+        leave_out(lines, {**bad, **self.raised}, result)
+        rest = self._report(result, rest)
+        tell_prompts(self.asked, rest, result)
+        result.said = lines, self._said(said)
+        self._tell(result)
+        if not spoilt:
+            return result
+        again = [self.again(self.batch, i).result().shifted(i) for i in lines[spoilt].tolist()]
+        merged = StepResult.merge([result, *again])
+        merged.said = result.said
+        return merged
+
+    def _drafted(self) -> NDArray[np.int64]:
+        drafts = self.batch.drafts
+        return np.zeros(len(self.lines), np.int64) if drafts is None else drafts.counts[self.lines]
+
+    def _said(self, packed: NDArray[np.int32]) -> NDArray[np.int64]:
+        """As wide as the drafts are."""
+        drafts = self.batch.drafts
+        width = 1 if drafts is None else drafts.tokens.shape[1] + 1
+        few = min(width, packed.shape[1])
+        said = np.full((len(packed), width), -1, np.int64)
+        said[:, :few] = packed[:, :few]
+        return said
+
+    def _tell(self, result: StepResult) -> None:
+        """Processors and grammars hear which tokens were chosen."""
+        tokens, processors = result.tokens, self.processors
+        rows = self.batch.rows[tokens.lines]
+        for depth in range(int(tokens.counts.max(initial=1)) - 1):
+            more = np.flatnonzero(tokens.counts > depth + 1)
+            processors.advance(rows[more], tokens.ids[more, depth])
+        processors.settle()
+        lost = processors.append(rows, tokens.last)
+        result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
+
+    def _report(
+        self, result: StepResult, rest: list[NDArray[np.generic]]
+    ) -> list[NDArray[np.generic]]:
+        """Log-probabilities of tokens that lines have got; the figures behind those."""
+        asked, tokens = self.asked, result.tokens
+        if not len(asked.reporting):
+            return rest
+        figures, rest = Figures(*rest[:4]), rest[4:]  # type: ignore[arg-type]
+        counts = self._drafted()[asked.reporting] + 1
+        first = np.cumsum(counts) - counts
+        of, index, ids, num_top = [], [], [], []
+        begins = dict(zip(self.lines[asked.reporting].tolist(), first.tolist(), strict=True))
+        tops = dict(zip(begins, asked.num_top.tolist(), strict=True))
+        for i, line in enumerate(tokens.lines.tolist()):
+            if line not in begins:
+                continue
+            for rank in range(int(tokens.counts[i])):
+                of.append(line)
+                index.append(begins[line] + int(tokens.nodes[i, rank]))
+                ids.append(int(tokens.ids[i, rank]))
+                num_top.append(tops[line])
+        chosen = Figures(
+            figures.chosen[index], figures.ranks[index], figures.values[index], figures.ids[index]
+        )
+        result.logprobs = describe(of, ids, num_top, chosen)
+        return rest

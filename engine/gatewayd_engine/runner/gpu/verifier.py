@@ -1,0 +1,285 @@
+"""What the model says of drafts, decided on the device and packed for one letter to the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.transfers import Outbox, upload
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.process.plugin_faults import Fault
+from gatewayd_engine.runner.gpu.device_rows import DeviceRows
+from gatewayd_engine.runner.gpu.draft_slots import aligned
+from gatewayd_engine.runner.gpu.step_outcome import Asked
+from gatewayd_engine.runner.gpu.verified_step import Verified
+from gatewayd_engine.runner.pooling import pool
+from gatewayd_engine.sampling.guides.processors import GuidedProcessors
+from gatewayd_engine.sampling.verified_drafts import wanted_of
+from gatewayd_engine.state.in_flight import Launched
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+
+
+class Computed(NamedTuple):
+    """What the layers of a step have left.
+
+    Attributes:
+        at: where each token of the batch is in ``hidden``, shape ``[num_tokens]``.
+        hidden: states of all tokens, and of padding, shape ``[n, hidden]``.
+        logits: of all of ``hidden``, shape ``[n, vocab]``; None if they were not computed.
+        width: slots of each line, of which nothing else is in ``hidden``; 0 if lines are not
+            padded alike.
+        is_kept: whether ``hidden`` stays as it is when the next step runs.
+    """
+
+    at: NDArray[np.int64]
+    hidden: torch.Tensor
+    logits: torch.Tensor | None
+    width: int
+    is_kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """The slots that are verified, on the device; all int32.
+
+    Attributes:
+        rows, positions, tokens, parents: of each slot: its row, the position of the token behind
+            it, its own token, and the slot before it; shape ``[n]``.
+        line_rows, first, counts, starts: of each line: its row, where its slots begin, how many
+            there are, and the position of the first, shape ``[lines]``.
+        width: slots of a line, at most.
+    """
+
+    rows: torch.Tensor
+    positions: torch.Tensor
+    tokens: torch.Tensor
+    parents: torch.Tensor
+    line_rows: torch.Tensor
+    first: torch.Tensor
+    counts: torch.Tensor
+    starts: torch.Tensor
+    width: int
+
+
+class Verifier:
+    """Samples all slots of a step at once, and accepts drafts.
+
+    No line with drafts has logits processors; those of others act on the device. What a guide
+    allows behind drafts is known before they are verified.
+
+    Args:
+        decoder: the model.
+        pool: where keys and values are.
+        rows: of the batch.
+        processors: of the rows.
+        state: the rows on the device.
+        kernels: of the device.
+        outbox: brings what was decided to the host.
+        launch: runs a batch without drafts.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        state: DeviceRows,
+        kernels: Kernels,
+        outbox: Outbox,
+        launch: Callable[[StepBatch], Launched],
+    ) -> None:
+        self._decoder = decoder
+        self._pool = pool
+        self._rows = rows
+        self._processors = processors
+        self._state = state
+        self._kernels = kernels
+        self._outbox = outbox
+        self._launch = launch
+
+    def launch(
+        self,
+        batch: StepBatch,
+        lines: NDArray[np.int64],
+        asked: Asked,
+        computed: Computed,
+        *,
+        shows_hidden: bool,
+    ) -> Launched:
+        """Choose tokens and send them; see ``DraftedSteps.launch``."""
+        drafts = batch.drafts
+        if drafts is None:
+            drafts = DraftLines.none(len(batch))
+        hidden, device = computed.hidden, self._decoder.device
+        slot_tokens = wanted_of(batch, drafts, lines)
+        wanted = computed.at[slot_tokens]
+        logits = computed.logits
+        # Processors and log-probabilities need each line's logits in one piece.
+        is_padded = computed.width and not asked.is_processed and not len(asked.reporting)
+        if logits is None:
+            logits = self._decoder.raw_logits(hidden.index_select(0, upload(wanted, device)))
+        elif not is_padded:
+            logits = logits.index_select(0, upload(wanted, device))
+        width = computed.width if is_padded else 0
+        slots = self._slots(batch, drafts, lines, batch.ids[slot_tokens], wanted, width)
+        raw, raised = logits, dict[int, Fault]()
+        if asked.is_processed:
+            logits, raised = self._processed(batch, drafts, lines, raw)
+        if len(lines):
+            tokens, best = self._kernels.sample(
+                logits, slots.rows, slots.positions, self._state.sampling
+            )
+        else:
+            tokens, best = slots.tokens, slots.tokens.float()
+        packed = torch.empty((len(lines), 1 + 2 * slots.width), dtype=torch.int32, device=device)
+        sent = [packed]
+        has_chunks = len(lines) < len(batch)
+        if has_chunks:
+            # The last token of a chunk attends to all before it: a NaN anywhere shows in it.
+            last = computed.at[batch.last[~batch.samples]]
+            sums = hidden.index_select(0, upload(last, device)).sum(-1, dtype=torch.float32)
+            sent.append(sums)
+        if len(asked.reporting):
+            counts = drafts.counts[lines] + 1
+            asks = np.repeat(np.isin(np.arange(len(lines)), asked.reporting), counts)
+            index = upload(np.flatnonzero(asks), device)
+            sent += self._kernels.logprobs(
+                raw.index_select(0, index), tokens.index_select(0, index), asked.most_top
+            )
+        for span in asked.prompts:
+            first = int(computed.at[span.at])
+            told = self._decoder.raw_logits(hidden[first : first + len(span.tokens)])
+            sent += self._kernels.logprobs(told, upload(span.tokens, device), span.num_top)
+        if asked.pools:
+            spans = [
+                one._replace(at=int(computed.at[one.at]), to=int(computed.at[one.to - 1]) + 1)
+                for one in asked.pools
+            ]
+            sent.append(pool(hidden, spans))
+        shown = None
+        if shows_hidden:
+            is_all = computed.is_kept and len(computed.at) == len(hidden)
+            is_all = is_all and bool((computed.at == np.arange(len(hidden))).all())
+            shown = hidden if is_all else hidden.index_select(0, upload(computed.at, device))
+        room = self._outbox.room(sent)
+        # Last: what fails before this is launched again.
+        self._kernels.accept(
+            tokens,
+            best,
+            slots.tokens,
+            slots.parents,
+            slots.first,
+            slots.counts,
+            slots.line_rows,
+            self._state.last_tokens,
+            packed,
+        )
+        if drafts.parents is not None:
+            self._kernels.keep_path(
+                packed, slots.line_rows, slots.starts, self._state.block_table, self._pool.data
+            )
+        letter = self._outbox.post(sent, room)
+        return Verified(
+            batch=replace(batch, drafts=drafts),
+            lines=lines,
+            letter=letter,
+            asked=asked,
+            width=slots.width,
+            has_chunks=has_chunks,
+            raised=raised,
+            shown=shown,
+            processors=self._processors,
+            again=self._run_plain,
+        )
+
+    def _slots(
+        self,
+        batch: StepBatch,
+        drafts: DraftLines,
+        lines: NDArray[np.int64],
+        ids: NDArray[np.int64],
+        wanted: NDArray[np.int64],
+        width: int,
+    ) -> _Slots:
+        """Tell the device what is verified.
+
+        Args:
+            batch: the step.
+            drafts: of its lines.
+            lines: those that get tokens, shape ``[n]``.
+            ids: of their slots' tokens, shape ``[slots]``.
+            wanted: where their slots are in ``Computed.hidden``, shape ``[slots]``.
+            width: slots of each line, if all of them are looked at, padding too; 0 if not.
+        """
+        counts = drafts.counts[lines] + 1
+        first = np.cumsum(counts) - counts
+        slot = np.arange(len(wanted)) - np.repeat(first, counts)
+        at, size = (wanted, len(lines) * width) if width else (np.arange(len(wanted)), len(wanted))
+        depth, parents = slot, slot - 1
+        if drafts.parents is not None:
+            before = drafts.parents[lines] + 1
+            _, depths = drafts.at(lines).lineage(before.shape[1] + 1)
+            of = np.repeat(np.arange(len(lines)), counts)
+            depth = depths[of, slot]
+            parents = np.where(slot > 0, before[of, np.maximum(slot - 1, 0)], -1)
+        starts = batch.starts[lines] + batch.settled[lines] - 1
+        sizes = [size] * 4 + [len(lines)] * 4
+        begins = aligned(sizes)
+        host = np.zeros(begins[-1], np.int32)
+        rows, positions, tokens, before, *columns = (
+            host[begin : begin + of] for begin, of in zip(begins, sizes, strict=False)
+        )
+        rows[:] = self._state.padding
+        rows[at] = np.repeat(batch.rows[lines], counts)
+        positions[at] = np.repeat(starts, counts) + depth + 1
+        tokens[at] = ids
+        before[at] = parents
+        columns[0][:] = batch.rows[lines]
+        columns[1][:] = np.arange(len(lines)) * width if width else first
+        columns[2][:], columns[3][:] = counts, starts
+        sent = upload(host, self._decoder.device)
+        slot_rows, next_positions, slot_tokens, before_slots, *of_lines = (
+            sent[begin : begin + of] for begin, of in zip(begins, sizes, strict=False)
+        )
+        line_rows, line_first, line_counts, line_starts = of_lines
+        return _Slots(
+            rows=slot_rows,
+            positions=next_positions,
+            tokens=slot_tokens,
+            parents=before_slots,
+            line_rows=line_rows,
+            first=line_first,
+            counts=line_counts,
+            starts=line_starts,
+            width=width or drafts.tokens.shape[1] + 1,
+        )
+
+    def _processed(
+        self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64], raw: torch.Tensor
+    ) -> tuple[torch.Tensor, dict[int, Fault]]:
+        """Logits as processors and guides leave them, and on which lines one has failed."""
+        logits = raw.to(torch.float32, copy=True)
+        # Those of rows that follow a grammar are chains, also beside trees.
+        own = replace(drafts.at(lines), parents=None)
+        return logits, self._processors.apply_along(logits, batch.rows[lines], own, raw.float)
+
+    def _run_plain(self, batch: StepBatch, line: int) -> Launched:
+        """One line anew, without its drafts: what they left behind may be no numbers."""
+        size = self._pool.page_size
+        places = np.arange(
+            batch.starts[line] + batch.settled[line], batch.starts[line] + batch.counts[line]
+        )
+        table = self._rows.block_table[batch.rows[line]]
+        pages = upload(table[places // size], self._decoder.device)
+        raw = self._pool.data.view(torch.uint8)
+        raw[pages, :, :, upload(places % size, self._decoder.device)] = 0
+        return self._launch(batch.only(line).without_drafts())

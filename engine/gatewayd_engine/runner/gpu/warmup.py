@@ -1,0 +1,230 @@
+"""What a device's first steps would wait for, done before there are any."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from gatewayd_engine.kernels.attention.splits import PROGRAMS_EACH, num_multiprocessors
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.runner.gpu.cuda_graphs import Capture, sizes
+from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
+from gatewayd_engine.runner.gpu.launch_bound import launch_bound
+from gatewayd_engine.runner.gpu.piecewise_graphs import token_counts
+from gatewayd_engine.runner.gpu.runner import DeviceRunner
+from gatewayd_engine.runner.gpu.widths import captured_slots, most_lines, steps_of_widths
+from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+from gatewayd_hooks.resources import PenaltyColumns
+
+_CHUNK = 32
+
+
+def _first_batches(max_lines: int, max_tokens: int, max_len: int) -> list[StepBatch]:
+    """Steps of each kind, over scratch pages: a prompt alone, one beside who decodes, and these."""
+    chunk = min(_CHUNK, max_tokens - 1, max_len)
+    kinds = [[chunk], [1, chunk], [1]]
+    return [_batch(counts) for counts in kinds if len(counts) <= max_lines and min(counts) > 0]
+
+
+def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
+    """Rows in their order, of which each computes so many tokens from the start.
+
+    Args:
+        counts: of each row.
+        num_ids: how many tokens are different, if there are so many.
+    """
+    n, lengths = len(counts), np.array(counts, np.int64)
+    places = np.concatenate([np.arange(count) for count in counts])
+    return StepBatch(
+        slots=np.arange(n, dtype=np.int32),
+        rows=np.arange(n),
+        sequences=np.arange(n),
+        starts=np.zeros(n, np.int64),
+        counts=lengths,
+        num_decode=int(np.count_nonzero(lengths == 1)),
+        ids=places % num_ids,
+        places=places,
+        positions=places,
+        last=np.cumsum(lengths) - 1,
+        samples=np.ones(n, np.bool_),
+        block_table=np.zeros((n, 1), np.int64),
+        drafts=None,
+    )
+
+
+def _drafted_batches(
+    max_lines: int, max_tokens: int, max_len: int, multiprocessors: int
+) -> list[StepBatch]:
+    """Lines with trees of drafts: with a prompt beside them, and of each width.
+
+    Attention is compiled for each width, and each number of parts that a context is split into.
+    Trees launch all that chains do.
+
+    Args:
+        max_lines: most sequences of a step.
+        max_tokens: most tokens of a step.
+        max_len: tokens that a sequence may reach.
+        multiprocessors: of the device.
+    """
+    made, chunk = [], min(_CHUNK, max_tokens - 3, max_len)
+    if max_lines > 1 and chunk > 0 and max_len >= 3:
+        made.append(_drafted_batch([3, chunk], 1))
+    for fewest, width in steps_of_widths():
+        most = most_lines(fewest, width, max_lines, max_tokens)
+        if not most or fewest > max_len:
+            break
+        made += [
+            _drafted_batch([fewest, *[2] * (lines - 1)], lines)
+            for lines in _lines_of_parts(most, multiprocessors)
+        ]
+    return made
+
+
+def _lines_of_parts(most: int, multiprocessors: int) -> list[int]:
+    """Numbers of lines, up to ``most``, that together split contexts in all ways.
+
+    A context is 16 parts, 4 or one, by how many programs there are: of powers of 4 one has each
+    way. From more lines than a fourth of the programs that fill the device on, none is split.
+    """
+    lines, chosen = 1, []
+    while lines < most and lines <= PROGRAMS_EACH * multiprocessors // 4:
+        chosen.append(lines)
+        lines *= 4
+    return [*chosen, min(lines, most)]
+
+
+def _drafted_batch(counts: list[int], num_drafted: int) -> StepBatch:
+    """The first lines with all drafts behind one token, the others prompts."""
+    each = np.array(counts, np.int64)
+    drafts = DraftLines(
+        counts=np.where(np.arange(len(each)) < num_drafted, each - 1, 0),
+        tokens=np.zeros((len(each), counts[0] - 1), np.int32),
+        parents=np.full((len(each), counts[0] - 1), -1, np.int32),
+        probs=None,
+        source=np.full(len(each), -1, np.int64),
+    )
+    return replace(_batch(counts), num_decode=num_drafted, drafts=drafts)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is collected during a capture may free memory of the device, which ends it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def warm(
+    runner: DeviceRunner,
+    kernels: Kernels,
+    capture: Capture | None,
+    progress: Callable[[str, float], None],
+    choose: Callable[[list[int]], bool] = lambda sizes: False,
+    *,
+    has_drafts: bool = False,
+    drafter: DrafterLaunches | None = None,
+) -> None:
+    """Compile what is compiled at its first launch, and capture steps.
+
+    Args:
+        runner: of an engine that has no sequence yet.
+        kernels: of its device.
+        capture: makes captured steps; None launches every kernel by itself.
+        progress: told the stage and its fraction.
+        choose: chooses what is launched for the numbers of tokens that will be captured, and says
+            whether anything may have been chosen.
+        has_drafts: whether steps with drafts are to be expected.
+        drafter: what the drafter launches.
+    """
+
+    def compile_kernels() -> None:
+        limits = runner.max_lines, runner.max_tokens, runner.max_len
+        batches = _first_batches(*limits)
+        if has_drafts:
+            batches += _drafted_batches(*limits, num_multiprocessors(runner.device))
+        launches: list[Callable[[], None]] = [partial(_launch, runner, batch) for batch in batches]
+        if drafter is not None:
+            launches.append(drafter.compile)
+        launches.append(partial(_compile_rare, runner, kernels))
+        for done, launch in enumerate(launches):
+            progress("compiling kernels", done / len(launches))
+            launch()
+        progress("compiling kernels", 1.0)
+
+    compile_kernels()
+    if capture is None:
+        return
+    with uncollected():
+        mixed = _mixed_sizes(runner)
+        # A draft model's captures have the same numbers of lines, or twice as many.
+        drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
+        if choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots})):
+            # Launched in another way, kernels are others: those of steps that are not captured.
+            compile_kernels()
+        # Before decode steps, which are smaller: they use the memory of these again.
+        runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
+        if has_drafts:
+            runner.capture_drafted(
+                capture, lambda part: progress("capturing steps with drafts", part)
+            )
+        if drafter is not None:
+            drafter.capture(capture, lambda part: progress("capturing the drafter", part))
+        runner.capture(
+            sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
+        )
+
+
+def _launch(runner: DeviceRunner, batch: StepBatch) -> None:
+    runner.launch(batch).result()
+
+
+def _mixed_sizes(runner: DeviceRunner) -> list[int]:
+    """Numbers of tokens of steps with prompts that are worth capturing."""
+    counts = token_counts(runner.max_tokens)
+    if runner.device.type == "cpu":
+        return counts  # has no queue, so that nothing can be told from times
+    # Equal tokens would all visit the same few experts.
+    num_ids = runner.logits.shape[1]
+    return launch_bound(
+        counts,
+        lambda count: runner.launch(_batch([min(count, runner.max_len)], num_ids)),
+        lambda: torch.cuda.synchronize(runner.device),
+    )
+
+
+@torch.inference_mode()
+def _compile_rare(runner: DeviceRunner, kernels: Kernels) -> None:
+    """Launch kernels that only some requests need, on logits of no meaning.
+
+    Triton compiles a kernel anew for other types, and for addresses that are not aligned.
+    """
+    for n in (1, 4):
+        raw = runner.logits[:1].expand(n, -1).contiguous()
+        index = torch.zeros((2, n), dtype=torch.int32, device=raw.device)
+        for logits in (raw, raw.float()):
+            for positions in index:
+                tokens, _ = kernels.sample(logits, index[0], positions, runner.sampling)
+        kernels.logprobs(raw, tokens, 1)
+        # What processors and guides are given.
+        logits, lines = raw.float(), torch.arange(2 * n, device=raw.device).view(2, n) % n
+        kernels.penalise(logits, lines[0], lines[1], _no_penalties(n, logits))
+        words = -(-logits.shape[1] // 32)
+        every = torch.full((n, words), -1, dtype=torch.int32, device=raw.device)
+        kernels.mask(logits, every, lines[0])
+
+
+def _no_penalties(rows: int, logits: torch.Tensor) -> PenaltyColumns:
+    """Of rows that have seen nothing."""
+    device = logits.device
+    nothing = torch.zeros((1, logits.shape[1]), device=device)
+    nowhere, free = torch.full((rows,), -1, device=device), torch.zeros(rows, device=device)
+    return PenaltyColumns(nothing.bool(), nowhere, nothing.int(), nowhere, free + 1, free, free)

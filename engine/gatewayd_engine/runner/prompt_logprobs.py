@@ -1,0 +1,81 @@
+"""Log-probabilities of prompt tokens: which of them a step is to tell, and the telling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.sampling.logprobs import report
+from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.step_batch import StepBatch
+from gatewayd_engine.state.step_result import StepResult
+
+_MOST = 256
+"""Tokens whose logits are in memory at once: those of 128,256 entries are 128 MiB in float32."""
+
+
+class PromptSpan(NamedTuple):
+    """Prompt tokens of a step whose log-probabilities are to be told.
+
+    Attributes:
+        line: of the batch.
+        row: of the line.
+        at: which of the step's tokens comes before the first of them.
+        end: the prompt is told up to here.
+        tokens: int32, shape ``[n]``.
+        num_top: alternatives to report for each.
+    """
+
+    line: int
+    row: int
+    at: int
+    end: int
+    tokens: NDArray[np.int32]
+    num_top: int
+
+
+def prompt_spans(batch: StepBatch, rows: Rows) -> list[PromptSpan]:
+    """What is to be told of prompts: the tokens that follow those of this step."""
+    spans = []
+    for line in np.flatnonzero(rows.prompt_logprobs[batch.rows] >= 0).tolist():
+        row, start, count = int(batch.rows[line]), int(batch.starts[line]), int(batch.counts[line])
+        # After a preemption the prompt is computed again but not told again.
+        first = max(start, int(rows.reported[row]))
+        last = min(start + count, int(rows.prompt_len[row]) - 1)
+        at = int(batch.last[line]) - count + 1 - start
+        for begin in range(first, last, _MOST):
+            end = min(begin + _MOST, last)
+            tokens = rows.tokens[row, begin + 1 : end + 1].copy()
+            num_top = int(rows.prompt_logprobs[row])
+            spans.append(PromptSpan(line, row, at + begin, end, tokens, num_top))
+    return spans
+
+
+def report_prompts(
+    batch: StepBatch,
+    rows: Rows,
+    logits_of: Callable[[slice], torch.Tensor],
+    result: StepResult,
+) -> None:
+    """Log-probabilities of prompt tokens.
+
+    Args:
+        batch: the step.
+        rows: say who asked.
+        logits_of: logits of some of the step's tokens, float32.
+        result: gets them.
+    """
+    for span in prompt_spans(batch, rows):
+        count = len(span.tokens)
+        logits = logits_of(slice(span.at, span.at + count))
+        result.reported.append((span.row, span.end))
+        result.prompt_logprobs += report(
+            torch.log_softmax(logits, -1),
+            [span.line] * count,
+            span.tokens.tolist(),
+            [span.num_top] * count,
+        )

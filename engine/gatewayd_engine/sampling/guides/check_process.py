@@ -1,0 +1,205 @@
+"""Compiles grammars apart from everything else: ``python -m gatewayd_engine.sampling.guides.check_process``.
+
+A grammar that takes all memory or never comes to its end takes this process with it, and no engine.
+The first frame says what to compile with; each that follows is a grammar, answered by what is wrong
+with it, or nothing. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import signal
+import struct
+import sys
+import time
+from typing import BinaryIO, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_hooks.guiding import (
+    Grammar,
+    GrammarRefused,
+    GuideFailed,
+    GuideSpec,
+    GuideStrategy,
+)
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.strategy import Kind
+
+LENGTH: Final = struct.Struct("<I")
+_NICENESS = 5
+_WALKS, _WALK_TOKENS = 3, 12
+_WALK_SECONDS = 0.2
+_NO_THREAD = "can't start new thread"
+_SHORTAGES = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+
+
+class CheckConfig(msgspec.Struct, frozen=True):
+    """What grammars are compiled with, and what one may cost."""
+
+    guide: StrategyChoice
+    folder: str
+    """Of the checkpoint, for its tokenizer."""
+    vocab_size: int
+    eos_token_ids: list[int]
+    seconds: float
+    """The process ends when one takes longer."""
+    memory_bytes: int
+    """Beyond what it has when it begins."""
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """What became of the configuration, or of a grammar."""
+
+    refusal: str = ""
+    """What is wrong with it; empty if nothing is."""
+    is_fault: bool = False
+    """Whether the guide raised what it should not."""
+    note: str = ""
+    """For the operator; of the first answer alone."""
+    is_unconfined: bool = False
+    """Whether entering the sandbox failed; the process then compiles nothing."""
+
+
+def encode(message: CheckConfig | tuple[str, str] | Verdict) -> bytes:
+    """Make a frame: four bytes of length, then msgpack."""
+    data = msgspec.msgpack.encode(message)
+    return LENGTH.pack(len(data)) + data
+
+
+def main(note: str = "") -> int:
+    """Serve until standard input ends.
+
+    Args:
+        note: what the operator should know of this process.
+    """
+    os.nice(_NICENESS)  # from the start: a process that was lost is replaced while others compute
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What plugins print must not come between the frames.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    first = _read(sys.stdin.buffer)
+    if first is None:
+        return 0
+    config = msgspec.msgpack.decode(first, type=CheckConfig)
+    try:
+        guide = _open(config)
+    except Exception as error:
+        if _is_shortage(error):
+            raise  # no refusal: for one the daemon starts a process that is not confined
+        _write(answers, Verdict(told(error), is_fault=True))
+        return 1
+    _write(answers, Verdict(note=note))
+    mask = np.zeros(-(-config.vocab_size // 32), np.int32)
+    limit = _vm_bytes() + config.memory_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Not handled: it ends the process, whatever library that is in.
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    while (frame := _read(sys.stdin.buffer)) is not None:
+        spec = GuideSpec(*msgspec.msgpack.decode(frame, type=tuple[str, str]))  # type: ignore[arg-type]
+        signal.setitimer(signal.ITIMER_REAL, config.seconds)
+        verdict = _look_at(guide, spec, mask)
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        _write(answers, verdict)
+    return 0
+
+
+def refuse(why: str) -> int:
+    """Answer the configuration with a refusal: this process could not be confined."""
+    if _read(sys.stdin.buffer) is not None:
+        _write(sys.stdout.buffer, Verdict(why, is_unconfined=True))
+    return 1
+
+
+def _open(config: CheckConfig) -> GuideStrategy:
+    host = PluginHost(Catalog.installed())
+    guide: GuideStrategy = host.strategy(Kind.GUIDE, config.guide.name, config.guide.settings)
+    guide.open(
+        EngineResources(
+            num_pages=1,
+            page_size=1,
+            max_running=1,
+            max_batch_tokens=1,
+            max_model_len=1,
+            vocab_size=config.vocab_size,
+            eos_token_ids=tuple(config.eos_token_ids),
+            device="cpu",
+            slots=1,
+            folder=config.folder,
+        )
+    )
+    return guide
+
+
+def _is_shortage(error: BaseException | None) -> bool:
+    """Whether memory, threads or descriptors were short, which may pass and clients may cause."""
+    while error is not None:
+        if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
+            return True
+        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _look_at(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> Verdict:
+    try:
+        _walk(guide.compile(spec), mask)
+    except (GrammarRefused, GuideFailed) as refused:
+        return Verdict(str(refused))
+    except (MemoryError, RecursionError) as error:
+        return Verdict(f"it needs too much memory to compile ({type(error).__name__})")
+    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        if str(error) == _NO_THREAD:
+            return Verdict("it needs too much memory to compile (no room for a thread)")
+        return Verdict(told(error), is_fault=True)
+    return Verdict()
+
+
+def _walk(grammar: Grammar, mask: NDArray[np.int32]) -> None:
+    """Take some tokens at random: what a guide puts off until they come is tried too.
+
+    Raises:
+        GuideFailed: nobody would come further.
+    """
+    draw, deadline = random.Random(0), time.monotonic() + _WALK_SECONDS
+    for _ in range(_WALKS):
+        matcher = grammar.start()
+        for _ in range(_WALK_TOKENS):
+            matcher.fill(mask)
+            allowed = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
+            matcher.accept([int(draw.choice(allowed))])
+            if time.monotonic() > deadline:
+                return
+
+
+def _vm_bytes() -> int:
+    """Address space in use."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def _read(source: BinaryIO) -> bytes | None:
+    header = source.read(LENGTH.size)
+    if len(header) < LENGTH.size:
+        return None
+    return source.read(LENGTH.unpack(header)[0])
+
+
+def _write(out: BinaryIO, verdict: Verdict) -> None:
+    out.write(encode(verdict))
+    out.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

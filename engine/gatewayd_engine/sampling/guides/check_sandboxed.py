@@ -1,0 +1,30 @@
+"""``guide_check`` sandboxed, without the daemon's files and sockets: grammars are untrusted.
+
+``python -m gatewayd_engine.sampling.guides.check_sandboxed FOLDER``, the checkpoint's folder. Nothing that starts a
+thread may be imported before: the sandbox applies only to threads that start later. Where the
+system lacks a mechanism the process serves anyway and says so; where applying one fails it refuses.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from gatewayd_engine.process.sandbox import CannotConfine, ConfinementFailed, confine, readable
+
+
+def main() -> int:
+    """Enter the sandbox, then serve until standard input ends."""
+    note = failure = ""
+    try:
+        confine(readable(sys.argv[1]))
+    except CannotConfine as error:
+        note = str(error)
+    except (ConfinementFailed, OSError) as error:
+        failure = str(error)
+    from gatewayd_engine.sampling.guides import check_process as guide_check
+
+    return guide_check.refuse(failure) if failure else guide_check.main(note)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

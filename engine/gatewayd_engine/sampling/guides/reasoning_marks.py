@@ -1,0 +1,114 @@
+"""Where reasoning ends in tokens that need not end there: the marks around it, byte by byte."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.sampling.guides.token_bytes import Letters
+from gatewayd_hooks.parsing import Bounds
+
+CLOSED, DEAD = -1, -2
+"""Behind the mark that ends the reasoning; and where no reasoning can begin any more.
+
+Other places: so many bytes of the end mark have been read, or, from ``Boundary.first`` on, so many
+bytes of the mark that begins it.
+"""
+
+
+class Boundary:
+    """Follows the reasoning of answers up to its end; shared by all who have the same marks.
+
+    The answer behind it begins with a token: one that holds the end of the mark and more than space
+    is never allowed.
+
+    Args:
+        bounds: the marks.
+        letters: of the model's tokens.
+
+    Attributes:
+        first: the place of an answer's beginning.
+    """
+
+    def __init__(self, bounds: Bounds, letters: Letters) -> None:
+        self._begin, self._end = bounds.begin.encode(), bounds.end.encode()
+        self._pieces = letters.pieces(bounds)
+        self._ends = letters.ends
+        self._back = _failures(self._end)
+        self.first = len(self._end) if self._begin else 0
+        # Others lead nowhere: most of what is thought is passed over at once.
+        head, last = self._end[:1], self._end[-1:]
+        self._moves = frozenset(i for i, piece in enumerate(self._pieces) if head in piece)
+        self._closes = [i for i, piece in enumerate(self._pieces) if last in piece]
+        self._masks: dict[int, NDArray[np.int32]] = {}
+
+    def is_open(self, place: int) -> bool:
+        """Whether the answer may still be without reasoning."""
+        return place >= len(self._end)
+
+    def step(self, place: int, token: int) -> int:
+        """The place behind a token; ``DEAD`` if it may not come there."""
+        if not 0 <= token < len(self._pieces) or token in self._ends:
+            return DEAD
+        if place == 0 and token not in self._moves:
+            return 0
+        piece = self._pieces[token]
+        if not self.is_open(place):
+            return self._walk(place, piece)
+        left = self._begin[place - len(self._end) :]
+        if not piece or not (left.startswith(piece) or piece.startswith(left)):
+            return DEAD
+        if len(piece) < len(left):
+            return place + len(piece)
+        return self._walk(0, piece[len(left) :])
+
+    def _walk(self, place: int, piece: bytes) -> int:
+        for at, byte in enumerate(piece):
+            while place and byte != self._end[place]:
+                place = self._back[place]
+            place += byte == self._end[place]
+            if place == len(self._end):
+                return DEAD if piece[at + 1 :].strip() else CLOSED
+        return place
+
+    def mask(self, place: int) -> NDArray[np.int32]:
+        """Which tokens may come at a place, but for those of an answer without reasoning."""
+        mask = self._masks.get(place)
+        if mask is None:
+            mask = self._masks[place] = self._mask(place)
+        return mask
+
+    def _mask(self, place: int) -> NDArray[np.int32]:
+        size = len(self._pieces)
+        bits = np.zeros(-(-size // 32) * 32, np.bool_)
+        if self.is_open(place):
+            left = self._begin[place - len(self._end) :]
+            heads = {left[:count] for count in range(1, len(left) + 1)}
+            may = (i for i, one in enumerate(self._pieces) if one in heads or one.startswith(left))
+            bits[self._going(place, may)] = True
+        else:
+            bits[:size] = True
+            bits[sorted(self._ends)] = False
+            closing = set(self._closes)
+            bits[list(closing.difference(self._going(place, closing)))] = False
+        return np.packbits(bits, bitorder="little").view(np.int32)
+
+    def _going(self, place: int, tokens: Iterable[int]) -> list[int]:
+        return [token for token in tokens if self.step(place, token) != DEAD]
+
+
+def _failures(mark: bytes) -> list[int]:
+    """How much of a mark has been read if more of it turns out to be something else.
+
+    ``_failures(b"aab") == [0, 0, 1]``: behind "aa" that is not followed by "b" stands "a".
+    """
+    back = [0] * len(mark)
+    place = 0
+    for at in range(1, len(mark) - 1):
+        while place and mark[at] != mark[place]:
+            place = back[place]
+        place += mark[at] == mark[place]
+        back[at + 1] = place
+    return back

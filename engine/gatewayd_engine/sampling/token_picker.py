@@ -1,0 +1,81 @@
+"""Chooses tokens from logits by the sampling parameters of the rows they belong to."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.sampling.random import TOKEN, uniform
+from gatewayd_engine.sampling.sampler import distribution, invert, sample
+from gatewayd_engine.state.running_batch import Rows
+
+
+class Choice:
+    """Greedy or drawn, row by row."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def tokens(
+        self,
+        logits: torch.Tensor,
+        row: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        is_bad: NDArray[np.bool_] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose a token for each line of logits.
+
+        Args:
+            logits: float32, shape ``[n, vocab]``.
+            row: whose they are, shape ``[n]``.
+            positions: of the tokens to choose, shape ``[n]``.
+            is_bad: lines that may hold what nothing can be drawn from; their tokens mean
+                nothing. None for none.
+
+        Returns:
+            The tokens, int64, and the largest logits, both of shape ``[n]``: a NaN anywhere in
+            a line makes its largest one NaN.
+        """
+        best, tokens = logits.max(-1)
+        drawing = np.flatnonzero(~self._rows.is_greedy[row])
+        if is_bad is not None:
+            drawing = drawing[~is_bad[drawing]]
+        if len(drawing):
+            is_finite = torch.isfinite(best).numpy()
+            drawing = drawing[is_finite[drawing]]
+        if len(drawing):
+            # Apart: filters sort the tokens, and a number finds another one among sorted ones.
+            is_filtered = self._rows.is_filtered[row[drawing]]
+            for alike in (drawing[~is_filtered], drawing[is_filtered]):
+                if len(alike):
+                    index = torch.from_numpy(alike)
+                    random = torch.from_numpy(
+                        uniform(self._rows.seed[row[alike]], positions[alike], TOKEN)
+                    )
+                    temperature, *filters = self._settings(row[alike])
+                    tokens[index] = sample(logits[index], temperature, random, *filters)
+        return tokens, best
+
+    def probabilities(self, logits: torch.Tensor, row: NDArray[np.int64]) -> torch.Tensor:
+        """What rows that are not greedy draw from, float64, shape ``[n, vocab]``."""
+        return distribution(logits, *self._settings(row))
+
+    def draw(
+        self, weights: torch.Tensor, row: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """Draw from weights ``[n, vocab]``, as ``tokens`` draws from logits."""
+        return invert(weights, torch.from_numpy(uniform(self._rows.seed[row], positions, TOKEN)))
+
+    def _settings(self, row: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:
+        """Temperature and, where any row has filters, those."""
+        rows = self._rows
+        temperature = torch.from_numpy(rows.temperature[row])
+        if not rows.is_filtered[row].any():
+            return (temperature,)
+        return (
+            temperature,
+            torch.from_numpy(rows.top_k[row]),
+            torch.from_numpy(rows.top_p[row]),
+            torch.from_numpy(rows.min_p[row]),
+        )

@@ -1,0 +1,1 @@
+"""From a plan to pages: admission, deferral, page growth, preemption."""

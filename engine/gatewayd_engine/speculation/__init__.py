@@ -1,0 +1,1 @@
+"""Speculative decoding: drafters, their models, and the controller."""

@@ -1,0 +1,81 @@
+"""Reads small networks that were trained on a model, and refuses those of another model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_hooks.resources import Heads
+
+PREDICTOR = "predictor"
+"""The kind that foresees attention; the others are for drafters."""
+_TOLERANCE = 0.01  # other types of numbers round otherwise
+
+
+def heads_folder(setting: str, kind: str, model: str | Path) -> Path:
+    """Where the heads of a kind are for a served checkpoint; see ``read_heads``."""
+    folder = Path(model)
+    return Path(setting) if setting else folder.with_name(f"{folder.name}-{kind}")
+
+
+def read_heads(
+    setting: str, kind: str, model: Path, target: Target, vocab_size: int, device: str
+) -> Heads:
+    """Read the heads of a folder.
+
+    Args:
+        setting: the folder; empty for the one beside the model's.
+        kind: the drafter that they are for, or ``PREDICTOR``.
+        model: the served checkpoint.
+        target: the same, as drafters see it.
+        vocab_size: of the model.
+        device: where they go.
+
+    Raises:
+        ValueError: there are none, or they are not this model's; the sentence says what to do.
+    """
+    folder = heads_folder(setting, kind, model)
+    if not (folder / "heads.json").is_file():
+        how, where = f"heads --kind {kind}", f"[drafter.{kind}] heads"
+        if kind == PREDICTOR:
+            how, where = "predictor", "[kv_compression.predictor] network"
+        raise ValueError(
+            f"there are no {kind} heads in {folder}: train some with `python -m"
+            f" gatewayd_engine.offline.train {how}` and name their folder in {where}"
+        )
+    try:
+        facts = json.loads((folder / "heads.json").read_text("utf-8"))
+        tensors = load_file(folder / "heads.safetensors")
+        trained_on = tensors.pop("embedding")
+        its_kind, hidden_size, its_vocab_size = (
+            facts[name] for name in ("kind", "hidden_size", "vocab_size")
+        )
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(f"the heads in {folder} cannot be read: {error!r}") from error
+    if its_kind != kind:
+        raise ValueError(f"the heads in {folder} are for {its_kind!r}, not for {kind!r}")
+    if (hidden_size, its_vocab_size) != (target.hidden_size, vocab_size):
+        raise ValueError(
+            f"the heads in {folder} are for hidden states of {hidden_size} and {its_vocab_size}"
+            f" tokens; this model has {target.hidden_size} and {vocab_size}"
+        )
+    served = _embedding(model, len(trained_on))
+    if served is not None and (served.float() - trained_on.float()).abs().max() > _TOLERANCE:
+        raise ValueError(f"the heads in {folder} were trained for another model than {model}")
+    return Heads({name: t.to(device, target.dtype) for name, t in tensors.items()}, facts)
+
+
+def _embedding(model: Path, count: int) -> torch.Tensor | None:
+    """Embeddings of the first tokens in a checkpoint, if it names them as most do."""
+    for path in sorted(model.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for name in file.keys():  # noqa: SIM118 - not a mapping
+                if name.endswith("embed_tokens.weight"):
+                    rows: torch.Tensor = file.get_slice(name)[:count]
+                    return rows
+    return None

@@ -1,0 +1,1 @@
+"""Sequences, the queue, the running batch, and inputs and results of a step."""

@@ -1,0 +1,43 @@
+"""Sampled tokens that are on their way from a device to those on the host that read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.kernels.transfers import Letter, Outbox
+
+
+class SampledTokens:
+    """Sends tokens to the host beside the next step, and delivers them in order once asked."""
+
+    def __init__(self) -> None:
+        self._sent: list[tuple[Letter, Callable[[NDArray[np.int32]], None]]] = []
+        self._outbox: Outbox | None = None
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether there is anything to deliver."""
+        return bool(self._sent)
+
+    def send(self, tokens: torch.Tensor, read: Callable[[NDArray[np.int32]], None]) -> None:
+        """Queue the copy of a step's tokens.
+
+        Args:
+            tokens: shape ``[n]``, int32 or int64, not written to afterwards.
+            read: given them by ``deliver``.
+        """
+        if self._outbox is None:
+            self._outbox = Outbox(tokens.device)
+        room = self._outbox.room([tokens])
+        self._sent.append((self._outbox.post([tokens], room), read))
+
+    def deliver(self) -> None:
+        """Wait for what was sent, and hand each to its reader."""
+        sent, self._sent = self._sent, []
+        for letter, read in sent:
+            (tokens,) = letter.read()
+            read(tokens)

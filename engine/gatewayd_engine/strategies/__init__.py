@@ -1,0 +1,1 @@
+"""The active plugins of an engine, their defaults, and recovery from their faults."""

@@ -1,0 +1,209 @@
+"""Chooses how each dense matrix is multiplied, for each number of lines that is captured."""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle, islice
+from typing import NamedTuple, Protocol
+
+import torch
+
+from gatewayd_engine.tuning.clock import Clock, surviving
+from gatewayd_engine.tuning.matmul_candidates import DEFAULT, Candidates, Launch, multiply
+from gatewayd_engine.tuning.table import Lost, Table, case
+
+STAGE = "choosing matrix products"
+OP = "product"
+_MEASURED_AT = (1, 8, 16, 32, 64, 128, 256, 512)
+"""Numbers of lines; what lies between takes the choice of the next larger one."""
+_COLD_BYTES = 1 << 30
+"""Of weights that a timed graph reads in turn: twenty times what a second-level cache holds."""
+_LEAST_LAUNCHES, _MOST_LAUNCHES = 3, 32
+"""Of a graph that is timed."""
+_SECONDS = 20.0
+"""For everything; what is not measured by then is measured at the next start."""
+_MOST_ERROR = 1e-2
+"""Of a line, relative to its length. Rounding to bfloat16 makes 2e-3 of it, partial sums of
+bfloat16 twice as much; a product that leaves anything out makes more than a tenth."""
+_CHECKED_LINES = 64
+"""Compared at a time, in float32."""
+_log = logging.getLogger(__name__)
+
+
+class Product(Protocol):
+    """A matrix whose product is to be chosen.
+
+    Attributes:
+        matrix: shape ``[n, k]``.
+        bias: shape ``[n]``, or None.
+        launches: by number of lines, what multiplies them; torch does where there is none.
+    """
+
+    matrix: torch.Tensor
+    bias: torch.Tensor | None
+    launches: dict[int, Launch]
+
+
+class Shape(NamedTuple):
+    """What products have in common that are chosen together."""
+
+    rows: int
+    columns: int
+    dtype: torch.dtype
+    has_bias: bool
+
+
+class Disagrees(Exception):
+    """A candidate computes something else than torch."""
+
+
+def by_shape(products: Sequence[Product]) -> dict[Shape, list[Product]]:
+    """The products of each shape."""
+    found: dict[Shape, list[Product]] = {}
+    for product in products:
+        weight = product.matrix
+        rows, columns = weight.shape
+        shape = Shape(rows, columns, weight.dtype, product.bias is not None)
+        found.setdefault(shape, []).append(product)
+    return found
+
+
+def measured_sizes(sizes: Sequence[int]) -> list[int]:
+    """Those of some numbers of lines that are measured, the largest among them."""
+    ordered = sorted(sizes)
+    at = {min(bisect_left(ordered, size), len(ordered) - 1) for size in _MEASURED_AT}
+    return [ordered[i] for i in sorted(at)]
+
+
+@torch.inference_mode()
+def choose_products(
+    products: Sequence[Product],
+    sizes: Sequence[int],
+    candidates: Sequence[Candidates],
+    table: Table,
+    clock: Clock,
+    progress: Callable[[float], None],
+    seconds: float = _SECONDS,
+) -> None:
+    """Fill in the ``launches`` of products.
+
+    Args:
+        products: the matrices of a model.
+        sizes: the numbers of lines that will be captured.
+        candidates: what competes with torch.
+        table: what is known, and kept.
+        clock: measures.
+        progress: told the fraction that is done.
+        seconds: nothing is measured after them.
+    """
+    shapes, at = by_shape(products), measured_sizes(sizes)
+    deadline = time.monotonic() + seconds
+    done = 0
+    for shape, alike in shapes.items():
+        before = 0
+        for size in at:
+            between = [lines for lines in sizes if before < lines <= size]
+            try:
+                _Choice(shape, alike, size, candidates).make(between, table, clock, deadline)
+            except torch.OutOfMemoryError as error:
+                _log.warning("%s at %d lines stays torch's: %s", shape, size, error)
+            before, done = size, done + 1
+            progress(done / (len(at) * len(shapes)))
+    if table.measured:
+        _log.info("%d matrix products were measured: %s", table.measured, table.path)
+
+
+class _Choice:
+    """The choice for one shape and number of lines."""
+
+    def __init__(
+        self, shape: Shape, alike: Sequence[Product], size: int, candidates: Sequence[Candidates]
+    ) -> None:
+        first = alike[0].matrix
+        self._shape, self._alike, self._size = shape, alike, size
+        random = torch.Generator(first.device).manual_seed(size)
+        self._x = torch.randn(
+            (size, shape.columns), dtype=shape.dtype, device=first.device, generator=random
+        )
+        self._out = torch.empty((size, shape.rows), dtype=shape.dtype, device=first.device)
+        self._wanted = torch.empty_like(self._out)
+        self._launches: dict[str, Launch] = {DEFAULT: multiply}
+        for family in candidates:
+            try:
+                self._launches |= family.of(self._x, first, alike[0].bias, self._out)
+            except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
+                _log.info("no candidates for %s: %s", shape, error)
+
+    def make(self, sizes: Sequence[int], table: Table, clock: Clock, deadline: float) -> None:
+        """Choose, and check the choice at each number of lines that it is for."""
+        shape, names = self._shape, list(self._launches)
+        if len(names) == 1:
+            return
+        which = case(
+            OP,
+            str(shape.dtype).removeprefix("torch."),
+            m=self._size,
+            n=shape.rows,
+            k=shape.columns,
+            bias=int(shape.has_bias),
+        )
+        if table.known(which, names) is None and time.monotonic() >= deadline:
+            return
+        choice = table.chosen(
+            which, names, partial(self._microseconds, clock), partial(self._check, self._size)
+        )
+        if choice == DEFAULT:
+            return
+        for lines in sizes:
+            try:
+                if lines != self._size:
+                    with table.trying(which, choice):
+                        self._check(lines, choice)
+            except Lost:
+                raise
+            except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
+                _log.info("%s does not multiply %d lines of %s: %s", choice, lines, shape, error)
+                continue
+            for product in self._alike:
+                product.launches[lines] = self._launches[choice]
+
+    def _microseconds(self, clock: Clock, name: str) -> float:
+        launch = self._launches[name]
+        wanted = -(-_COLD_BYTES // self._alike[0].matrix.nbytes)
+        launches = min(max(wanted, _LEAST_LAUNCHES), _MOST_LAUNCHES)
+        # The layers' own weights: where they all fit the cache, they do so in a step as well.
+        in_turn = islice(cycle(self._alike), launches)
+        with surviving(self._x.device, name):
+            return clock([self._call(launch, product) for product in in_turn])
+
+    def _call(self, launch: Launch, product: Product) -> Callable[[], object]:
+        weight, bias = product.matrix, product.bias
+        return lambda: launch(self._x, weight, bias, self._out)
+
+    def _check(self, lines: int, name: str) -> None:
+        """Compare a candidate's answer of so many lines with torch's.
+
+        Raises:
+            Disagrees: they are not the same but for rounding.
+            Lost: nothing can be computed any more.
+        """
+        with surviving(self._x.device, name):
+            self._compare(lines, self._launches[name])
+
+    def _compare(self, lines: int, launch: Launch) -> None:
+        x, out, wanted = self._x[:lines], self._out[:lines], self._wanted[:lines]
+        weight, bias = self._alike[0].matrix, self._alike[0].bias
+        multiply(x, weight, bias, wanted)
+        # What is not written shows.
+        out.fill_(torch.nan)
+        launch(x, weight, bias, out)
+        for begin in range(0, lines, _CHECKED_LINES):
+            some = wanted[begin : begin + _CHECKED_LINES].float()
+            apart = (out[begin : begin + _CHECKED_LINES].float() - some).norm(dim=1)
+            worst = (apart / some.norm(dim=1).clamp_min(1e-30)).max().item()
+            if not worst <= _MOST_ERROR:  # so that no number is not enough either
+                raise Disagrees(f"its answer is {worst:.1e} away from torch's")

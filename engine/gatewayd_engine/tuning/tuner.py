@@ -1,0 +1,44 @@
+"""What a device needs to choose by measuring: what is known, and how to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gatewayd_engine.tuning.cache_files import folder
+from gatewayd_engine.tuning.clock import Clock, GraphClock
+from gatewayd_engine.tuning.machine import this_machine
+from gatewayd_engine.tuning.matmul import Product, choose_products
+from gatewayd_engine.tuning.matmul_candidates import Candidates, installed
+from gatewayd_engine.tuning.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    """Choices of one device.
+
+    Attributes:
+        table: what is known.
+        clock: measures what is not.
+        candidates: loads what competes with torch's matrix products.
+    """
+
+    table: Table
+    clock: Clock
+    candidates: Callable[[], Sequence[Candidates]]
+
+    def choose_products(
+        self, products: Sequence[Product], sizes: Sequence[int], progress: Callable[[float], None]
+    ) -> None:
+        """See ``choose_products``."""
+        if products and sizes:
+            candidates = self.candidates()
+            choose_products(products, sizes, candidates, self.table, self.clock, progress)
+
+
+def tuning_of(device: torch.device) -> Tuning:
+    """That of a CUDA device, kept in the user's cache."""
+    table = Table(this_machine(device), folder())
+    return Tuning(table, GraphClock(device), lambda: installed(device))

@@ -9,14 +9,12 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
+from gatewayd.admin.audit_log import Record
+from gatewayd.admin.control import LIMITS, Control, Refused
 from gatewayd.admin.endpoint import Endpoint, body_of
-from gatewayd.admin.explaining import explanation, row
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import Pinning
-from gatewayd.admin.recording import Record
 from gatewayd.admin.tenants import tenant_routes
-from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
-from gatewayd.control import LIMITS, Control, Refused
 from gatewayd.errors import (
     ClientGone,
     GatewayError,
@@ -25,8 +23,6 @@ from gatewayd.errors import (
     MethodNotAllowed,
     NotFound,
 )
-from gatewayd.explain.archive import Archive
-from gatewayd.explain.recent import REFUSED, Recent
 from gatewayd.http.asgi import (
     App,
     Receive,
@@ -35,9 +31,13 @@ from gatewayd.http.asgi import (
     send_error,
 )
 from gatewayd.http.query import query_of
-from gatewayd.pipeline import Generation
-from gatewayd.pipeline_live import Live
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import Live
 from gatewayd.tenants.tenancy import Tenancy
+from gatewayd.tracing.archive import Archive
+from gatewayd.tracing.explanation import explanation, row
+from gatewayd.tracing.recent import REFUSED, Recent
+from gatewayd.wire.requests import LimitsBody, PinBody, SwapAnswer, SwapBody
 
 _log = logging.getLogger(__name__)
 _PROMPT_BYTES = 8 * 1024 * 1024

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 
 _SECONDS = 60.0
 _DATA = b"data: "

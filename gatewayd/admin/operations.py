@@ -7,10 +7,19 @@ from collections.abc import Callable, Iterable
 
 from starlette.routing import Route
 
+from gatewayd.admin.audit_log import Record
+from gatewayd.admin.control import Control
 from gatewayd.admin.endpoint import Endpoint, body_if_any, body_of
 from gatewayd.admin.peer import peer_in
-from gatewayd.admin.recording import Record
-from gatewayd.admin.wire_operations import (
+from gatewayd.config.slo import ClassTargets, SloTable
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.job import Job
+from gatewayd.engines.request_handle import JobHandle
+from gatewayd.errors import InvalidRequest, ModelNotFound, NotFound, RequestCancelled
+from gatewayd.http.asgi import Receive, Scope
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import Live
+from gatewayd.wire.operations import (
     BumpBody,
     PauseBody,
     RequestAnswer,
@@ -18,15 +27,6 @@ from gatewayd.admin.wire_operations import (
     StateAnswer,
     UnloadBody,
 )
-from gatewayd.config_slo import ClassTargets, SloTable
-from gatewayd.control import Control
-from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.handle import JobHandle
-from gatewayd.engines.job import Job
-from gatewayd.errors import InvalidRequest, ModelNotFound, NotFound, RequestCancelled
-from gatewayd.http.asgi import Receive, Scope
-from gatewayd.pipeline import Generation
-from gatewayd.pipeline_live import Live
 from gatewayd_hooks.scheduling import Priority
 
 _log = logging.getLogger(__name__)

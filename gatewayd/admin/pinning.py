@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from gatewayd.admin.wire import PinAnswer, PinBody
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.pinning import PinRefused
+from gatewayd.engines.pins import PinRefused
 from gatewayd.errors import ContextLengthExceeded, EngineUnavailable, InvalidRequest
-from gatewayd.http.sampling import check_ids
-from gatewayd.text.model import TextModel
+from gatewayd.http.openai.sampling import check_ids
+from gatewayd.text.text_model import TextModel
+from gatewayd.wire.requests import PinAnswer, PinBody
 from gatewayd_engine.process.messages import ModelInfo
 
 _log = logging.getLogger(__name__)

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from starlette.routing import Route
 
-from gatewayd.admin.wire_plugins import PluginSettings, PluginView, SettingView
-from gatewayd.control import SWAPPABLE, Control
+from gatewayd.admin.control import SWAPPABLE, Control
 from gatewayd.errors import InvalidRequest, NotFound
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
 from gatewayd.http.methods import route
+from gatewayd.wire.plugins import PluginSettings, PluginView, SettingView
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.host.settings import is_secret

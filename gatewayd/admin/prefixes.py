@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
+from gatewayd.admin.audit_log import Record
 from gatewayd.admin.endpoint import Endpoint, body_of
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import MOST_SECONDS
-from gatewayd.admin.recording import Record
-from gatewayd.admin.wire_operations import EvictAnswer, PagePinAnswer, PagePinBody
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.operating import EvictionRefused
-from gatewayd.engines.pinning import PinRefused
+from gatewayd.engines.operator_actions import EvictionRefused
+from gatewayd.engines.pins import PinRefused
 from gatewayd.errors import EngineUnavailable, InvalidRequest, NotFound
 from gatewayd.http.asgi import Receive, Scope
 from gatewayd.http.query import query_of
 from gatewayd.store.tables import DEFAULT_TENANT
+from gatewayd.wire.operations import EvictAnswer, PagePinAnswer, PagePinBody
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import uvicorn
 
 from gatewayd.admin.peer import AdminProtocol
 from gatewayd.http.asgi import App
-from gatewayd.server import ListenError
+from gatewayd.http.server.listener import ListenError
 
 _BACKLOG = 16
 _MODE = 0o660

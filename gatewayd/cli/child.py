@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gatewayd.launch import ENGINE_ENV
+from gatewayd.engines.replicas.launch import ENGINE_ENV
 from gatewayd_hooks.helpers import children
 
 

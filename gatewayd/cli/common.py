@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.table import Column
 
-from gatewayd.config_load import ConfigError, Loaded, load
-from gatewayd.notify import notify
+from gatewayd.config.load import ConfigError, Loaded, load
+from gatewayd.daemon.systemd.notify import notify
 from gatewayd_engine.model import embedded
 
 FAILURE = 1

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gatewayd.cli.common import BAD_CONFIG, AsJson, ConfigFile, load_config, print_json
-from gatewayd.config_load import DEFAULT
+from gatewayd.config.load import DEFAULT
 
 app = typer.Typer(no_args_is_help=True, help="Show or check the configuration.")
 
@@ -30,7 +30,7 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
 @app.command()
 def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Say what is wrong without starting anything; exit status 78 if anything is."""
-    from gatewayd.plugging import check_strategies
+    from gatewayd.plugins.loaded import check_strategies
 
     loaded = load_config(config)
     problems = check_strategies(loaded.config)

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from gatewayd.cli.common import fail, load_config
-from gatewayd.service.beginning import BeginError, of_system, of_user
+from gatewayd.daemon.systemd.init_config import BeginError, of_system, of_user
 
 USAGE = 2
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -73,9 +73,9 @@ def init(
 
 
 def _curl(config: Path, key: Path) -> str:
-    from gatewayd import launch
-    from gatewayd.banner import Welcome
-    from gatewayd.text.model import TextModel
+    from gatewayd.daemon.banner import Welcome
+    from gatewayd.engines.replicas import launch
+    from gatewayd.text.text_model import TextModel
 
     loaded = load_config(config).config
     can_chat = False

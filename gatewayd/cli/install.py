@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from gatewayd.cli.common import fail
-from gatewayd.service.installing import Installer, InstallError
-from gatewayd.service.units import (
+from gatewayd.daemon.systemd.install import Installer, InstallError
+from gatewayd.daemon.systemd.units import (
     UNITS,
     UnitsMissing,
     every_path,

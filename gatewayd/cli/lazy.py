@@ -15,7 +15,7 @@ import typer
 import typer.core
 import typer.main
 
-from gatewayd.cli import strangers
+from gatewayd.cli import third_party as strangers
 
 
 class LazyCommand(NamedTuple):
@@ -30,39 +30,65 @@ COMMANDS = {
     "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
     "init": LazyCommand("gatewayd.cli.init", "init", "Make a configuration and a key."),
     "install": LazyCommand("gatewayd.cli.install", "install", "Make the daemon a service."),
-    "chat": LazyCommand("gatewayd.chat.cli", "chat", "Chat with a running daemon."),
-    "bench": LazyCommand("gatewayd.bench.app", "app", "Measure a server, or this engine."),
+    "chat": LazyCommand("gatewayd.cli.chat.cli", "chat", "Chat with a running daemon."),
+    "bench": LazyCommand("gatewayd.cli.bench.app", "app", "Measure a server, or this engine."),
     "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),
     "strategies": LazyCommand(
-        "gatewayd.cli.swap", "strategies", "Show what a running daemon decides with."
+        "gatewayd.cli.operate.swap", "strategies", "Show what a running daemon decides with."
     ),
-    "swap": LazyCommand("gatewayd.cli.swap", "swap", "Replace a strategy of a running daemon."),
+    "swap": LazyCommand(
+        "gatewayd.cli.operate.swap", "swap", "Replace a strategy of a running daemon."
+    ),
     "explain": LazyCommand(
-        "gatewayd.cli.explain", "explain", "Say where the time of a request went."
+        "gatewayd.cli.operate.explain", "explain", "Say where the time of a request went."
     ),
     "request": LazyCommand(
-        "gatewayd.cli.request", "app", "Cancel, hold, release or prefer a request that runs."
+        "gatewayd.cli.operate.request",
+        "app",
+        "Cancel, hold, release or prefer a request that runs.",
     ),
-    "pause": LazyCommand("gatewayd.cli.admission", "pause", "Take no new requests for a while."),
-    "resume": LazyCommand("gatewayd.cli.admission", "resume", "Take new requests again."),
-    "drain": LazyCommand("gatewayd.cli.admission", "drain", "Let a daemon finish and stop."),
-    "model": LazyCommand("gatewayd.cli.model", "app", "Unload a model from memory, or load it."),
-    "prefix": LazyCommand("gatewayd.cli.prefix", "app", "Give up what a daemon has cached."),
-    "pin": LazyCommand("gatewayd.cli.pin", "pin", "Keep a prompt in a running daemon's cache."),
-    "tenant": LazyCommand("gatewayd.cli.tenant", "app", "Tenants: their limits and budgets."),
-    "key": LazyCommand("gatewayd.cli.key", "app", "Make, list, rotate and revoke API keys."),
-    "price": LazyCommand("gatewayd.cli.price", "app", "Set what the tokens of models cost."),
-    "usage": LazyCommand("gatewayd.cli.usage", "usage", "Add up what tenants have used."),
-    "audit": LazyCommand("gatewayd.cli.usage", "audit", "Show who changed what, and check it."),
+    "pause": LazyCommand(
+        "gatewayd.cli.operate.admission", "pause", "Take no new requests for a while."
+    ),
+    "resume": LazyCommand("gatewayd.cli.operate.admission", "resume", "Take new requests again."),
+    "drain": LazyCommand(
+        "gatewayd.cli.operate.admission", "drain", "Let a daemon finish and stop."
+    ),
+    "model": LazyCommand(
+        "gatewayd.cli.operate.model", "app", "Unload a model from memory, or load it."
+    ),
+    "prefix": LazyCommand(
+        "gatewayd.cli.operate.prefix", "app", "Give up what a daemon has cached."
+    ),
+    "pin": LazyCommand(
+        "gatewayd.cli.operate.pin", "pin", "Keep a prompt in a running daemon's cache."
+    ),
+    "tenant": LazyCommand(
+        "gatewayd.cli.tenants.tenant", "app", "Tenants: their limits and budgets."
+    ),
+    "key": LazyCommand(
+        "gatewayd.cli.tenants.key", "app", "Make, list, rotate and revoke API keys."
+    ),
+    "price": LazyCommand(
+        "gatewayd.cli.tenants.price", "app", "Set what the tokens of models cost."
+    ),
+    "usage": LazyCommand("gatewayd.cli.tenants.usage", "usage", "Add up what tenants have used."),
+    "audit": LazyCommand(
+        "gatewayd.cli.tenants.usage", "audit", "Show who changed what, and check it."
+    ),
     "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
     "quality": LazyCommand(
-        "gatewayd.cli.quality", "quality", "Measure what fewer bits cost a model."
+        "gatewayd.cli.quality.command", "quality", "Measure what fewer bits cost a model."
     ),
     "quantize": LazyCommand(
         "gatewayd.cli.quantize", "quantize", "Write a checkpoint of few bits, calibrated."
     ),
-    "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
-    "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
+    "warmup": LazyCommand(
+        "gatewayd.cli.warmup.command", "warmup", "Compile ahead what a GPU needs."
+    ),
+    "doctor": LazyCommand(
+        "gatewayd.cli.doctor.command", "doctor", "Check this machine and the setup."
+    ),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
     "store": LazyCommand("gatewayd.cli.store", "app", "Look at, upgrade or copy the store."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),

@@ -23,8 +23,8 @@ from gatewayd.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from gatewayd.authoring.health import Checkup
-    from gatewayd.authoring.testing import Result
+    from gatewayd.cli.authoring.health import Checkup
+    from gatewayd.cli.authoring.testing import Result
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -54,7 +54,7 @@ def plugin(context: typer.Context, config: ConfigFile = None, as_json: AsJson = 
 @app.command("list")
 def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """List strategies and plugins; only those that the configuration names are imported."""
-    from gatewayd.plugging import report
+    from gatewayd.plugins.loaded import report
 
     rows = report(load_config(config).config)
     if as_json:
@@ -79,7 +79,7 @@ def new(
     ] = Path(),
 ) -> None:
     """Write the project of a new plugin that conforms, for you to change."""
-    from gatewayd.authoring.scaffold import ScaffoldError, parse_kind, write
+    from gatewayd.cli.authoring.scaffold import ScaffoldError, parse_kind, write
 
     try:
         folder = write(parse_kind(kind), name, path)
@@ -102,8 +102,8 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Run a plugin's tests and those that every plugin of its kind must pass; 1 if any fails."""
-    from gatewayd.authoring.testing import CannotTest, find, run
-    from gatewayd.slots import settings_of
+    from gatewayd.cli.authoring.testing import CannotTest, find, run
+    from gatewayd.config.chosen_strategies import settings_of
 
     loaded = load_config(config).config
     try:
@@ -148,8 +148,8 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Load every installed plugin on its own; exit status 1 if one is broken."""
-    from gatewayd.authoring.health import check
-    from gatewayd.slots import enabled, settings_of
+    from gatewayd.cli.authoring.health import check
+    from gatewayd.config.chosen_strategies import enabled, settings_of
     from gatewayd_hooks.host.catalog import Catalog
     from gatewayd_hooks.host.errors import NotInstalled
     from gatewayd_hooks.version import SPEC_VERSION

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gatewayd.bench.stages import Stages
+from gatewayd.cli.bench.stages import Stages
 from gatewayd.cli.child import ChildFailed, told
 from gatewayd.cli.common import (
     AsJson,
@@ -19,8 +19,8 @@ from gatewayd.cli.common import (
     print_json,
     setting_value,
 )
-from gatewayd.cli.quality_texts import samples
-from gatewayd.launch import checked_context_len, model_folder
+from gatewayd.cli.quality.texts import samples
+from gatewayd.engines.replicas.launch import checked_context_len, model_folder
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quantize.job import (
     Advanced,

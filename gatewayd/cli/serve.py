@@ -10,7 +10,7 @@ import typer
 
 from gatewayd.cli.common import ConfigFile, fail, load_config
 from gatewayd.cli.lazy import no_garbage
-from gatewayd.config import Config
+from gatewayd.config.tables import Config
 
 
 class Dtype(StrEnum):
@@ -62,7 +62,7 @@ def serve(
     flags = {key: value for key, value in given.items() if value is not None}
 
     def reload() -> Config:
-        from gatewayd.config_load import load
+        from gatewayd.config.load import load
 
         return load(config, flags).config
 
@@ -70,9 +70,9 @@ def serve(
 
     # Late: the rest of the daemon takes half a second to import.
     with no_garbage():
-        from gatewayd import logs
-        from gatewayd.daemon import run
-        from gatewayd.parts import Options, StartError
+        from gatewayd.daemon.parts import Options, StartError
+        from gatewayd.daemon.run import run
+        from gatewayd.tracing import logs
 
     logs.configure(loaded.log)
     try:

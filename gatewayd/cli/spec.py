@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gatewayd.bench.speedup import best, estimate
+from gatewayd.cli.bench.speedup import best, estimate
 from gatewayd.cli.common import AsJson, print_json
 
 app = typer.Typer(no_args_is_help=True, help="What speculation can gain.")

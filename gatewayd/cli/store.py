@@ -57,8 +57,8 @@ def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
 def upgrade(config: ConfigFile = None) -> None:
     """Bring the store to the schema of this gatewayd, as its start would."""
     from gatewayd.store.database import connect
-    from gatewayd.store.faults import StoreError
-    from gatewayd.store.place import take
+    from gatewayd.store.errors import StoreError
+    from gatewayd.store.location import take
     from gatewayd.store.schema import bring_up
     from gatewayd_migrations import HEAD
 
@@ -90,10 +90,10 @@ def changes(
     """
     import time
 
-    from gatewayd.overrides import records
+    from gatewayd.admin.overrides import records
     from gatewayd.store.database import connect
-    from gatewayd.store.faults import StoreError
-    from gatewayd.store.place import take
+    from gatewayd.store.errors import StoreError
+    from gatewayd.store.location import take
 
     folder = folder_of(config)
     if not (folder / "gatewayd.db").exists():
@@ -137,7 +137,7 @@ def backup(
     secret is in it, without which no key is valid: guard it as the store itself. It is called
     FOLDER.part until it is whole.
     """
-    from gatewayd.store.whole import sync_folder
+    from gatewayd.store.atomic_files import sync_folder
 
     folder = folder_of(config)
     if not (folder / "gatewayd.db").exists():
@@ -176,7 +176,7 @@ def folder_of(config: Path | None) -> Path:
     """Where the store is, or an end with why there is none."""
     import os
 
-    from gatewayd.store.place import TEMPORARY, default_folder
+    from gatewayd.store.location import TEMPORARY, default_folder
 
     path = load_config(config).config.store.path
     if path == TEMPORARY:

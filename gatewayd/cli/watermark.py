@@ -34,8 +34,8 @@ def detect(
 ) -> None:
     """Say whether a text carries a tenant's mark; needs the configuration, and no daemon."""
     # Late: numpy and tokenizers take their time, and the option --help needs neither.
-    from gatewayd.launch import model_folder
-    from gatewayd.plugging import load_detector
+    from gatewayd.engines.replicas.launch import model_folder
+    from gatewayd.plugins.loaded import load_detector
     from gatewayd.text.tokenizer import Tokenizer
     from gatewayd_hooks.host.loading import PluginError
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gatewayd.engines.job import Job
 from gatewayd.errors import QueueFull
-from gatewayd.queue_capacity import QueueCapacity
+from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd_hooks.admission import Load
 from gatewayd_hooks.scheduling import Priority
 

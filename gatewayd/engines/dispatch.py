@@ -12,13 +12,13 @@ import time
 from collections.abc import Sequence
 
 from gatewayd.engines.backlog import Backlog
-from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
-from gatewayd.engines.placing import submit_of, view_of
-from gatewayd.engines.replica import Replica
-from gatewayd.engines.routing import FencedRouter
-from gatewayd.engines.suspicion import Suspicion
+from gatewayd.engines.replica_view import submit_of, view_of
+from gatewayd.engines.replicas.crash_suspects import Suspicion
+from gatewayd.engines.replicas.engine_requests import Flight
+from gatewayd.engines.replicas.replica import Replica
 from gatewayd.errors import EngineLost, GatewayError, InvalidRequest
+from gatewayd.plugins.router import FencedRouter
 from gatewayd_engine.process.frames import FrameError
 from gatewayd_engine.process.messages import Bump, StepOutput
 from gatewayd_hooks.routing import RouteRequest

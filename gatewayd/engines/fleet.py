@@ -10,30 +10,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gatewayd.engines.admitting import FencedAdmission
+from gatewayd.engines.admission_offers import admit
+from gatewayd.engines.api import EngineRequest, ReplicaStatus, TokenSink
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.dispatch import Dispatch
-from gatewayd.engines.handle import JobHandle
-from gatewayd.engines.inspecting import EngineInspection
+from gatewayd.engines.hot_swap import EngineSwaps
+from gatewayd.engines.inspection import EngineInspection
 from gatewayd.engines.job import Job
-from gatewayd.engines.offering import admit
-from gatewayd.engines.operating import EngineOperating
+from gatewayd.engines.operator_actions import EngineOperating
 from gatewayd.engines.pause import Pause
-from gatewayd.engines.pinning import EnginePins
-from gatewayd.engines.replica import Replica
-from gatewayd.engines.routing import FencedRouter
-from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
-from gatewayd.engines.setup import Launch
-from gatewayd.engines.swapping import EngineSwaps
-from gatewayd.engines.trouble import trouble_of
+from gatewayd.engines.pins import EnginePins
+from gatewayd.engines.replicas.problems import trouble_of
+from gatewayd.engines.replicas.replica import Replica
+from gatewayd.engines.replicas.setup import Launch
+from gatewayd.engines.request_handle import JobHandle
 from gatewayd.errors import (
     EngineUnavailable,
     ModelUnloaded,
     ServerStopping,
 )
-from gatewayd.explain.causes import ADMISSION
-from gatewayd.explain.trail import TimedSpan
-from gatewayd.queue_capacity import QueueCapacity
+from gatewayd.fairness.queue_capacity import QueueCapacity
+from gatewayd.plugins.admission import FencedAdmission
+from gatewayd.plugins.router import FencedRouter
+from gatewayd.tracing.causes import ADMISSION
+from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_engine.process.inspect_messages import Inspected, Looked
 from gatewayd_engine.process.messages import (
     Evicted,

@@ -8,12 +8,12 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gatewayd.engines.api import EngineRequest, TokenSink
 from gatewayd.engines.prompt_usage import PromptUsage, SequenceUsage
-from gatewayd.engines.seam import EngineRequest, TokenSink
-from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
-from gatewayd.explain import trail
-from gatewayd.explain.trail import Trail
+from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing.request_trace import Trail
+from gatewayd.tracing.timeline import Timeline
 
 _log = logging.getLogger(__name__)
 

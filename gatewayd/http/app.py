@@ -8,27 +8,27 @@ from starlette.routing import Match, Route, Router
 
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.bodies import Bodies
-from gatewayd.http.chat import ChatRoute
-from gatewayd.http.completions import CompletionRoute
-from gatewayd.http.cross_origin import shared_with
-from gatewayd.http.decisions import Decisions
-from gatewayd.http.embeddings import Embeddings
-from gatewayd.http.front import Front
-from gatewayd.http.guard import Guard, KeyCheck
-from gatewayd.http.models import ModelList, ModelOne
+from gatewayd.http.decisions.route import Decisions
+from gatewayd.http.openai.chat import ChatRoute
+from gatewayd.http.openai.completions import CompletionRoute
+from gatewayd.http.openai.models import ModelList, ModelOne
+from gatewayd.http.openai.render import Render
+from gatewayd.http.openai.tokenize import Detokenize, Tokenize
+from gatewayd.http.openai.watermark import Detect
 from gatewayd.http.operations import Document, Live, MetricsPage, Ready, Version
-from gatewayd.http.protocols import Protocols
-from gatewayd.http.render import Render
-from gatewayd.http.request_gate import RequestGate
-from gatewayd.http.rerank import Rerank, Score
+from gatewayd.http.protocols.mounted import Protocols
 from gatewayd.http.rights import Rights
 from gatewayd.http.schema.compat import compatibility
 from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
+from gatewayd.http.server.authentication import Guard, KeyCheck
+from gatewayd.http.server.cors import shared_with
+from gatewayd.http.server.request_gate import RequestGate
+from gatewayd.http.server.request_middleware import Front
 from gatewayd.http.services import Services
-from gatewayd.http.sharing import sharing
-from gatewayd.http.tokenize import Detokenize, Tokenize
-from gatewayd.http.watermark import Detect
+from gatewayd.http.sharing_counts import sharing
+from gatewayd.http.vectors.embeddings import Embeddings
+from gatewayd.http.vectors.rerank import Rerank, Score
 
 
 class Routes:

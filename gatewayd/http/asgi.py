@@ -19,9 +19,9 @@ from gatewayd.errors import (
     RequestCancelled,
     UnsupportedMediaType,
 )
-from gatewayd.explain.causes import RECEIVE
-from gatewayd.explain.trail import TimedSpan
 from gatewayd.http.bodies import FREE_BYTES, claim
+from gatewayd.tracing.causes import RECEIVE
+from gatewayd.tracing.request_trace import TimedSpan
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

@@ -10,8 +10,8 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.fair_queue import on_behalf_of
-from gatewayd.shared_capacity import SharedCapacity
+from gatewayd.fairness.fair_queue import on_behalf_of
+from gatewayd.fairness.shared_capacity import SharedCapacity
 
 FREE_BYTES = 64 * 1024
 _IN_SCOPE, _CLAIM = "gatewayd.bodies", "gatewayd.body"

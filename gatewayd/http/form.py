@@ -10,7 +10,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from gatewayd.errors import ClientGone, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from gatewayd.http.asgi import Receive, Scope, header
 from gatewayd.http.bodies import claim
-from gatewayd.http.patience import more_time
+from gatewayd.http.server.body_deadline import more_time
 
 MAX_FIELD_BYTES = 16 * 1024
 MAX_PARTS = 32

@@ -9,7 +9,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from gatewayd.http.asgi import Receive, Scope, Send, encode_json, send_body, send_json
-from gatewayd.http.guard import wants_details
+from gatewayd.http.server.authentication import wants_details
 from gatewayd.http.services import Services
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http import collecting
+from gatewayd.http import body_threads as collecting
 from gatewayd_hooks.requests import checking
 from gatewayd_hooks.requests.refusal import Refusal
 from gatewayd_hooks.requests.strict_json import decode_object

@@ -12,7 +12,8 @@ from typing import Protocol
 
 from starlette.routing import Route
 
-from gatewayd.engines.seam import Fleet
+from gatewayd.engines.api import Fleet
+from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.errors import (
     EngineUnavailable,
     InvalidRequest,
@@ -21,20 +22,19 @@ from gatewayd.errors import (
     QueueFull,
     StrategyUnavailable,
 )
-from gatewayd.explain.causes import GRAMMAR, WAITED_ENGINE
-from gatewayd.explain.trail import TimedSpan
-from gatewayd.fair_queue import QueueStats, on_behalf_of
-from gatewayd.guides.checks import GuideChecks
+from gatewayd.fairness.fair_queue import QueueStats, on_behalf_of
 from gatewayd.http.asgi import App
-from gatewayd.http.structured import Wish
-from gatewayd.metrics import Metrics
-from gatewayd.parsing import ModelParsers
-from gatewayd.pipeline import Generation, Pipeline
-from gatewayd.pipeline_live import Live
-from gatewayd.pipeline_observers import Observers
+from gatewayd.http.openai.structured_output import Wish
+from gatewayd.metrics.registry import Metrics
+from gatewayd.pipeline.generation import Generation, Pipeline
+from gatewayd.pipeline.live_requests import Live
+from gatewayd.plugins.parsers import ModelParsers
+from gatewayd.plugins.request_observers import Observers
 from gatewayd.tenants.principal import current_principal
 from gatewayd.tenants.tenancy import Tenancy
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.causes import GRAMMAR, WAITED_ENGINE
+from gatewayd.tracing.request_trace import TimedSpan
 from gatewayd_engine.process.messages import ModelInfo
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.guiding import GuideSpec

@@ -16,7 +16,7 @@ from sqlalchemy.pool import QueuePool
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store import wal
-from gatewayd.store.faults import DATABASE_ERRORS, raise_for_client
+from gatewayd.store.errors import DATABASE_ERRORS, raise_for_client
 from gatewayd.store.writer import Writer
 
 T = TypeVar("T")

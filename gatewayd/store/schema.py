@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine
 
-from gatewayd.store.faults import StoreError, reason_of
+from gatewayd.store.errors import StoreError, reason_of
 from gatewayd_migrations import HEAD
 
 _log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from gatewayd.store.faults import reason_of
+from gatewayd.store.errors import reason_of
 from gatewayd.store.prepared import raw_of
 from gatewayd.store.wal import Log
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gatewayd.errors import PermissionDenied
-from gatewayd.queue_capacity import QueueCapacity
+from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.store.ids import new_id
-from gatewayd.tenants.costs import Asked, Entry, Spent
+from gatewayd.tenants.billing.budget_ledger import Ledger
+from gatewayd.tenants.billing.costs import Asked, Entry, Spent
+from gatewayd.tenants.billing.prices import FREE, Prices
 from gatewayd.tenants.grants import Grant
-from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import ConcurrencySlot, Gate, Limits, current_slot
-from gatewayd.tenants.prices import FREE, Prices
 from gatewayd_engine.process.messages import TenantQuota
 
 

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gatewayd.admin.wire_tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
 from gatewayd.errors import InvalidRequest, NotFound
-from gatewayd.tenants import audit, changes, integrity
+from gatewayd.tenants import changes
+from gatewayd.tenants.billing.usage import summed
 from gatewayd.tenants.changes import Desk, Params
-from gatewayd.tenants.usage import summed
+from gatewayd.tenants.tamper_evidence import audit, integrity
+from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
 
 _MOST_ROWS = 10_000
 

@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, select
 
-from gatewayd.admin.wire_tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
 from gatewayd.errors import InvalidRequest
 from gatewayd.store.tables import keys, prices
-from gatewayd.tenants import audit, records
+from gatewayd.tenants import records
+from gatewayd.tenants.billing.budget_periods import current
 from gatewayd.tenants.keys import ApiKey, new_key
 from gatewayd.tenants.principal import INFER, SCOPES, USUAL
 from gatewayd.tenants.quotas import check_floors, kept_percent
-from gatewayd.tenants.secret import Secret
-from gatewayd.tenants.turnover import current
+from gatewayd.tenants.tamper_evidence import audit
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
 
 Params = Mapping[str, str]
 

@@ -13,16 +13,16 @@ from sqlalchemy import Row
 from gatewayd.errors import Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants.account import Account, Terms
+from gatewayd.tenants.billing.budget_ledger import Ledger
+from gatewayd.tenants.billing.prices import Price, Prices
 from gatewayd.tenants.grants import grant_of
 from gatewayd.tenants.keys import parsed, place_among
-from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Limits
 from gatewayd.tenants.live_key import LiveKey
-from gatewayd.tenants.prices import Price, Prices
 from gatewayd.tenants.principal import OPERATOR, Principal, revoked
 from gatewayd.tenants.quotas import quota_of
 from gatewayd.tenants.records import Everything
-from gatewayd.tenants.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import Secret
 from gatewayd_engine.process.messages import TenantQuota
 
 _LOOK_SECONDS = 10.0

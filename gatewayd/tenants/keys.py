@@ -7,7 +7,7 @@ import secrets
 from hmac import compare_digest
 from typing import NamedTuple
 
-from gatewayd.tenants.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import Secret
 
 _FORM = re.compile(rb"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _SECRET_BYTES = 32

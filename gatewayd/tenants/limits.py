@@ -9,8 +9,8 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from gatewayd.errors import RateLimited
-from gatewayd.queue_capacity import QueueCapacity
-from gatewayd.tenants.costs import Asked
+from gatewayd.fairness.queue_capacity import QueueCapacity
+from gatewayd.tenants.billing.costs import Asked
 
 _MINUTE = 60.0
 _READS_PER_REQUEST = 10

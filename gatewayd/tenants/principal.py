@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gatewayd.callbacks import call_all
 from gatewayd.errors import PermissionDenied, Unauthorized
+from gatewayd.runtime.callbacks import call_all
 from gatewayd.store.tables import DEFAULT_TENANT
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from gatewayd.store.tables import (
     responses,
     tenants,
 )
-from gatewayd.tenants import turnover
-from gatewayd.tenants.periods import begin_of
-from gatewayd.tenants.secret import Secret
+from gatewayd.tenants.billing import budget_periods as turnover
+from gatewayd.tenants.billing.periods import begin_of
+from gatewayd.tenants.tamper_evidence.secret import Secret
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 QUOTAS = ("kv_floor", "kv_ceiling")

@@ -14,25 +14,26 @@ from sqlalchemy import Connection, Engine
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database
-from gatewayd.store.faults import DATABASE_ERRORS, StoreError, reason_of
-from gatewayd.tenants import (
-    audit,
-    integrity,
-    ledger_records,
-    marks,
-    records,
+from gatewayd.store.errors import DATABASE_ERRORS, StoreError, reason_of
+from gatewayd.tenants import records
+from gatewayd.tenants.actions import Action
+from gatewayd.tenants.billing import (
+    budget_ledger_sql as ledger_records,
+)
+from gatewayd.tenants.billing import (
+    crash_marks as marks,
+)
+from gatewayd.tenants.billing import (
     recovery,
-    sealing,
-    seals,
     usage_sums,
 )
-from gatewayd.tenants.actions import Action
+from gatewayd.tenants.billing.budget_ledger import Ledger
+from gatewayd.tenants.billing.costs import Settlement
+from gatewayd.tenants.billing.crash_marks import Marks
 from gatewayd.tenants.changes import Desk
-from gatewayd.tenants.costs import Settlement
 from gatewayd.tenants.directory import Decisive, Directory, decisive
-from gatewayd.tenants.ledger import Ledger
-from gatewayd.tenants.marks import Marks
-from gatewayd.tenants.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
+from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from gatewayd.text.template_taken import LOOKED_AT, WHOLE, Taken, check_bits, size
+from gatewayd.text.template_meter import LOOKED_AT, WHOLE, Taken, check_bits, size
 
 _SMALL = 1 << 12
 """A sum of so many characters is not worth counting: a loop's turns bound them."""

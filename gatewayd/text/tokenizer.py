@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer as Backend
 
-from gatewayd import memory
-from gatewayd.cores import available_cores
-from gatewayd.fair_queue import QueueStats
-from gatewayd.fair_threads import FairThreads
+from gatewayd.fairness.fair_queue import QueueStats
+from gatewayd.fairness.fair_threads import FairThreads
+from gatewayd.runtime import malloc_limits as memory
+from gatewayd.runtime.cpu_count import available_cores
 from gatewayd.text.detokenizer import Detokenizer
-from gatewayd.text.disguise import Disguise
+from gatewayd.text.private_special_tokens import Disguise
 from gatewayd.text.vocabulary import vocabulary_of
 
 INLINE_SIZE = 2048

@@ -1,6 +1,6 @@
-"""What the migrations make, by kind and name: digests of ``gatewayd.store.shape``.
+"""What the migrations make, by kind and name: digests of ``gatewayd.store.schema_check``.
 
-Kept here, as ``HEAD`` is, so that a start imports no Alembic; ``gatewayd.store.shape_table`` writes
+Kept here, as ``HEAD`` is, so that a start imports no Alembic; ``gatewayd.store.schema_digests`` writes
 it again, and a test compares.
 """
 

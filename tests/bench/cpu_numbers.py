@@ -23,11 +23,11 @@ from pathlib import Path
 import uvloop
 from tokenizers import Tokenizer
 
-from gatewayd.bench.load import Stop, Target
-from gatewayd.bench.stats import Level
-from gatewayd.bench.sweep import Load, Plan, measure
-from gatewayd.bench.workload import Item, Shape, corpus_text, synthetic
-from gatewayd.client.api import ApiClient
+from gatewayd.cli.bench.load import Stop, Target
+from gatewayd.cli.bench.stats import Level
+from gatewayd.cli.bench.sweep import Load, Plan, measure
+from gatewayd.cli.bench.workload import Item, Shape, corpus_text, synthetic
+from gatewayd.cli.client.api import ApiClient
 from gatewayd_engine.model.embedded import folder
 from tests.bench import llama_cpp, report, servers
 

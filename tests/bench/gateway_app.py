@@ -21,19 +21,19 @@ import msgspec
 import uvicorn
 import uvloop
 
-from gatewayd import collector
-from gatewayd.config import Config
-from gatewayd.durable import Durable
+from gatewayd.config.tables import Config
+from gatewayd.daemon.resources import Durable
+from gatewayd.engines.api import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
+from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Receive, Scope, Send
+from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import Services
-from gatewayd.metrics import Metrics
-from gatewayd.queue_capacity import QueueCapacity
-from gatewayd.server import server_config
+from gatewayd.metrics.registry import Metrics
+from gatewayd.runtime import garbage_collector as collector
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
 from gatewayd_engine.process.messages import ModelInfo
 

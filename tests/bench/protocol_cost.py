@@ -17,10 +17,10 @@ from typing import Any
 
 import uvloop
 
-from gatewayd.config_slots import ProtocolTable
+from gatewayd.config.strategies import ProtocolTable
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App, Message
-from gatewayd.http.departure import EXTENSION, ToldDeparture
+from gatewayd.http.server.disconnect import EXTENSION, ToldDeparture
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind

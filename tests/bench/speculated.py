@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd.bench.speedup import estimate
+from gatewayd.cli.bench.speedup import estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 Two sets of prompts: chats of the kind that the embedded model was made for, and chats that ask a
 second time for what stands in them already, whose answers copy. Each drafter runs with a fixed
-number of drafts, to be held against the formula (``gatewayd.bench.speedup``), and with the
+number of drafts, to be held against the formula (``gatewayd.cli.bench.speedup``), and with the
 adaptive controller, which must not lose at any number of sequences. An engine with drafts and one
 without take turns step by step, so that a slow minute of the machine is shared; both must give
 the same tokens. They run on one thread: each would set the number of threads for the other.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.authoring.kit import conformance_of
-from gatewayd.authoring.reference import rewrite
+from gatewayd.cli.authoring.kit import conformance_of
+from gatewayd.cli.authoring.reference import rewrite
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.kinds import KINDS
@@ -61,7 +61,7 @@ def test_there_are_hooks_to_look_for() -> None:
 
 def test_the_reference_is_what_the_contract_says() -> None:
     assert rewrite(GUIDE) == GUIDE, (
-        "run .venv/bin/python -m gatewayd.authoring.reference docs/plugins.md"
+        "run .venv/bin/python -m gatewayd.cli.authoring.reference docs/plugins.md"
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.authoring.testing import Result, find, run
+from gatewayd.cli.authoring.testing import Result, find, run
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import BadSettings
 from gatewayd_hooks.host.loading import PluginHost

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from gatewayd.launch import ENGINE_COMMAND, ENGINE_ENV
+from gatewayd.engines.replicas.launch import ENGINE_COMMAND, ENGINE_ENV
 from gatewayd_engine.process.client import EngineClient
 from gatewayd_engine.process.config import EngineConfig
 from gatewayd_engine.process.messages import (

@@ -17,20 +17,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatewayd import launch
-from gatewayd.config_load import load
+from gatewayd.config.load import load
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.setup import Launch
-from gatewayd.explain.ledger import Ledger
-from gatewayd.explain.recent import Recent
-from gatewayd.guides.checks import GuideChecks
+from gatewayd.engines.grammar_checks.checks import GuideChecks
+from gatewayd.engines.replicas import launch
+from gatewayd.engines.replicas.setup import Launch
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
 from gatewayd.http.services import Services
-from gatewayd.metrics import Metrics
-from gatewayd.pipeline_observers import Observers
-from gatewayd.plugging import Plugged
-from gatewayd.text.model import TextModel
+from gatewayd.metrics.registry import Metrics
+from gatewayd.plugins.loaded import Plugged
+from gatewayd.plugins.request_observers import Observers
+from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.time_ledger import Ledger
 
 PLUGIN = """
 import os

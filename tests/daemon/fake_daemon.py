@@ -15,11 +15,11 @@ from pathlib import Path
 from gatewayd.cli.lazy import no_garbage
 
 with no_garbage():
-    import gatewayd.engines.starting as starting
-    from gatewayd import logs
-    from gatewayd.config_load import load
-    from gatewayd.daemon import run
-    from gatewayd.parts import Options, StartError
+    import gatewayd.engines.replicas.engine_process as starting
+    from gatewayd.config.load import load
+    from gatewayd.daemon.parts import Options, StartError
+    from gatewayd.daemon.run import run
+    from gatewayd.tracing import logs
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 

@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 
 from gatewayd.admin.client import AdminError, call
-from gatewayd.explain.recent import REFUSED
 from gatewayd.http.schema.completion import CompletionRequest
+from gatewayd.tracing.recent import REFUSED
 from tests.daemon import heap
 from tests.gatewayd.gateway import COMPLETION
 from tests.gatewayd.http.corpus import BROKEN_JSON, bad_fields, with_field

@@ -11,9 +11,9 @@ import pytest
 import torch
 from openai.types.decision import Decision
 
-from gatewayd.http.decision_prompts import asked
+from gatewayd.http.decisions.prompts import asked
 from gatewayd.http.schema.decisions import DecisionRequest
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
 from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
 

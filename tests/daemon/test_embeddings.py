@@ -13,7 +13,7 @@ import openai
 import pytest
 import torch
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
 from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
 

@@ -17,8 +17,8 @@ import time
 import msgspec
 import pytest
 
-from gatewayd.config import Config
-from gatewayd.launch import engine_config
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import engine_config
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from tests.daemon.engine_asking import KINDS

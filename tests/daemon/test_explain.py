@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from gatewayd.explain.causes import CAUSES
+from gatewayd.tracing.causes import CAUSES
 from tests.daemon.explaining import Asked, Subject, serving
 
 # One engine for all of them.

@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from gatewayd.admin.client import AdminError, call
-from gatewayd.admin.wire_tenants import Nothing
 from gatewayd.tenants.actions import action_of
+from gatewayd.wire.tenants import Nothing
 from tests.gatewayd.durables import opened
 
 Start = Callable[..., Any]

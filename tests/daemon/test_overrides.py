@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewayd.admin.client import call
-from gatewayd.overrides import records
+from gatewayd.admin.overrides import records
 from gatewayd.store.database import connect
 from tests.daemon.conftest import StartDaemon
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gatewayd.admin.client import AdminError, call, watch
-from gatewayd.admin.wire_snapshot import EngineView, Prefixes, Snapshot
+from gatewayd.wire.snapshot import EngineView, Prefixes, Snapshot
 
 Start = Callable[..., Any]
 NANO = ("-m", "gatewayd", "serve", "--port", "0")

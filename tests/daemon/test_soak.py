@@ -24,7 +24,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd.explain.recent import MOST as LEDGERS
+from gatewayd.tracing.recent import MOST as LEDGERS
 from tests.daemon.soaking import Faults, Held, figure, held_by, installed, slope
 
 MINUTES = float(os.environ.get("GATEWAYD_SOAK_MINUTES", "30"))

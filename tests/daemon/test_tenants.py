@@ -24,7 +24,7 @@ from gatewayd.admin.client import call
 from gatewayd.store.database import connect
 from gatewayd.store.tables import audit, budgets, reservations, usage
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.tenants.audit import BROKEN
+from gatewayd.tenants.tamper_evidence.audit import BROKEN
 from gatewayd.tenants.tenancy import act_offline
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.desk import bearer, check_books

@@ -11,8 +11,8 @@ import pytest
 
 import gatewayd
 from gatewayd.cli.lazy import ALSO, all_commands, load
-from gatewayd.config_load import load as load_config
-from gatewayd.plugging import check_strategies
+from gatewayd.config.load import load as load_config
+from gatewayd.plugins.loaded import check_strategies
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.strategy import StrategyInfo
 from gatewayd_hooks.testing.routing import RouterConformance

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.config import Config
+from gatewayd.config.tables import Config
 
 ROOT = Path(__file__).parents[2]
 NAMED = re.compile(r"`\[(\w+)\] (\w+)")

@@ -26,7 +26,7 @@ def text_files() -> list[Path]:
 
 def test_there_are_modules_to_look_at() -> None:
     assert len(modules()) > 100
-    assert ROOT / "gatewayd/daemon.py" in modules()
+    assert ROOT / "gatewayd/daemon/run.py" in modules()
 
 
 def test_every_module_begins_by_saying_what_it_is() -> None:

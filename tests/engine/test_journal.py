@@ -27,7 +27,7 @@ DAEMON = (
     "from gatewayd import logs; from gatewayd.config import LogTable; logs.configure(LogTable({}))"
 )
 ENGINE = (
-    "import msgspec; from gatewayd.config import Config; from gatewayd.launch import engine_config;"
+    "import msgspec; from gatewayd.config import Config; from gatewayd.engines.replicas.launch import engine_config;"
     "from gatewayd_engine import logs;"
     "logs.configure(msgspec.structs.replace(engine_config(Config()), log_json={}))"
 )

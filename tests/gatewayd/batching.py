@@ -12,8 +12,8 @@ from typing import Any
 
 from openai.types import Batch
 
-from gatewayd.files.records import OVER
-from gatewayd.text.model import TextModel
+from gatewayd.resources.files.records import OVER
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Job, Script, hangs, says
 from tests.gatewayd.gateway import Gateway, running

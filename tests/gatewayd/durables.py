@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gatewayd.config import Config
-from gatewayd.durable import Durable
+from gatewayd.config.tables import Config
+from gatewayd.daemon.resources import Durable
 
 
 def copy_of(fresh: Path, folder: Path) -> Path:

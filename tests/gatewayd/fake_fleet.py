@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from gatewayd.engines.api import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
-from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
-from gatewayd.queue_capacity import QueueCapacity
+from gatewayd.fairness.queue_capacity import QueueCapacity
+from gatewayd.tracing.timeline import Timeline
 from gatewayd_engine.process.inspect_messages import MachineLook
 from gatewayd_engine.process.messages import EngineStats, ModelInfo, TokenLogprobs
 

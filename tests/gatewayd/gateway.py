@@ -13,18 +13,18 @@ import httpx
 import openai
 import uvicorn
 
-from gatewayd.durable import Durable
+from gatewayd.daemon.resources import Durable
 from gatewayd.http.app import build_app
-from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import Limits, Services
-from gatewayd.metrics import Metrics
-from gatewayd.metrics_service import ReloadCollector
-from gatewayd.metrics_store import StoreCollector
-from gatewayd.metrics_tenants import LedgerCollector
-from gatewayd.parsing import ModelParsers
-from gatewayd.pipeline_observers import Observers
-from gatewayd.server import server_config
-from gatewayd.text.model import TextModel
+from gatewayd.metrics.registry import Metrics
+from gatewayd.metrics.reloads import ReloadCollector
+from gatewayd.metrics.store import StoreCollector
+from gatewayd.metrics.tenants import LedgerCollector
+from gatewayd.plugins.parsers import ModelParsers
+from gatewayd.plugins.request_observers import Observers
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished

@@ -9,7 +9,7 @@ from typing import Any
 
 from openai.types.responses import Response, ResponseOutputMessage
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script
 from tests.gatewayd.gateway import Gateway, running

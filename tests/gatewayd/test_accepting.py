@@ -8,8 +8,8 @@ from typing import Any
 
 import uvloop
 
-from gatewayd.config import ServerTable
-from gatewayd.server import Server, listen
+from gatewayd.config.tables import ServerTable
+from gatewayd.http.server.listener import Server, listen
 
 MANY = 160
 

@@ -10,8 +10,8 @@ import shlex
 import pytest
 from rich.console import Console
 
-from gatewayd.banner import Welcome, show_loading
-from gatewayd.engines.seam import ReplicaState, ReplicaStatus
+from gatewayd.daemon.banner import Welcome, show_loading
+from gatewayd.engines.api import ReplicaState, ReplicaStatus
 
 
 @pytest.mark.parametrize(("can_chat", "path"), [(True, "chat/completions"), (False, "completions")])

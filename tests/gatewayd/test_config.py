@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from pydantic import Field
 
-from gatewayd.config import Config
-from gatewayd.config_load import ConfigError, load
-from gatewayd.launch import engine_config
+from gatewayd.config.load import ConfigError, load
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import engine_config
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import StrategyConfig
 

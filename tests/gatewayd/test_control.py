@@ -10,11 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from gatewayd.config import Config
-from gatewayd.control import Control, Refused
+from gatewayd.admin.control import Control, Refused
+from gatewayd.admin.overrides.kept import Overrides
+from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.overrides.kept import Overrides
-from gatewayd.plugging import Plugged
+from gatewayd.plugins.loaded import Plugged
 from gatewayd_hooks.host.fence import StrategyHang
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded

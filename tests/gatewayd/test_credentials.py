@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.config_load import ConfigError, load
+from gatewayd.config.load import ConfigError, load
 
 SECRET = "a-secret-of-32-bytes-and-no-fewer"
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.fair_queue import FairQueue, QueueSlot
+from gatewayd.fairness.fair_queue import FairQueue, QueueSlot
 
 
 class Clock:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gatewayd.fair_queue import on_behalf_of, set_current_tenant
-from gatewayd.fair_threads import FairThreads
+from gatewayd.fairness.fair_queue import on_behalf_of, set_current_tenant
+from gatewayd.fairness.fair_threads import FairThreads
 
 
 class Jobs:

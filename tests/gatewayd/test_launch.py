@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gatewayd.config import Config
-from gatewayd.config_slots import QuantizerTable
-from gatewayd.launch import engine_config
+from gatewayd.config.strategies import QuantizerTable
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import engine_config
 from gatewayd_engine.process.config import StrategyChoice
 
 TABLES = {"int8": {}, "awq": {"keep": True}}

@@ -8,9 +8,9 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.explain import trail
-from gatewayd.log_lines import LogLines
 from gatewayd.tenants.keys import new_key
+from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing.log_buffer import LogLines
 
 
 def say(lines: LogLines, message: str, *values: object, level: int = logging.INFO) -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import gatewayd
-from gatewayd import logs
-from gatewayd.config import LogTable
+from gatewayd.config.tables import LogTable
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.log_rate_limit import EXEMPT, MOST, LogRateLimit
+from gatewayd.tracing import logs
+from gatewayd.tracing.log_rate_limit import EXEMPT, MOST, LogRateLimit
 from tests.gatewayd.http.wires import Connection
 
 
@@ -107,7 +107,7 @@ def loggers_of_the_package() -> set[str]:
 def test_every_logger_of_the_daemon_is_limited_but_for_those_listed() -> None:
     names = loggers_of_the_package()
     assert len(names) > 40
-    assert names >= {"gatewayd.http", "gatewayd.store.faults", "gatewayd.engines.job"}
+    assert names >= {"gatewayd.http", "gatewayd.store.errors", "gatewayd.engines.job"}
     limit, passed = LogRateLimit(clock=lambda: 1.0), {}
     for name in names | EXEMPT | {"asyncio", "uvicorn.error"}:
         records = (
@@ -126,20 +126,20 @@ def test_no_logger_is_exempt_that_is_not_there() -> None:
 def test_a_full_disk_that_fails_each_request_does_not_fill_the_journal(
     lines: io.StringIO,
 ) -> None:
-    log = logging.getLogger("gatewayd.store.faults")
+    log = logging.getLogger("gatewayd.store.errors")
     for number in range(1000):
         log.error("the store cannot be written: request %d", number)
-    logging.getLogger("gatewayd.store.place").error("another of them")
+    logging.getLogger("gatewayd.store.location").error("another of them")
     assert lines.getvalue().count("cannot be written") == MOST
     assert "another of them" in lines.getvalue()
 
 
 def test_one_who_has_many_addresses_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     from gatewayd.errors import TooManyWrongKeys, Unauthorized
-    from gatewayd.http.guard import KeyCheck
+    from gatewayd.http.server.authentication import KeyCheck
 
     keys = KeyCheck("right")
-    with caplog.at_level(logging.WARNING, "gatewayd.http.guard"):
+    with caplog.at_level(logging.WARNING, "gatewayd.http.server.authentication"):
         for number in range(40):
             headers = [(b"x-api-key", b"wrong")]
             with pytest.raises((Unauthorized, TooManyWrongKeys)):
@@ -150,8 +150,8 @@ def test_one_who_has_many_addresses_is_told_of_once(caplog: pytest.LogCaptureFix
 def test_ends_of_the_audit_are_logged_at_every_level_and_never_dropped(
     lines: io.StringIO, tmp_path: Path
 ) -> None:
-    from gatewayd.tenants import audit
-    from gatewayd.tenants.secret import Secret
+    from gatewayd.tenants.tamper_evidence import audit
+    from gatewayd.tenants.tamper_evidence.secret import Secret
 
     logs.set_level("error")
     for seq in range(1, 3 * MOST):

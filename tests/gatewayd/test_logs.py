@@ -10,8 +10,8 @@ from typing import Literal
 
 import pytest
 
-from gatewayd import logs
-from gatewayd.config import LogTable
+from gatewayd.config.tables import LogTable
+from gatewayd.tracing import logs
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd import memory
+from gatewayd.runtime import malloc_limits as memory
 
 JOB = """
 import asyncio, random, sys

@@ -7,7 +7,7 @@ from typing import Any
 
 from prometheus_client import generate_latest
 
-from gatewayd.metrics import Metrics
+from gatewayd.metrics.registry import Metrics
 
 
 def test_the_version_is_an_info_that_is_one() -> None:

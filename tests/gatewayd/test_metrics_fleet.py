@@ -8,8 +8,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gatewayd.engines.seam import ReplicaState, ReplicaStatus
-from gatewayd.metrics_fleet import FleetCollector
+from gatewayd.engines.api import ReplicaState, ReplicaStatus
+from gatewayd.metrics.engines import FleetCollector
 from gatewayd_engine.process.inspect_messages import MachineLook
 from gatewayd_engine.process.messages import EngineStats, ModelInfo
 

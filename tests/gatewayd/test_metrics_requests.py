@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import EngineLost, GatewayError, NumericalError, QueueFull
-from gatewayd.metrics import Metrics
-from gatewayd.metrics_requests import Ended
-from gatewayd.pipeline import Generation, Pipeline
-from gatewayd.pipeline_choice import ChoiceOptions
-from gatewayd.pipeline_live import Live
-from gatewayd.pipeline_work import Work
+from gatewayd.metrics.registry import Metrics
+from gatewayd.metrics.requests import Ended
+from gatewayd.pipeline.choice import ChoiceOptions
+from gatewayd.pipeline.generation import Generation, Pipeline
+from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import OPERATOR
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.process.messages import SamplingParams
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, says
 

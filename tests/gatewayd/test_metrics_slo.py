@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd.config_slo import ClassTargets, SloTable
-from gatewayd.metrics_slo import SloCollector, judge
-from gatewayd.slo_windows import BUCKET_SECONDS, NUM_BUCKETS, Windows
+from gatewayd.config.slo import ClassTargets, SloTable
+from gatewayd.metrics.slo import SloCollector, judge
+from gatewayd.metrics.slo_windows import BUCKET_SECONDS, NUM_BUCKETS, Windows
 from tests.gatewayd.explain.test_ledger import ledger
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.notify import notify
+from gatewayd.daemon.systemd.notify import notify
 
 
 @pytest.fixture

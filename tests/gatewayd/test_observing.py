@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.explain import trail
-from gatewayd.observing import Told
+from gatewayd.plugins.observers import Told
+from gatewayd.tracing import request_trace as trail
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
 from tests.gatewayd.explain.test_ledger import ledger

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gatewayd.config import Config
-from gatewayd.parsing import ModelParsers, Seat, load_parsers
-from gatewayd.text.model import TextModel
-from gatewayd.text.parts import Parsers
+from gatewayd.config.tables import Config
+from gatewayd.plugins.parsers import ModelParsers, Seat, load_parsers
+from gatewayd.text.output_parts import Parsers
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.ledger import Ledger

@@ -8,16 +8,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gatewayd.engines.seam import EngineRequest, TokenSink
+from gatewayd.engines.api import EngineRequest, TokenSink
 from gatewayd.errors import ClientGone, EngineLost, EngineUnavailable, QueueFull
-from gatewayd.explain.ledger import Ledger
-from gatewayd.metrics import Metrics
-from gatewayd.pipeline import Generation, Pipeline
-from gatewayd.pipeline_choice import ChoiceOptions
-from gatewayd.pipeline_observers import Observers
-from gatewayd.pipeline_work import Work
+from gatewayd.metrics.registry import Metrics
+from gatewayd.pipeline.choice import ChoiceOptions
+from gatewayd.pipeline.generation import Generation, Pipeline
+from gatewayd.pipeline.work import Work
+from gatewayd.plugins.request_observers import Observers
 from gatewayd.tenants.principal import OPERATOR
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.time_ledger import Ledger
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.events import RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, hangs_after, says

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.pipeline_live import Live, Minute
+from gatewayd.pipeline.live_requests import Live, Minute
 
 
 def request(number: int, told: str, prompt_tokens: int = 0) -> Any:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd import sizes as room
-from gatewayd.config import Config
-from gatewayd.launch import engine_config
-from gatewayd.sizes import has_gpu, limit_of, sizes
+from gatewayd.config import device_defaults as room
+from gatewayd.config.device_defaults import has_gpu, limit_of, sizes
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import engine_config
 
 
 @pytest.fixture(autouse=True)

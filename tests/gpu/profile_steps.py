@@ -23,7 +23,7 @@ from torch.profiler import ProfilerActivity, profile
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gatewayd.bench.dummy import write_llama_8b
+from gatewayd.cli.bench.dummy import write_llama_8b
 from tests.engine.core.conftest import Harness, build
 from tests.gpu.figures import timeline
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from gatewayd.bench.dummy import write_llama_8b
+from gatewayd.cli.bench.dummy import write_llama_8b
 from tests.engine.core.conftest import Harness, mixed_prompts
 from tests.gpu import figures
 from tests.gpu.engines import on_gpu

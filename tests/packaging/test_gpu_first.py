@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd import config_load
-from gatewayd.bench import options
-from gatewayd.bench.dummy import write_llama_8b
-from gatewayd.bench.h200 import Comparison
+from gatewayd.cli.bench import options
+from gatewayd.cli.bench.dummy import write_llama_8b
+from gatewayd.cli.bench.h200 import Comparison
 from gatewayd.cli.lazy import load
+from gatewayd.config import load as config_load
 from tests.gpu.kit import plans
 from tests.gpu.kit.lock import ROOT
 from tests.gpu.kit.plans import PLANS, Words

@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd.authoring.imports import strange_imports
-from gatewayd.authoring.kit import conformance_of
+from gatewayd.cli.authoring.kit import conformance_of
+from gatewayd.plugins.imports import strange_imports
 from gatewayd_hooks.strategy import Kind
 from tests.inner_pytest import QUICKLY
 

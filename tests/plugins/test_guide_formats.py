@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.http.structural import either
+from gatewayd.http.openai.structural_tags import either
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec, GuideStrategy
 from tests.plugins.guides import (
     ENDS,

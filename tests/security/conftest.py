@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder as embedded
 from tests.daemon.conftest import start_daemon
 from tests.gatewayd.durables import copy_of

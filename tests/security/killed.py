@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine
 
 from gatewayd.store.database import connect
-from gatewayd.tenants import ledger_records, marks, sealing
-from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.prices import Price
-from gatewayd.tenants.secret import Secret, secret_of
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import crash_marks as marks
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.prices import Price
+from gatewayd.tenants.tamper_evidence import sealing
+from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.desk import check_books, reserve_one
 from tests.gatewayd.tenants.test_audit import act

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.tenants import audit
+from gatewayd.tenants.tamper_evidence import audit
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.tenants.test_audit import act, execute, fault
 

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd.config import Config
+from gatewayd.config.tables import Config
 from gatewayd_engine.model import embedded
 from gatewayd_hooks.helpers import children
 from gatewayd_tui.serve import BrowserConsole

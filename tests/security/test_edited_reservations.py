@@ -19,17 +19,20 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from gatewayd.store.database import connect
-from gatewayd.tenants import (
-    audit,
-    integrity,
-    ledger_records,
-    marks,
-    records,
+from gatewayd.tenants import records
+from gatewayd.tenants.billing import (
+    budget_ledger_sql as ledger_records,
+)
+from gatewayd.tenants.billing import (
+    crash_marks as marks,
+)
+from gatewayd.tenants.billing import (
     recovery,
 )
-from gatewayd.tenants.costs import Settlement, Spent
-from gatewayd.tenants.secret import secret_of
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.billing.costs import Settlement, Spent
+from gatewayd.tenants.tamper_evidence import audit, integrity
+from gatewayd.tenants.tamper_evidence.secret import secret_of
+from gatewayd.text.text_model import TextModel
 from tests.daemon.test_tenants import act as act_at
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import after, says

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gatewayd.store.database import connect
-from gatewayd.tenants import audit, records
-from gatewayd.tenants.secret import Secret, secret_of
+from gatewayd.tenants import records
+from gatewayd.tenants.tamper_evidence import audit
+from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
 from gatewayd.tenants.tenancy import prepared
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.test_audit import act, execute

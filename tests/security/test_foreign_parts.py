@@ -110,7 +110,10 @@ def test_a_connection_has_the_methods_that_the_edge_knows() -> None:
 
 @pytest.mark.parametrize(
     "files",
-    [("gatewayd/http/edge.py", "gatewayd/http/edge_parsing.py"), ("gatewayd/admin/peer.py",)],
+    [
+        ("gatewayd/http/server/edge.py", "gatewayd/http/server/edge_parsing.py"),
+        ("gatewayd/admin/peer.py",),
+    ],
 )
 def test_what_the_edge_reads_of_a_connection_is_there(files: tuple[str, ...]) -> None:
     """Every attribute that our class uses and does not make itself is made by uvicorn's."""

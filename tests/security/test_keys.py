@@ -19,13 +19,13 @@ import pytest
 from sqlalchemy import func, select
 
 from gatewayd.errors import Unauthorized
-from gatewayd.http import guard
-from gatewayd.http.guard import KeyCheck
+from gatewayd.http.server import authentication as guard
+from gatewayd.http.server.authentication import KeyCheck
 from gatewayd.store.tables import keys as table
 from gatewayd.tenants import keys
 from gatewayd.tenants.keys import new_key
-from gatewayd.tenants.secret import Secret
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.gateway import CHAT
 from tests.gatewayd.tenants.desk import town

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.responses.body import in_our_words
-from gatewayd.text.model import TextModel
+from gatewayd.resources.responses.response_object import in_our_words
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model import embedded
 from gatewayd_guide_llguidance import ebnf, ebnf_lark
 from gatewayd_guide_llguidance.config import LlguidanceConfig
@@ -37,13 +37,13 @@ from gatewayd_hooks.requests.nesting import field_too_deep
 ROOT = Path(__file__).parents[2]
 ROOMS = ("gatewayd", "engine/gatewayd_engine", "plugins")
 OPERATORS = (
-    "gatewayd/authoring/",
-    "gatewayd/bench/",
+    "gatewayd/cli/authoring/",
+    "gatewayd/cli/bench/",
     "gatewayd/cli/",
-    "gatewayd/credentials.py",
-    "gatewayd/files/vault.py",
+    "gatewayd/config/credentials.py",
+    "gatewayd/resources/files/content_store.py",
     "gatewayd/http/schema/openapi.py",
-    "gatewayd/store/shape.py",
+    "gatewayd/store/schema_check.py",
     "gatewayd/tenants/actions.py",
     "gatewayd/tenants/records.py",
     "plugins/gatewayd_hooks/helpers/children.py",
@@ -61,17 +61,17 @@ CHECKPOINTS = (
 )
 CLIENTS = (
     "gatewayd/http/asgi.py",
-    "gatewayd/http/edge_chunks.py",
-    "gatewayd/http/guard.py",
-    "gatewayd/http/protocol_route.py",
-    "gatewayd/http/request_id.py",
-    "gatewayd/log_lines.py",
-    "gatewayd/responses/body.py",
-    "gatewayd/responses/records.py",
+    "gatewayd/http/server/edge_chunks.py",
+    "gatewayd/http/server/authentication.py",
+    "gatewayd/http/protocols/route.py",
+    "gatewayd/http/server/request_id.py",
+    "gatewayd/tracing/log_buffer.py",
+    "gatewayd/resources/responses/response_object.py",
+    "gatewayd/resources/responses/records.py",
     "gatewayd/tenants/keys.py",
-    "gatewayd/text/disguise.py",
-    "gatewayd/text/hiding.py",
-    "gatewayd/text/template_taken.py",
+    "gatewayd/text/private_special_tokens.py",
+    "gatewayd/text/special_tokens.py",
+    "gatewayd/text/template_meter.py",
     "gatewayd/text/tokenizer.py",
     "plugins/gatewayd_guide_llguidance/ebnf.py",
     "plugins/gatewayd_guide_llguidance/expressions.py",

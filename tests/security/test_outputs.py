@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.model.embedded import folder as embedded
 from gatewayd_engine.model.loader import load

@@ -12,13 +12,15 @@ import pytest
 from sqlalchemy import Connection, text
 
 from gatewayd.errors import Conflict, PermissionDenied, StoreUnavailable, Unauthorized
-from gatewayd.store import shape, shape_table
+from gatewayd.store import schema_check as shape
+from gatewayd.store import schema_digests as shape_table
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
-from gatewayd.tenants import audit, ledger_records, sealing
-from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.prices import Price
-from gatewayd.tenants.secret import secret_of
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.prices import Price
+from gatewayd.tenants.tamper_evidence import audit, sealing
+from gatewayd.tenants.tamper_evidence.secret import secret_of
 from gatewayd_migrations import steps
 from gatewayd_migrations.shape import SHAPE
 from tests.gatewayd.durables import copy_of, opened
@@ -95,7 +97,7 @@ TABLE = Path(__file__).parents[2] / "migrations" / "gatewayd_migrations" / "shap
 def test_the_table_of_digests_is_what_the_migrations_make() -> None:
     written = TABLE.read_text()
     assert shape_table.rewrite(written) == written, (
-        "run .venv/bin/python -m gatewayd.store.shape_table migrations/gatewayd_migrations/shape.py"
+        "run .venv/bin/python -m gatewayd.store.schema_digests migrations/gatewayd_migrations/shape.py"
     )
     with pytest.raises(ValueError, match="no table"):
         shape_table.rewrite(written.replace("SHAPE", "FORM"))

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from starlette.routing import Route, Router
 
-from gatewayd.config import Config
-from gatewayd.daemon import Daemon
+from gatewayd.config.tables import Config
+from gatewayd.daemon.parts import Options
+from gatewayd.daemon.run import Daemon
 from gatewayd.errors import PermissionDenied
-from gatewayd.http.guard import PUBLIC
 from gatewayd.http.rights import Rights
-from gatewayd.parts import Options
+from gatewayd.http.server.authentication import PUBLIC
 from gatewayd.tenants.principal import BATCHES, FILES, INFER, METRICS, MODELS, Principal
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
 from tests.gatewayd.tenants.desk import bearer, town

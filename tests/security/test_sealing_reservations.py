@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatewayd.store.database import connect
-from gatewayd.tenants import seals
+from gatewayd.tenants.tamper_evidence import seals
 from gatewayd_migrations import steps
 from tests.gatewayd.durables import opened
 from tests.gatewayd.tenants.test_audit import act, execute

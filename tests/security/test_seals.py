@@ -21,10 +21,12 @@ from sqlalchemy.exc import IntegrityError
 
 from gatewayd.errors import Unauthorized
 from gatewayd.store.database import connect
-from gatewayd.tenants import audit, integrity, ledger_records, records, sealing, seals
-from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.prices import Price
-from gatewayd.tenants.secret import secret_of
+from gatewayd.tenants import records
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.prices import Price
+from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
+from gatewayd.tenants.tamper_evidence.secret import secret_of
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.tenants.desk import SECRET, reserve_one
 from tests.gatewayd.tenants.test_audit import act, execute

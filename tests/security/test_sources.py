@@ -63,7 +63,7 @@ def _name(node: ast.expr) -> str:
 def test_there_is_something_to_look_at() -> None:
     found = trees()
     assert len(found) > 400
-    assert "gatewayd/daemon.py" in found
+    assert "gatewayd/daemon/run.py" in found
     assert "pickle" in imported(ast.parse("import pickle"))
     assert [name for name, _ in called(ast.parse("torch.load(x)"))] == ["torch.load"]
 
@@ -146,7 +146,7 @@ def test_the_daemon_fetches_nothing() -> None:
             asks = {name for name in imported(tree)} & SENDERS
             assert asks == set(), path
     # Nor is one of them brought in by something else.
-    program = "import sys, gatewayd.daemon; print(*sys.modules)"
+    program = "import sys, gatewayd.daemon.run; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert set(done.stdout.split()) & {"aiohttp", "httpx", "requests"} == set(), done.stderr
 
@@ -181,7 +181,7 @@ ALLOWED = {
 NAMED = {
     f"{HOOKS}/helpers/children.py": "",
     f"{HOOKS}/testing/execution.py": "the kit's engines, started by the executor under test",
-    "gatewayd/service/units.py": "looks for the program beside it",
+    "gatewayd/daemon/systemd/units.py": "looks for the program beside it",
     "tui/gatewayd_tui/serve.py": "a line for textual-serve, which starts it",
 }
 """Files that name the interpreter."""

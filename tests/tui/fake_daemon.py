@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import msgspec
 import uvicorn
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 from tests.tui.samples import ended, explanation, snapshot
 
 

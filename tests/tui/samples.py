@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatewayd.admin.wire import CausePart, Explanation
-from gatewayd.admin.wire_snapshot import (
+from gatewayd.wire.requests import CausePart, Explanation
+from gatewayd.wire.snapshot import (
     DaemonView,
     EngineView,
     KvView,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.app import Console
 from gatewayd_tui.client import Live
 from gatewayd_tui.recording import Recorded, line_of

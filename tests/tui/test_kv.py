@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.admin.wire_snapshot import KvView
+from gatewayd.wire.snapshot import KvView
 from gatewayd_tui.app import Console
 from gatewayd_tui.screens.kv import holders
 from gatewayd_tui.widgets.heat import STATES, HeatMap, by_state, by_tenant, color, letter

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.machines import taken
 from gatewayd_tui.recording import line_of
 from tests.tui.conftest import Watching, text_of

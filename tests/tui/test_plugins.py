@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from textual.widgets import Input
 
-from gatewayd.admin.wire_plugins import PluginSettings, PluginView, SettingView
+from gatewayd.wire.plugins import PluginSettings, PluginView, SettingView
 from gatewayd_tui.app import Console
 from gatewayd_tui.plugged import Added, Failed
 from gatewayd_tui.screens.plugins import rows_of

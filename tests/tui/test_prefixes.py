@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from textual.widgets import Tree
 
-from gatewayd.admin.wire_snapshot import Prefixes, PrefixView
+from gatewayd.wire.snapshot import Prefixes, PrefixView
 from gatewayd_tui.app import Console
 from gatewayd_tui.screens.prefixes import label, saved
 from gatewayd_tui.widgets.form import Form

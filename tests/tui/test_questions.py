@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.admin.wire import LimitsBody
-from gatewayd.admin.wire_tenants import KeyBody, RotateBody, TenantBody, Terms
+from gatewayd.wire.requests import LimitsBody
+from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, Terms
 from gatewayd_tui.questions import Question, Wrong, changed, docs_of, nested, questions, typed
 
 BODIES: list[type[msgspec.Struct]] = [TenantBody, Terms, KeyBody, RotateBody]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gatewayd.explain.causes import AT_ENGINE, CAUSES
+from gatewayd.tracing.causes import AT_ENGINE, CAUSES
 from gatewayd_tui.screens.queue import WORDS
 from tests.tui import samples
 from tests.tui.conftest import Watching, text_of, until

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd.admin.wire_snapshot import VERSION, Snapshot
+from gatewayd.wire.snapshot import VERSION, Snapshot
 from gatewayd_tui.client import Live, Lost, Refused, decode
 from gatewayd_tui.place import NoSocket, find_socket
 from gatewayd_tui.recording import Recorded, Recorder, line_of, read

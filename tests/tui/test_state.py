@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.figures import bar, count, duration, line, millis, percent, size
 from gatewayd_tui.state import MOST_LOGS, MOST_POINTS, State, advance, lose, rate, rates, share
 from gatewayd_tui.waterfall import beside, markdown, picture

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
-from gatewayd.admin.wire_snapshot import WaitingView
+from gatewayd.wire.snapshot import WaitingView
 from gatewayd_tui.screens.queue import COLUMNS as QUEUE
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable, matches
 from tests.tui import samples

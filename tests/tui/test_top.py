@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from gatewayd.admin.wire_snapshot import Snapshot
 from gatewayd.cli import app
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.recording import line_of
 from tests.tui import samples
 from tests.tui.fake_daemon import FakeDaemon

@@ -15,7 +15,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.widgets import DataTable, Input, Tree
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.changes import is_named
 from gatewayd_tui.client import Lost, Source
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived

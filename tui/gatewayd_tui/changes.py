@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from gatewayd.admin.wire_operations import EvictAnswer
+from gatewayd.wire.operations import EvictAnswer
 
 _ActionT = TypeVar("_ActionT", bound=Callable[..., Any])
 

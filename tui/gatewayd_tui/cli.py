@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from gatewayd.admin.wire_snapshot import Snapshot
+    from gatewayd.wire.snapshot import Snapshot
     from gatewayd_tui.client import Source
 
 Socket = Annotated[

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
-from gatewayd.admin.wire_snapshot import VERSION, Snapshot
+from gatewayd.wire.snapshot import VERSION, Snapshot
 from gatewayd_tui.cleaning import cleaned
 
 _SILENCE = 5.0

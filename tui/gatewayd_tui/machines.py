@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gatewayd.admin.wire_snapshot import EngineView
+from gatewayd.wire.snapshot import EngineView
 from gatewayd_tui.figures import count, percent
 
 _GIB = 1 << 30

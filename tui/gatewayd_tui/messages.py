@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.message import Message
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 
 
 class SnapshotArrived(Message):

@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from gatewayd.admin.wire import Explanation
-from gatewayd.admin.wire_plugins import PluginSettings, PluginView
-from gatewayd.admin.wire_snapshot import Prefixes
+from gatewayd.wire.plugins import PluginSettings, PluginView
+from gatewayd.wire.requests import Explanation
+from gatewayd.wire.snapshot import Prefixes
 from gatewayd_tui.client import Refused, Source
 
 _LISTED = 50

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from gatewayd.admin.wire_snapshot import LogView, Snapshot
+from gatewayd.wire.snapshot import LogView, Snapshot
 from gatewayd_tui.machines import Taken, taken
 
 MOST_POINTS = 120

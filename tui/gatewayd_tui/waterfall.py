@@ -7,7 +7,7 @@ from statistics import median
 
 from rich.text import Text
 
-from gatewayd.admin.wire import Explanation
+from gatewayd.wire.requests import Explanation
 from gatewayd_tui.figures import count, millis
 
 _LABEL = 11

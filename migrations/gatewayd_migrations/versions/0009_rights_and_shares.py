@@ -24,7 +24,7 @@ _COLUMNS: dict[str, sa.types.TypeEngine[Any]] = {
 }
 
 # Bytes of a row by its columns, with what it takes beside them: a page of the disk for a content,
-# and entries in indexes. gatewayd/store/shares.py has the same numbers.
+# and entries in indexes. gatewayd/store/tenant_shares.py has the same numbers.
 _FILE = "({0}.bytes + length(CAST({0}.filename AS BLOB)) + 4096)"
 _RESPONSE = "(length(CAST({0}.body AS BLOB)) + length(CAST({0}.input AS BLOB)) + 512)"
 _BATCH = (

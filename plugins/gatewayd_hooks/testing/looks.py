@@ -162,7 +162,12 @@ def busy_look() -> dict[str, Any]:
     burn = {"5m": 10.0, "1h": 3.5, "6h": 0.5}
     strategy = {"engine": "0", "kind": "scheduler", "name": "fcfs", "state": "active"}
     cost = {"faults": 0, "calls": 100, "mean_us": 12.5, "longest_us": 90.0}
-    line = {"number": 7, "unix": 1_800_000_009.0, "level": "warning", "source": "gatewayd.control"}
+    line = {
+        "number": 7,
+        "unix": 1_800_000_009.0,
+        "level": "warning",
+        "source": "gatewayd.admin.control",
+    }
     line |= {"x_request_id": ""}
     return idle_look() | {
         "number": 8,

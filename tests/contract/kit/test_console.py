@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd.admin.wire_snapshot import Snapshot
-from gatewayd.explain.causes import CAUSES
+from gatewayd.tracing.causes import CAUSES
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_hooks.console import Action, AdminCalls, Look, Panel, Refused, Rows
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.testing.console import ConsoleConformance

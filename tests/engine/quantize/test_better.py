@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli.quality_texts import samples
+from gatewayd.cli.quality.texts import samples
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
 from gatewayd_engine.offline.quality.job import Figures, Measured, Scheme

@@ -10,12 +10,12 @@ import msgspec
 import pytest
 
 from gatewayd.admin.app import build_admin
-from gatewayd.admin.wire import Explanation
-from gatewayd.cli.explain import waterfall
-from gatewayd.control import Control
-from gatewayd.engines.timeline import Stretch
-from gatewayd.explain.archive import Archive
-from gatewayd.explain.recent import Recent
+from gatewayd.admin.control import Control
+from gatewayd.cli.operate.explain import waterfall
+from gatewayd.tracing.archive import Archive
+from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.timeline import Stretch
+from gatewayd.wire.requests import Explanation
 from gatewayd_engine.process.time_causes import Cause
 from gatewayd_tui.waterfall import markdown, picture
 from tests.gatewayd.explain.test_ledger import ledger

@@ -10,10 +10,10 @@ import pytest
 from starlette.routing import Router
 
 from gatewayd.admin.app import Front
+from gatewayd.admin.control import SWAPPABLE, Control
 from gatewayd.admin.plugins import plugin_routes
-from gatewayd.admin.wire_plugins import PluginSettings, PluginView
-from gatewayd.config import Config
-from gatewayd.control import SWAPPABLE, Control
+from gatewayd.config.tables import Config
+from gatewayd.wire.plugins import PluginSettings, PluginView
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gatewayd.admin.audit_log import Record
 from gatewayd.admin.peer import Peer
-from gatewayd.admin.recording import Record
 from gatewayd.errors import InvalidRequest, StoreFull, StoreUnavailable
 from tests.gatewayd.durables import copy_of, opened
 

@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from gatewayd.admin.snapshot_latency import LastMinute
-from gatewayd.admin.snapshot_samples import Collected
-from gatewayd.explain.recent import Recent
-from gatewayd.metrics import Metrics
+from gatewayd.admin.snapshots.latency import LastMinute
+from gatewayd.admin.snapshots.samples import Collected
+from gatewayd.metrics.registry import Metrics
+from gatewayd.tracing.recent import Recent
 from tests.gatewayd.explain.test_ledger import ledger
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl

@@ -9,16 +9,16 @@ from typing import Any, cast
 
 import pytest
 
-from gatewayd.admin.snapshot_requests import Rows, SequenceLook
-from gatewayd.admin.snapshot_tenants import TenantRows
-from gatewayd.admin.wire_snapshot import MOST_ROWS
-from gatewayd.engines.handle import JobHandle
+from gatewayd.admin.snapshots.requests import Rows, SequenceLook
+from gatewayd.admin.snapshots.tenants import TenantRows
+from gatewayd.engines.api import EngineRequest
 from gatewayd.engines.job import Job
-from gatewayd.engines.seam import EngineRequest
-from gatewayd.engines.timeline import NO_ENGINE, Pace
-from gatewayd.explain.causes import AT_ENGINE, CAUSES
-from gatewayd.pipeline import Generation
-from gatewayd.pipeline_live import Live
+from gatewayd.engines.request_handle import JobHandle
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import Live
+from gatewayd.tracing.causes import AT_ENGINE, CAUSES
+from gatewayd.tracing.timeline import NO_ENGINE, Pace
+from gatewayd.wire.snapshot import MOST_ROWS
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.time_causes import Cause
 

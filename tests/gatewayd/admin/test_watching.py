@@ -19,11 +19,11 @@ from starlette.routing import Router
 from gatewayd.admin.app import Front
 from gatewayd.admin.client import AdminError, call, watch
 from gatewayd.admin.server import AdminServer
-from gatewayd.admin.snapshot import Snapshots
-from gatewayd.admin.snapshot_routes import PrefixRoute, snapshot_routes
-from gatewayd.admin.watching import MOST_WATCHERS, Left, TooManyWatchers, Watching
-from gatewayd.admin.wire_snapshot import DaemonView, LogView, Snapshot
-from gatewayd.log_lines import LogLines
+from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
+from gatewayd.admin.snapshots.snapshot import Snapshots
+from gatewayd.admin.watchers import MOST_WATCHERS, Left, TooManyWatchers, Watching
+from gatewayd.tracing.log_buffer import LogLines
+from gatewayd.wire.snapshot import DaemonView, LogView, Snapshot
 
 
 def snapshot(number: int, padding: str = "") -> Snapshot:
@@ -211,7 +211,7 @@ async def test_who_does_not_read_misses_snapshots_and_holds_up_nobody(tmp_path: 
 async def test_a_stream_far_from_its_next_snapshot_is_kept_alive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.admin.snapshot_routes._PING_SECONDS", 0.05)
+    monkeypatch.setattr("gatewayd.admin.snapshots.routes._PING_SECONDS", 0.05)
     async with served(tmp_path) as found:
         reader, writer = await asyncio.open_unix_connection(found.path)
         writer.write(b"GET /admin/stream?interval=60 HTTP/1.1\r\nhost: x\r\n\r\n")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gatewayd.authoring.docstrings import fields_of, markdown, plain
+from gatewayd.cli.authoring.docstrings import fields_of, markdown, plain
 
 DOCSTRING = """Choose ``one``.
 

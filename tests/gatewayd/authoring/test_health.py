@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.authoring import health, probe_process
-from gatewayd.authoring.health import Checkup, check
-from gatewayd.authoring.probe_process import Problem
+from gatewayd.cli.authoring import health
+from gatewayd.cli.authoring.health import Checkup, check
+from gatewayd.plugins import probe_process
+from gatewayd.plugins.probe_process import Problem
 from gatewayd_hooks.host.catalog import Catalog, Entry
 
 SOUND = """

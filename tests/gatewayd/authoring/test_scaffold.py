@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.authoring.kinds import BEGINNINGS
-from gatewayd.authoring.kit import conformance_of, kit_classes
-from gatewayd.authoring.scaffold import (
+from gatewayd.cli.authoring.kinds import BEGINNINGS
+from gatewayd.cli.authoring.kit import conformance_of, kit_classes
+from gatewayd.cli.authoring.scaffold import (
     MOST_LETTERS,
     TEMPLATES,
     ScaffoldError,

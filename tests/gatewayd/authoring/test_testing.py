@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.authoring import scaffold
-from gatewayd.authoring.kit import conformance_of
-from gatewayd.authoring.testing import CannotTest, Result, find, run
+from gatewayd.cli.authoring import scaffold
+from gatewayd.cli.authoring.kit import conformance_of
+from gatewayd.cli.authoring.testing import CannotTest, Result, find, run
 from gatewayd_hooks.strategy import Kind
 from tests.inner_pytest import BRIEFLY
 

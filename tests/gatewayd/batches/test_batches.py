@@ -17,15 +17,15 @@ import pytest
 from openai.types.chat import ChatCompletion
 from sqlalchemy import Connection
 
-from gatewayd.batches import records
-from gatewayd.batches.calls import Answer
-from gatewayd.batches.line import _wait
-from gatewayd.batches.records import NEXT, Result
 from gatewayd.errors import AdmissionPaused, Conflict, EngineLost, QueueFull, RequestCancelled
-from gatewayd.files.records import OVER
-from gatewayd.files.vault import Draft
+from gatewayd.resources.batches import records
+from gatewayd.resources.batches.internal_calls import Answer
+from gatewayd.resources.batches.line import _wait
+from gatewayd.resources.batches.records import NEXT, Result
+from gatewayd.resources.files.content_store import Draft
+from gatewayd.resources.files.records import OVER
 from gatewayd.store.ids import new_id
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.scheduling import Priority
 from tests.gatewayd.batching import (
     CHAT,
@@ -137,7 +137,7 @@ async def test_a_disk_that_is_full_at_the_end_loses_no_answer(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         kept(self, name)
 
-    monkeypatch.setattr("gatewayd.store.again._SECONDS", 0.01)
+    monkeypatch.setattr("gatewayd.store.retry._SECONDS", 0.01)
     async with serving(text, folder, says([300])) as gateway:
         file = await gateway.openai.files.create(
             file=("f", jsonl([line("a"), line("b", model="nobody")])), purpose="batch"
@@ -218,7 +218,7 @@ async def test_a_line_that_finds_no_room_waits_for_it(text: TextModel, folder: P
 async def test_a_line_that_loses_every_engine_fails_in_the_end(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.batches.congestion_window._FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("gatewayd.resources.batches.congestion_window._FIRST_SECONDS", 0.01)
     async with serving(text, folder, fails(EngineLost("the engine died"))) as gateway:
         batch = await create(gateway, jsonl([line("a")]))
         batch = await until_status(gateway, batch, "completed")

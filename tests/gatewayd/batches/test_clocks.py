@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.store.clock import Clock
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import create, jsonl, line, serving, until_status
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import hangs, says
@@ -28,7 +28,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     def clock(last: float | None) -> Clock:
         return hands.clock(last)
 
-    monkeypatch.setattr("gatewayd.durable.Clock", clock)
+    monkeypatch.setattr("gatewayd.daemon.resources.Clock", clock)
     return hands
 
 
@@ -48,7 +48,7 @@ async def test_a_batch_that_goes_on_under_a_clock_a_year_ahead_is_finished(
 async def test_a_batch_made_under_a_clock_a_year_ahead_has_its_window_and_no_more(
     text: TextModel, folder: Path, hands: Hands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.batches.run._LOOK_SECONDS", 0.01)
+    monkeypatch.setattr("gatewayd.resources.batches.run._LOOK_SECONDS", 0.01)
     hands.wall += YEAR
     async with serving(text, folder, hangs) as gateway:
         batch = await until_status(gateway, await create(gateway, ONE), "in_progress")

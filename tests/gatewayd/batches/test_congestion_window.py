@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from gatewayd.batches.congestion_window import CongestionWindow
+from gatewayd.resources.batches.congestion_window import CongestionWindow
 
 LIMIT = 4
 SECONDS = 2000.0

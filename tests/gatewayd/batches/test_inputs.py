@@ -11,9 +11,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from gatewayd.batches.checking import Checked, Checking
-from gatewayd.batches.lines import all_lines
-from gatewayd.text.model import TextModel
+from gatewayd.resources.batches.lines import all_lines
+from gatewayd.resources.batches.validation import Checked, Checking
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import (
     CHAT,
     create,

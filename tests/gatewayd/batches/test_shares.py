@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd.batches.checking import Checked, Checking
 from gatewayd.errors import AdmissionPaused
-from gatewayd.text.model import TextModel
+from gatewayd.resources.batches.validation import Checked, Checking
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import (
     CHAT,
     create,

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd.batches import lines, source
-from gatewayd.batches.lanes import Lanes, Permit
-from gatewayd.batches.line_set import LineSet
-from gatewayd.batches.lines import Position, all_lines, some_lines
-from gatewayd.batches.source import Source
+from gatewayd.resources.batches import lines
+from gatewayd.resources.batches import pending_lines as source
+from gatewayd.resources.batches.line_scheduler import Lanes, Permit
+from gatewayd.resources.batches.line_set import LineSet
+from gatewayd.resources.batches.lines import Position, all_lines, some_lines
+from gatewayd.resources.batches.pending_lines import Source
 from tests.gatewayd.batching import CHAT, line
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 PROGRAM = """
 import typer
-from gatewayd.bench.cli import bench
+from gatewayd.cli.bench.cli import bench
 app = typer.Typer()
 app.command()(bench)
 app()

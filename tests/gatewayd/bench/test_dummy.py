@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from gatewayd.bench.dummy import write_llama_8b
-from gatewayd.bench.served.workloads import WORKLOADS, prompts, words_of
-from gatewayd.bench.subject import subject
-from gatewayd.config_load import ConfigError
-from gatewayd.launch import engine_config
-from gatewayd.text.model import TextModel
+from gatewayd.cli.bench.dummy import write_llama_8b
+from gatewayd.cli.bench.served.workloads import WORKLOADS, prompts, words_of
+from gatewayd.cli.bench.target import subject
+from gatewayd.config.load import ConfigError
+from gatewayd.engines.replicas.launch import engine_config
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
 

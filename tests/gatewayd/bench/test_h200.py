@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.bench.h200 import FIGURES, Comparison, Known, compare, differences, reference
-from gatewayd.bench.offline.workloads import KEYS
-from gatewayd.bench.offline.workloads import WORKLOADS as OFFLINE
-from gatewayd.bench.served.workloads import WORKLOADS as SERVED
-from gatewayd.bench.tables import comparison_rows
+from gatewayd.cli.bench.h200 import FIGURES, Comparison, Known, compare, differences, reference
+from gatewayd.cli.bench.offline.workloads import KEYS
+from gatewayd.cli.bench.offline.workloads import WORKLOADS as OFFLINE
+from gatewayd.cli.bench.served.workloads import WORKLOADS as SERVED
+from gatewayd.cli.bench.tables import comparison_rows
 
 
 def test_stored_offline_figures_are_of_these_workloads() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gatewayd.bench.chips import CHIPS, Chip
-from gatewayd.bench.floor import batch_seconds, prompt_seconds
-from gatewayd.bench.h200 import Comparison, Known, compare, reference
-from gatewayd.bench.limits import least_seconds, on_chip
-from gatewayd.bench.offline.workloads import KEYS, WORKLOADS
-from gatewayd.bench.run import Run
-from gatewayd.bench.subject import subject
-from gatewayd.bench.tables import Rows
+from gatewayd.cli.bench.chip_limits import least_seconds, on_chip
+from gatewayd.cli.bench.chips import CHIPS, Chip
+from gatewayd.cli.bench.h200 import Comparison, Known, compare, reference
+from gatewayd.cli.bench.hardware_floor import batch_seconds, prompt_seconds
+from gatewayd.cli.bench.offline.workloads import KEYS, WORKLOADS
+from gatewayd.cli.bench.run import Run
+from gatewayd.cli.bench.tables import Rows
+from gatewayd.cli.bench.target import subject
 
 H200 = "NVIDIA H200"
 H100 = "NVIDIA H100 80GB HBM3"

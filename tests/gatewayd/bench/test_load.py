@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gatewayd.bench.load import Stop, Target, closed_loop, open_loop, send
-from gatewayd.bench.sweep import Load, Plan, measure
-from gatewayd.bench.workload import Item, Shape, corpus_for, synthetic
-from gatewayd.client.api import ApiClient
+from gatewayd.cli.bench.load import Stop, Target, closed_loop, open_loop, send
+from gatewayd.cli.bench.sweep import Load, Plan, measure
+from gatewayd.cli.bench.workload import Item, Shape, corpus_for, synthetic
+from gatewayd.cli.client.api import ApiClient
 
 ITEM = Item([1, 2, 3], 5)
 

@@ -6,10 +6,10 @@ import io
 
 from rich.console import Console
 
-from gatewayd.bench.plot import draw
-from gatewayd.bench.record import Record
-from gatewayd.bench.report import as_document, detail_table, error_lines, sweep_table
-from gatewayd.bench.stats import Level, summarize
+from gatewayd.cli.bench.plot import draw
+from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.report import as_document, detail_table, error_lines, sweep_table
+from gatewayd.cli.bench.stats import Level, summarize
 
 
 def level(value: float, ttft: float, error: str | None = None) -> Level:

@@ -8,7 +8,7 @@ import random
 import pytest
 from typer.testing import CliRunner
 
-from gatewayd.bench.speedup import best, estimate
+from gatewayd.cli.bench.speedup import best, estimate
 from gatewayd.cli.spec import app
 
 

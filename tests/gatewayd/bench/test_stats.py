@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.bench.record import Record
-from gatewayd.bench.stats import percentile, spread_of, summarize
+from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.stats import percentile, spread_of, summarize
 
 
 @given(

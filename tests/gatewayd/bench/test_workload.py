@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.bench.workload import Shape, corpus_text, from_file, synthetic
+from gatewayd.cli.bench.workload import Shape, corpus_text, from_file, synthetic
 
 IDS = list(range(500))
 

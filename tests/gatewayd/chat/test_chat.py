@@ -9,11 +9,11 @@ import signal
 import sys
 from typing import Any
 
-from gatewayd.chat.terminal import printable
+from gatewayd.cli.chat.terminal import printable
 
 PROGRAM = """
 import typer
-from gatewayd.chat.cli import chat
+from gatewayd.cli.chat.cli import chat
 app = typer.Typer()
 app.command()(chat)
 app()

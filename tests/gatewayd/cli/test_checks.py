@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli import checks
-from gatewayd.config import Config
+from gatewayd.cli.doctor import checks
+from gatewayd.config.tables import Config
 
 
 def needed(engine: dict[str, Any], codec: str) -> float:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli.checks_weights import expected_bytes, weights
-from gatewayd.config import Config
+from gatewayd.cli.doctor.weights import expected_bytes, weights
+from gatewayd.config.tables import Config
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.process.config import StrategyChoice

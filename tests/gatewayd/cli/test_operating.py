@@ -27,7 +27,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> None:
             "replicas": {"0": "starting: weights 10%"},
         }
 
-    monkeypatch.setattr("gatewayd.cli.swap.call", call)
+    monkeypatch.setattr("gatewayd.cli.operate.swap.call", call)
 
 
 def run(*words: str) -> tuple[int, str]:

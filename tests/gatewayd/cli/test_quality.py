@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from gatewayd.cli.quality import _is_quantized
-from gatewayd.cli.quality_report import Named, markdown, most_kl, notes, reasons, table, values
-from gatewayd.cli.quality_texts import samples
+from gatewayd.cli.quality.command import _is_quantized
+from gatewayd.cli.quality.report import Named, markdown, most_kl, notes, reasons, table, values
+from gatewayd.cli.quality.texts import samples
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.job import Figures, Measured, Unusable
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli import checks, checks_service
-from gatewayd.cli.checks_gpu import Machine, judge
-from gatewayd.config import Config, ServerTable, StoreTable
-from gatewayd.config_load import load
-from gatewayd.service.beginning import of_system
+from gatewayd.cli.doctor import checks
+from gatewayd.cli.doctor import service as checks_service
+from gatewayd.cli.doctor.gpu import Machine, judge
+from gatewayd.config.load import load
+from gatewayd.config.tables import Config, ServerTable, StoreTable
+from gatewayd.daemon.systemd.init_config import of_system
 
 
 def run(*words: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gatewayd.cli.store import app
-from gatewayd.files import records
-from gatewayd.files.records import FileRow
+from gatewayd.resources.files import records
+from gatewayd.resources.files.records import FileRow
 from gatewayd_migrations import HEAD
 from tests.gatewayd.durables import opened
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gatewayd.cli import app, lazy, strangers
+from gatewayd.cli import app, lazy
+from gatewayd.cli import third_party as strangers
 
 Bring = Callable[..., None]
 

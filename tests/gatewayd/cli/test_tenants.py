@@ -12,9 +12,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gatewayd.cli import key, price, tenant
-from gatewayd.cli.tenant import micros_of, money
-from gatewayd.cli.usage import audit, usage
+from gatewayd.cli.tenants import key, price, tenant
+from gatewayd.cli.tenants.tenant import micros_of, money
+from gatewayd.cli.tenants.usage import audit, usage
 from tests.gatewayd.durables import copy_of, opened
 
 Run = Callable[..., str]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli import warmup
+from gatewayd.cli.warmup import command as warmup
 from gatewayd_engine.tuning.table import Machine, Table, case
 
 

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from gatewayd.cli.warmup_table import table_of
+from gatewayd.cli.warmup.table import table_of
 from gatewayd_engine.tuning.table import Contents, Entry, Machine
 
 MACHINE = Machine("NVIDIA H200, 132 multiprocessors", "9.0", {})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from gatewayd.client.api import ApiClient, ApiError
+from gatewayd.cli.client.api import ApiClient, ApiError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.client.sse import EventReader
+from gatewayd.cli.client.sse import EventReader
 
 STREAM = (
     b': comment\n\ndata: {"a": 1}\n\nevent: x\nid: 3\ndata:{"b": "\xc3\xa9"}\r\n\r\n'

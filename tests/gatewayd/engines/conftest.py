@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from gatewayd.engines.api import EngineRequest
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.patience import Patience
-from gatewayd.engines.routing import FencedRouter
-from gatewayd.engines.seam import EngineRequest
-from gatewayd.engines.setup import Launch
+from gatewayd.engines.replicas.setup import Launch
+from gatewayd.engines.replicas.silence_limits import Patience
 from gatewayd.errors import GatewayError
+from gatewayd.plugins.router import FencedRouter
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import SamplingParams, TokenLogprobs
 from gatewayd_hooks.execution import EngineCommand
@@ -199,7 +199,7 @@ MakeFleet = Callable[..., Awaitable[Setup]]
 @pytest.fixture
 async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet]:
     """Start fleets of fake engines, soon again; environment variables as keywords."""
-    monkeypatch.setattr("gatewayd.engines.starting._BACKOFF_SECONDS", (0.05, 0.1))
+    monkeypatch.setattr("gatewayd.engines.replicas.engine_process._BACKOFF_SECONDS", (0.05, 0.1))
     running: list[Setup] = []
 
     async def make(

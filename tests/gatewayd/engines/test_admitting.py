@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
+from gatewayd.plugins.admission import FencedAdmission
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog

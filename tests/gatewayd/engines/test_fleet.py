@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import QueueLimits
-from gatewayd.engines.routing import FAULT_LIMIT
 from gatewayd.errors import EngineUnavailable, NumericalError, QueueFull, ServerStopping
-from gatewayd.queue_capacity import QueueCapacity
+from gatewayd.fairness.queue_capacity import QueueCapacity
+from gatewayd.plugins.router import FAULT_LIMIT
 from gatewayd_hooks.routing import ReplicaView, RouteRequest
 
 Make = Callable[..., Awaitable[Any]]

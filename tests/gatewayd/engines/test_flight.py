@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
-from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
+from gatewayd.engines.replicas.engine_requests import Flight
 from gatewayd_engine.process.messages import (
     ERROR,
     EngineStats,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.replica import Replica
-from gatewayd.engines.seam import ReplicaState
+from gatewayd.engines.api import ReplicaState
+from gatewayd.engines.replicas.replica import Replica
 from gatewayd.errors import EngineLost
 
 Make = Callable[..., Awaitable[Any]]
@@ -59,7 +59,9 @@ async def test_a_silent_replica_gets_nothing_while_another_answers(
 async def test_an_executor_may_raise_anything(
     make_fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.engines.starting._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr(
+        "gatewayd.engines.replicas.engine_process._BACKOFF_SECONDS", (0.01, 0.02, 0.04)
+    )
     setup = await make_fleet(failed_starts=3)
     setup.executor.failure = RuntimeError("no machine left")
     reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
-from gatewayd.engines.inspecting import EngineInspection
-from gatewayd.engines.replica import Replica
+from gatewayd.engines.inspection import EngineInspection
+from gatewayd.engines.replicas.replica import Replica
 from gatewayd.errors import EngineUnavailable, InvalidRequest
 from gatewayd_engine.process.inspect_messages import (
     Browse,
@@ -116,7 +116,7 @@ async def test_prefixes_are_asked_of_one_engine() -> None:
 async def test_scrapers_ask_engines_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr("gatewayd.engines.inspecting.time", clock)
+    monkeypatch.setattr("gatewayd.engines.inspection.time", clock)
     inspecting, (engine,) = inspection(1)
     assert inspecting.machine(engine) is None
     for number in range(3):

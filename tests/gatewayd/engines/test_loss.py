@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.patience import Patience
-from gatewayd.engines.seam import ReplicaState
+from gatewayd.engines.api import ReplicaState
+from gatewayd.engines.replicas.silence_limits import Patience
 from gatewayd.errors import EngineLost, EngineUnavailable
 from gatewayd_engine.process.messages import PROTOCOL_VERSION
 
@@ -166,7 +166,9 @@ async def test_an_idle_engine_is_not_taken_for_a_hung_one(make_fleet: Make) -> N
 async def test_starting_is_given_up_after_three_failures(
     make_fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.engines.starting._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr(
+        "gatewayd.engines.replicas.engine_process._BACKOFF_SECONDS", (0.01, 0.02, 0.04)
+    )
     setup = await make_fleet(FAKE_FAULTS="load_exit")
     sink = setup.generate([1], 1)
     reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.errors import NotAdmitted
+from gatewayd.plugins.admission import FencedAdmission
 from gatewayd_admit_forecast.config import ForecastConfig
 from gatewayd_admit_forecast.strategy import Forecast
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.seam import ReplicaState
+from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import AdmissionPaused, EngineLost, ModelUnloaded
 from gatewayd_engine.process.messages import Bump, Command, Hold, Release, Submit
 from gatewayd_hooks.scheduling import Priority

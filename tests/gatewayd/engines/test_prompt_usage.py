@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
-from gatewayd.engines.flight import Flight
-from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.job import Job
 from gatewayd.engines.prompt_usage import PromptUsage
+from gatewayd.engines.replicas.engine_requests import Flight
+from gatewayd.engines.request_handle import JobHandle
 from gatewayd_engine.process.frames import FrameError
 from gatewayd_engine.process.messages import STOP, Admitted, EngineStats, Finished, StepOutput
 from gatewayd_engine.process.time_causes import Cause

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gatewayd.engines.patience import Patience
-from gatewayd.engines.pulse import Pulse
+from gatewayd.engines.replicas.heartbeat import Pulse
+from gatewayd.engines.replicas.silence_limits import Patience
 from gatewayd_engine.process.messages import ModelInfo
 
 MODEL = ModelInfo(
@@ -28,7 +28,7 @@ def test_an_engine_that_loads_may_be_silent_for_longer_than_one_that_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("gatewayd.engines.pulse.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("gatewayd.engines.replicas.heartbeat.time.monotonic", lambda: now[0])
     pulse = Pulse(Patience(load_seconds=60.0, hang_seconds=10.0))
 
     def is_gone_after(seconds: float) -> bool:

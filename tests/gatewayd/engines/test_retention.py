@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.replica import Replica
+from gatewayd.engines.replicas.replica import Replica
 from gatewayd_engine.process.messages import Submit
 from tests.gatewayd.engines.conftest import Sink, request
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.routing import FAULT_LIMIT, FencedRouter
+from gatewayd.plugins.router import FAULT_LIMIT, FencedRouter
 from gatewayd_hooks.host.budgets import PATIENCE
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
@@ -49,7 +49,7 @@ def test_only_a_router_that_is_slow_itself_is_asked_no_more(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("gatewayd_hooks.host.ledger.time", clock)
-    monkeypatch.setattr("gatewayd.engines.fenced.time", clock)
+    monkeypatch.setattr("gatewayd.plugins.fenced.time", clock)
     ledger = Ledger(0.05)
     router = FencedRouter(Second(clock, works, waits), "second", ledger, Watchdog(ledger, 60.0))
     request = RouteRequest((1, 2, 3), b"", 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewayd.engines.setbacks import Setbacks
+from gatewayd.engines.replicas.restart_backoff import Setbacks
 
 
 def test_five_may_die_young_in_a_row_and_then_each_waits_longer() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.guarded_executor import GuardedExecutor
-from gatewayd.engines.patience import Patience
-from gatewayd.engines.starting import Ending, FencedProcess, bury, start
+from gatewayd.engines.replicas.engine_process import Ending, FencedProcess, bury, start
+from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.plugins.executor import GuardedExecutor
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.host.fence import StrategyHang
 from gatewayd_hooks.host.ledger import Ledger
@@ -59,7 +59,7 @@ def test_a_process_whose_methods_raise_raises_nothing(caplog: pytest.LogCaptureF
 
 
 def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewayd.engines.guarded_executor._START_SECONDS", 0.2)
+    monkeypatch.setattr("gatewayd.plugins.executor._START_SECONDS", 0.2)
     ledger = Ledger(0.05)
     executor = GuardedExecutor(
         _starts(lambda: time.sleep(60)), "far", ledger, Watchdog(ledger, 5.0)

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from gatewayd.engines.replica import Replica
-from gatewayd.engines.setup import EngineSetup
-from gatewayd.engines.swapping import EngineSwaps, SwapRefused
+from gatewayd.engines.hot_swap import EngineSwaps, SwapRefused
+from gatewayd.engines.replicas.replica import Replica
+from gatewayd.engines.replicas.setup import EngineSetup
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import Command, Swap, Swapped
 from gatewayd_hooks.strategy import Kind

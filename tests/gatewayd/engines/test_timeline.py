@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from gatewayd.engines.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline, Totals
+from gatewayd.tracing.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline, Totals
 from gatewayd_engine.process.messages import EngineStats, StepOutput
 from gatewayd_engine.process.time_causes import Cause
 

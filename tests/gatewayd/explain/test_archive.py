@@ -12,11 +12,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from gatewayd.admin.explaining import explanation
-from gatewayd.durable import Durable
-from gatewayd.explain.archive import AT_ONCE, REFUSED_AT_ONCE
-from gatewayd.explain.ledger import Ledger
-from gatewayd.explain.recent import Recent
+from gatewayd.daemon.resources import Durable
+from gatewayd.tracing.archive import AT_ONCE, REFUSED_AT_ONCE
+from gatewayd.tracing.explanation import explanation
+from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.time_ledger import Ledger
 from tests.gatewayd.admin.test_explaining import get
 from tests.gatewayd.durables import opened
 from tests.gatewayd.explain.test_ledger import ledger

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.timeline import Stretch
-from gatewayd.explain.causes import AT_ENGINE, CAUSES
-from gatewayd.explain.ledger import Ledger, Part
-from gatewayd.explain.recent import Recent
-from gatewayd.explain.trail import Span
+from gatewayd.tracing.causes import AT_ENGINE, CAUSES
+from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.request_trace import Span
+from gatewayd.tracing.time_ledger import Ledger, Part
+from gatewayd.tracing.timeline import Stretch
 from gatewayd_engine.process.time_causes import Cause
 
 

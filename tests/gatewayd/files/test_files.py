@@ -18,12 +18,12 @@ import openai
 import pytest
 from openai.types import FileDeleted, FileObject
 
-from gatewayd.files import records
-from gatewayd.files.records import FileRow
-from gatewayd.files.vault import Vault
-from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.resources.files import records
+from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.records import FileRow
 from gatewayd.store.ids import new_id
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import Gateway, running
@@ -329,7 +329,7 @@ async def test_files_whose_time_is_over_are_deleted(text: TextModel, folder: Pat
 async def test_a_full_disk_is_503_and_says_so(
     gateway: Gateway, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gatewayd.files.vault import Draft
+    from gatewayd.resources.files.content_store import Draft
 
     def full(self: Draft, data: bytes) -> None:
         raise OSError(28, os.strerror(28))

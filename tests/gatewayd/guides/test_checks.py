@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gatewayd.config import GuideTable
+from gatewayd.config.tables import GuideTable
+from gatewayd.engines.grammar_checks.checks import GuideChecks
+from gatewayd.engines.grammar_checks.process import CheckProcess
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
-from gatewayd.guides.checks import GuideChecks
-from gatewayd.guides.process import CheckProcess
 from gatewayd_engine.model import embedded
 from gatewayd_engine.sampling.guides.check_process import Verdict
 from gatewayd_hooks.guiding import GuideSpec

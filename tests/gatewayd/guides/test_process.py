@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli import checks_service
-from gatewayd.config import Config, GuideTable
+from gatewayd.cli.doctor import service as checks_service
+from gatewayd.config.tables import Config, GuideTable
+from gatewayd.engines.grammar_checks import process
+from gatewayd.engines.grammar_checks.checks import GuideChecks
+from gatewayd.engines.grammar_checks.process import CheckLost, CheckProcess
 from gatewayd.errors import StrategyUnavailable
-from gatewayd.guides import process
-from gatewayd.guides.checks import GuideChecks
-from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.sampling.guides.check_process import CheckConfig

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from gatewayd.config import Config, GuideTable
+from gatewayd.config.tables import Config, GuideTable
+from gatewayd.engines.grammar_checks.checks import GuideChecks
+from gatewayd.engines.grammar_checks.losses import MOST, SECONDS, CheckerLosses
+from gatewayd.engines.grammar_checks.process import CheckLost, CheckProcess
 from gatewayd.errors import InvalidRequest, NotAdmitted, TenantNotAdmitted
-from gatewayd.guides.checks import GuideChecks
-from gatewayd.guides.losses import MOST, SECONDS, CheckerLosses
-from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd_engine.sampling.guides.check_process import Verdict
 from gatewayd_hooks.guiding import GuideSpec
 from tests.gatewayd.test_control import control_of

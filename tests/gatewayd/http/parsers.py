@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatewayd.parsing import ModelParsers, Seat
+from gatewayd.plugins.parsers import ModelParsers, Seat
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy

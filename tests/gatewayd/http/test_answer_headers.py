@@ -10,7 +10,7 @@ import pytest
 
 from gatewayd.errors import QueueFull
 from gatewayd.tenants.limits import go_duration
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job
 from tests.gatewayd.gateway import CHAT, COMPLETION, running
 

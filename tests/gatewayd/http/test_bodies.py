@@ -12,7 +12,7 @@ import pytest
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.http.bodies import FREE_BYTES, Bodies
 from gatewayd.http.services import Limits
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running, until

@@ -7,9 +7,9 @@ import random
 import httpx
 import pytest
 
-from gatewayd.http import brake
-from gatewayd.http.brake import FREE, Brake
-from gatewayd.text.model import TextModel
+from gatewayd.http.server import wrong_key_limit as brake
+from gatewayd.http.server.wrong_key_limit import FREE, Brake
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 

@@ -7,8 +7,8 @@ from typing import Any
 import openai
 import pytest
 
-from gatewayd.engines.seam import EngineRequest
-from gatewayd.text.model import TextModel
+from gatewayd.engines.api import EngineRequest
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.scheduling import Priority
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, running

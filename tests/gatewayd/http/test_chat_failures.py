@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd.errors import EngineLost, EngineUnavailable, NumericalError, QueueFull
 from gatewayd.http.services import Limits
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, says
 from tests.gatewayd.gateway import CHAT, running
 from tests.gatewayd.http.events import MESSAGES, events

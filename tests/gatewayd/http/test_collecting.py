@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatewayd.http import collecting
+from gatewayd.http import body_threads as collecting
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatewayd.http.services import Limits
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from tests.gatewayd.fake_fleet import FakeFleet, Job, says
 from tests.gatewayd.gateway import COMPLETION, running

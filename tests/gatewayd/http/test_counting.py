@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.http.chat_prompt import most_counted
-from gatewayd.text.model import TextModel
+from gatewayd.http.openai.chat_prompt import most_counted
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.offline.train.chats import LOOKUP
 from gatewayd_proto_anthropic.strategy import Anthropic
 from tests.gatewayd.fake_fleet import CONTEXT, FakeFleet, says

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from gatewayd.config import ServerTable
-from gatewayd.text.model import TextModel
+from gatewayd.config.tables import ServerTable
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
 

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from gatewayd.http.schema.decisions import MAX_LABELS, MAX_QUESTIONS
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.process.messages import TokenLogprobs
 from tests.gatewayd.fake_fleet import CONTEXT, VOCAB_SIZE, FakeFleet, Job, hangs
 from tests.gatewayd.gateway import Gateway, running, until

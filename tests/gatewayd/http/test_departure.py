@@ -9,10 +9,10 @@ import pytest
 
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Message, encode_json
-from gatewayd.http.departure import EXTENSION, ToldDeparture, departure_of
+from gatewayd.http.server.disconnect import EXTENSION, ToldDeparture, departure_of
 from gatewayd.http.services import Services
-from gatewayd.metrics import Metrics
-from gatewayd.text.model import TextModel
+from gatewayd.metrics.registry import Metrics
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, hangs
 from tests.gatewayd.gateway import CHAT, until
 

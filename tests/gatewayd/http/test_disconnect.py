@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, hangs, hangs_after, says
 from tests.gatewayd.gateway import CHAT, Gateway, running, until
 

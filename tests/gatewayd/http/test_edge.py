@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.text.model import TextModel
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, Gateway, running, until
 from tests.gatewayd.http.sockets import POST, error_code, exchange

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.http.edge_closing import EdgeTransport
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.text.model import TextModel
+from gatewayd.http.server.edge_closing import EdgeTransport
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import running, until
 from tests.gatewayd.http.sockets import POST
@@ -75,7 +75,7 @@ async def test_who_does_not_read_the_last_answer_is_cut(is_sending: bool) -> Non
 async def test_who_sends_on_and_on_behind_the_last_answer_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gatewayd.http.edge_closing._LINGER_SECONDS", 0.05)
+    monkeypatch.setattr("gatewayd.http.server.edge_closing._LINGER_SECONDS", 0.05)
     wire = Wire()
     wire.set_protocol(asyncio.Protocol())
     transport = EdgeTransport(wire, 30, lambda: True)

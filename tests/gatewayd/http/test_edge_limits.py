@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.services import Limits
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 from tests.gatewayd.http.sockets import POST, error_code, exchange

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd.http import edge_scheduler
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.server import edge_scheduler
+from gatewayd.http.server.edge_limits import EdgeLimits
 from tests.gatewayd.http.wires import Connection
 
 
@@ -304,7 +304,7 @@ async def test_offers_in_one_write_are_read_one_by_one() -> None:
 
 
 async def test_two_requests_in_one_piece_would_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gatewayd.http.intake import Intake
+    from gatewayd.http.server.receive_buffer import Intake
 
     monkeypatch.setattr(Intake, "through_empty_line", lambda self, most: self.take(most))
     connection = Connection(stuck)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gatewayd.http.edge_scheduler import MOST, REST_SECONDS, ConnectionScheduler
+from gatewayd.http.server.edge_scheduler import MOST, REST_SECONDS, ConnectionScheduler
 from gatewayd.tenants.principal import OPERATOR, Principal
 
 

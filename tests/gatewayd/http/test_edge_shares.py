@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gatewayd.http import edge_scheduler
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.http.edge_scheduler import MOST, ConnectionScheduler
-from gatewayd.http.subscriber import subscriber
+from gatewayd.http.server import edge_scheduler
+from gatewayd.http.server.client_address import subscriber
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.http.server.edge_scheduler import MOST, ConnectionScheduler
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 from tests.gatewayd.http.wires import Connection
 

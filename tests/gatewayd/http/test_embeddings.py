@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from gatewayd.errors import NumericalError
-from gatewayd.queue_capacity import QueueCapacity
-from gatewayd.text.model import TextModel
+from gatewayd.fairness.queue_capacity import QueueCapacity
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import (
     CONTEXT,
     HIDDEN_SIZE,

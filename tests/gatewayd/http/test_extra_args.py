@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
 

@@ -6,10 +6,10 @@ import asyncio
 import gc
 from typing import Any
 
-from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import EngineUnavailable
-from gatewayd.pipeline_work import Work
-from gatewayd.text.model import TextModel
+from gatewayd.pipeline.work import Work
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.http.edge import EdgeProtocol
-from gatewayd.text.model import TextModel
+from gatewayd.http.server.edge import EdgeProtocol
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script, hangs, says
 from tests.gatewayd.gateway import Gateway, running

@@ -8,12 +8,12 @@ import pytest
 from starlette.routing import Route
 
 from gatewayd.http.app import build_router
-from gatewayd.http.guard import PUBLIC
-from gatewayd.http.protocols import Protocols
+from gatewayd.http.protocols.mounted import Protocols
 from gatewayd.http.schema.openapi import OPERATIONS
+from gatewayd.http.server.authentication import PUBLIC
 from gatewayd.http.services import Services
-from gatewayd.metrics import Metrics
-from gatewayd.text.model import TextModel
+from gatewayd.metrics.registry import Metrics
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.http.intake import Intake
+from gatewayd.http.server.receive_buffer import Intake
 
 LINES = st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"\r\n\r\n", b"a", b"bc"]), max_size=20)
 

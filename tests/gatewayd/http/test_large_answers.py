@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gatewayd.http import stream
-from gatewayd.http.chat_prompt import most_counted
-from gatewayd.text.model import TextModel
+from gatewayd.http.openai import sse_stream as stream
+from gatewayd.http.openai.chat_prompt import most_counted
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import CONTEXT, FakeFleet, Job, hangs, scored
 from tests.gatewayd.gateway import COMPLETION, Gateway, running, until
 

@@ -16,8 +16,8 @@ import pytest
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
-from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
+from gatewayd.text.text_model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama

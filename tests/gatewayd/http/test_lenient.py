@@ -18,7 +18,7 @@ from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
 from gatewayd.http.schema.responses import InputItem, ResponseRequest
 from gatewayd.http.schema.structured import StructuredOutputs, TagStructure
 from gatewayd.http.schema.tokenize import TokenizeRequest
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.tables import RequestTable
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running

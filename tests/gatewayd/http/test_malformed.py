@@ -15,7 +15,7 @@ from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.tables import RequestTable
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, running

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.conversation import for_template
+from gatewayd.http.openai.conversation import for_template
 from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
-from gatewayd.parsing import ModelParsers
+from gatewayd.plugins.parsers import ModelParsers
 from gatewayd_hooks.requests.http import HttpRequest
 from gatewayd_hooks.requests.num_values import MOST_VALUES
 from gatewayd_hooks.requests.refusal import Refusal

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gatewayd.http.schema import docs
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.openapi import OPERATIONS, TABLES, document
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from tests.gatewayd.fake_fleet import FakeFleet, model_info, says
 from tests.gatewayd.gateway import CHAT, running

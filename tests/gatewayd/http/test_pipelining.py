@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.text.model import TextModel
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, hangs_after, says
 from tests.gatewayd.gateway import CHAT, running, until
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama

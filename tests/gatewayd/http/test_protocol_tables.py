@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gatewayd.http.schema.built_in import built_in_tables
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.checking import check
 from gatewayd_hooks.requests.refusal import Refusal
 from gatewayd_hooks.requests.tables import RequestTable

@@ -11,11 +11,11 @@ import pytest
 
 from gatewayd.errors import EngineLost, NumericalError, QueueFull
 from gatewayd.http.app import build_app
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.http.protocols import Owners, overlap
+from gatewayd.http.protocols.mounted import Owners, overlap
+from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.services import Limits, Services
-from gatewayd.metrics import Metrics
-from gatewayd.text.model import TextModel
+from gatewayd.metrics.registry import Metrics
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.protocols import Gateway as Given
 from gatewayd_hooks.protocols import Route

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.timeline import Pace, Timeline
 from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
-from gatewayd.pipeline_timing import queue_timeout
-from gatewayd.text.model import TextModel
+from gatewayd.pipeline.timing import queue_timeout
+from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.timeline import Pace, Timeline
 from gatewayd_engine.process.messages import EngineStats, StepOutput
 from gatewayd_engine.process.time_causes import Cause
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, says

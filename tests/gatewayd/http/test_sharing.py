@@ -7,9 +7,9 @@ import threading
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gatewayd.http import collecting
+from gatewayd.http import body_threads as collecting
 from gatewayd.http.services import Limits
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, Gateway, running
 

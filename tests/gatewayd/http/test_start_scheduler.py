@@ -6,10 +6,10 @@ import asyncio
 import time
 from typing import Any
 
-from gatewayd.fair_queue import on_behalf_of
+from gatewayd.fairness.fair_queue import on_behalf_of
 from gatewayd.http.bodies import Bodies
-from gatewayd.http.request_gate import RequestGate
-from gatewayd.http.start_scheduler import _MOST_RESUMED, _SECONDS, StartScheduler
+from gatewayd.http.server.request_gate import RequestGate
+from gatewayd.http.server.start_scheduler import _MOST_RESUMED, _SECONDS, StartScheduler
 from gatewayd.tenants.account import Account, Terms
 from gatewayd.tenants.limits import Limits, current_slot
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal, current_principal

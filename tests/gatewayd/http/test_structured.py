@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import InvalidRequest
+from gatewayd.http.openai.structured_output import Wish, wish_of
 from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
-from gatewayd.http.structured import Wish, wish_of
 from gatewayd_hooks.guiding import GuideSpec
 
 CHAT: dict[str, Any] = {"model": "nano", "messages": [{"role": "user", "content": "x"}]}

@@ -15,11 +15,11 @@ from uvicorn.server import ServerState
 from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.bodies import Bodies, claim, give_back
-from gatewayd.http.edge import EdgeProtocol
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.http.request_gate import RequestGate
-from gatewayd.http.subscriber import queue_name, subscriber
-from gatewayd.server import server_config
+from gatewayd.http.server.client_address import queue_name, subscriber
+from gatewayd.http.server.edge import EdgeProtocol
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.http.server.listener import server_config
+from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR
 from gatewayd.tenants.records import NAME
 from tests.gatewayd.http.wires import Wire

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from gatewayd.config import GuideTable
+from gatewayd.config.tables import GuideTable
+from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.errors import InvalidRequest
-from gatewayd.guides.checks import GuideChecks
+from gatewayd.http.openai.tools import offer_of
 from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.services import Services
-from gatewayd.http.tools import offer_of
 from gatewayd_engine.model import embedded
 from tests.gatewayd.gateway import CHAT
 from tests.gatewayd.http.parsers import parsers

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.offline.train.chats import LOOKUP
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import Gateway, running

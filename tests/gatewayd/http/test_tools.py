@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_engine.offline.train.chats import LOOKUP
 from gatewayd_hooks.parsing import OutputParser, Part, Tool
 from gatewayd_tools_hermes.config import HermesConfig

@@ -9,7 +9,7 @@ import pytest
 from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import ResponseRequest
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.requests.unserved import MOST_INNER
 from tests.gatewayd.fake_fleet import FakeFleet, says

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from gatewayd.http.upgrade import without_upgrade
-from gatewayd.text.model import TextModel
+from gatewayd.http.server.upgrade import without_upgrade
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 

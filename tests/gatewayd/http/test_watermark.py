@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd.http.schema.watermark import MAX_MARK_TOKENS
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.detection import Detection
 from gatewayd_logits_watermark.config import WatermarkConfig
 from gatewayd_logits_watermark.detector import MarkDetector

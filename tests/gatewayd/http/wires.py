@@ -9,10 +9,10 @@ from typing import Any
 from uvicorn.server import ServerState
 
 from gatewayd.http.asgi import App
-from gatewayd.http.edge import EdgeProtocol
-from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.http.edge_reading import Reader
-from gatewayd.server import server_config
+from gatewayd.http.server.edge import EdgeProtocol
+from gatewayd.http.server.edge_limits import EdgeLimits
+from gatewayd.http.server.edge_reading import Reader
+from gatewayd.http.server.listener import server_config
 
 
 class Wire(asyncio.Transport):

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from gatewayd.admin.overrides import records
+from gatewayd.admin.overrides.records import Change
+from gatewayd.admin.overrides.sections import said, saying
 from gatewayd.cli.store import app
-from gatewayd.config import Config
-from gatewayd.durable import Durable
-from gatewayd.overrides import records
-from gatewayd.overrides.records import Change
-from gatewayd.overrides.sections import said, saying
+from gatewayd.config.tables import Config
+from gatewayd.daemon.resources import Durable
 from gatewayd.store.database import connect
 from tests.gatewayd.durables import opened
 from tests.gatewayd.test_control import control_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.gateway import Gateway

@@ -17,11 +17,11 @@ import pytest
 from sqlalchemy import Connection
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NotFound
-from gatewayd.http.chat import prepare_chat
-from gatewayd.responses import records, run
-from gatewayd.responses.chain import Chain, chain
-from gatewayd.responses.log import Log, Reader
-from gatewayd.text.model import TextModel
+from gatewayd.http.openai.chat import prepare_chat
+from gatewayd.resources.responses import records, run
+from gatewayd.resources.responses.event_log import Log, Reader
+from gatewayd.resources.responses.previous_responses import Chain, chain
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, hangs, says
 from tests.gatewayd.gateway import Gateway, running, until
@@ -315,7 +315,7 @@ async def test_long_conversations_are_in_memory_in_turn(
         now -= 1
         return await prepare(*args)
 
-    monkeypatch.setattr("gatewayd.responses.asked._SHORT", 0)
+    monkeypatch.setattr("gatewayd.resources.responses.conversations._SHORT", 0)
     async with small(text, folder) as here:
         for name in ("many", "few"):
             await here.tenant(name)

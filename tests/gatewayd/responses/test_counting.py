@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from gatewayd.http.chat_prompt import most_counted
+from gatewayd.http.openai.chat_prompt import most_counted
 from tests.gatewayd.fake_fleet import CONTEXT
 from tests.gatewayd.gateway import Gateway
 from tests.gatewayd.responding import ask

@@ -11,10 +11,10 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from gatewayd.http.conversation import chat_messages
+from gatewayd.http.openai.conversation import chat_messages
 from gatewayd.http.schema.responses import InputItem
-from gatewayd.responses.items import kept
-from gatewayd.responses.output import Output
+from gatewayd.resources.responses.items import kept
+from gatewayd.resources.responses.output import Output
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
 STRICT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)

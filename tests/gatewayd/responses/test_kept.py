@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from gatewayd.responses import records
-from gatewayd.responses.chain import chain
-from gatewayd.text.model import TextModel
+from gatewayd.resources.responses import records
+from gatewayd.resources.responses.previous_responses import chain
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.fields import MAX_MESSAGES
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import hangs_after, says
@@ -181,7 +181,7 @@ async def test_the_background_holds_its_answer_until_there_is_room(
             raise OperationalError("", {}, error)
         replace(connection, kept)
 
-    monkeypatch.setattr("gatewayd.store.again._SECONDS", 0.01)
+    monkeypatch.setattr("gatewayd.store.retry._SECONDS", 0.01)
     monkeypatch.setattr(records, "replace", full)
     async with serving(text, folder, says(ANSWER)) as gateway:
         made = await ask(gateway, background=True)

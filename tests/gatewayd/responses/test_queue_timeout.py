@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, says
 from tests.gatewayd.gateway import until
 from tests.gatewayd.responding import ANSWER, ask, checked, serving

@@ -12,7 +12,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from gatewayd.errors import EngineLost
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import fails, hangs, says
 from tests.gatewayd.gateway import Gateway, until
 from tests.gatewayd.responding import ANSWER, ORDER, ask, checked, message_of, serving

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from gatewayd.http.schema.responses import InputItem
-from gatewayd.responses.items import kept
-from gatewayd.responses.truncation import begun_at, starts
+from gatewayd.resources.responses.items import kept
+from gatewayd.resources.responses.truncation import begun_at, starts
 from tests.gatewayd.fake_fleet import CONTEXT
 from tests.gatewayd.gateway import Gateway
 from tests.gatewayd.responding import ask

@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from gatewayd.service import descriptors
+from gatewayd.daemon.systemd import descriptors
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.config import Config
-from gatewayd.service.installing import Installer, InstallError
-from gatewayd.service.units import (
+from gatewayd.config.tables import Config
+from gatewayd.daemon.systemd.install import Installer, InstallError
+from gatewayd.daemon.systemd.units import (
     MARK,
     UNITS,
     every_path,

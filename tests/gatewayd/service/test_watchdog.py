@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from gatewayd.daemon.systemd.watchdog import LAG_SECONDS, STORE_SECONDS, Progress, interval
 from gatewayd.errors import StoreUnavailable
-from gatewayd.service.watchdog import LAG_SECONDS, STORE_SECONDS, Progress, interval
 
 
 async def _answers() -> None:

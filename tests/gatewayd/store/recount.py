@@ -6,7 +6,7 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
-from gatewayd.store.shares import BATCH_BYTES, FILE_BYTES, RESPONSE_BYTES, RESULT_BYTES
+from gatewayd.store.tenant_shares import BATCH_BYTES, FILE_BYTES, RESPONSE_BYTES, RESULT_BYTES
 
 Sums = dict[str, tuple[int, int, int]]
 

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, event, insert, select
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database, connect
-from gatewayd.store.faults import StoreError
+from gatewayd.store.errors import StoreError
 from gatewayd.store.schema import bring_up
 from gatewayd.store.tables import files
 from gatewayd_migrations import HEAD

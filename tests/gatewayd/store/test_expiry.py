@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, insert, select
 
-from gatewayd import expiry
-from gatewayd.expiry import Expiry
-from gatewayd.files.vault import Vault
+from gatewayd.resources import expiry
+from gatewayd.resources.expiry import Expiry
+from gatewayd.resources.files.content_store import Vault
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database, connect
 from gatewayd.store.schema import bring_up

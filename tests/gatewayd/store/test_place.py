@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gatewayd.store.database import connect
-from gatewayd.store.faults import StoreError
-from gatewayd.store.place import default_folder, take
+from gatewayd.store.errors import StoreError
+from gatewayd.store.location import default_folder, take
 from gatewayd.store.schema import bring_up
 
 

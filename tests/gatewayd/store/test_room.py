@@ -15,11 +15,11 @@ import pytest
 from openai.types.responses import Response
 from sqlalchemy import Connection
 
-from gatewayd.durable import Durable
-from gatewayd.files.vault import Draft
-from gatewayd.store import shares
+from gatewayd.daemon.resources import Durable
+from gatewayd.resources.files.content_store import Draft
+from gatewayd.store import tenant_shares as shares
 from gatewayd.tenants.principal import OPERATOR
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import create, jsonl, line, until_status
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import FakeFleet, says
@@ -129,7 +129,7 @@ async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
         looks.append(tenant)
         return shares.standing_of(connection, tenant, limit)
 
-    monkeypatch.setattr("gatewayd.store.room.standing_of", counted)
+    monkeypatch.setattr("gatewayd.store.disk_quota.standing_of", counted)
     with opened(folder) as durable:
         told = await durable.room.standing(OPERATOR)
     assert len(looks) == 1

@@ -16,19 +16,19 @@ import httpx
 import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
-from gatewayd.batches import records as batch_records
-from gatewayd.batches.records import Result
 from gatewayd.errors import StoreFull
-from gatewayd.files import records as file_records
-from gatewayd.files.records import FileRow
-from gatewayd.responses import records as response_records
-from gatewayd.responses.records import Kept
+from gatewayd.resources.batches import records as batch_records
+from gatewayd.resources.batches.records import Result
+from gatewayd.resources.files import records as file_records
+from gatewayd.resources.files.records import FileRow
+from gatewayd.resources.responses import records as response_records
+from gatewayd.resources.responses.records import Kept
 from gatewayd.store.database import Database, connect
-from gatewayd.store.room import Used
-from gatewayd.store.shares import FILE_BYTES, Coming, standing_of
+from gatewayd.store.disk_quota import Used
 from gatewayd.store.tables import batches, kept, responses, tenants
+from gatewayd.store.tenant_shares import FILE_BYTES, Coming, standing_of
 from gatewayd.tenants.principal import Principal
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import CHAT, jsonl, line
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import FakeFleet, Job, Script, hangs, says

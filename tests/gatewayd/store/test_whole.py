@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import pytest
 
-from gatewayd.files.vault import Vault
-from gatewayd.service.beginning import BeginError, of_user
-from gatewayd.store import whole
-from gatewayd.store.faults import StoreError
-from gatewayd.store.place import take
-from gatewayd.tenants import audit
-from gatewayd.tenants.marks import Mark, Marks, known
-from gatewayd.tenants.secret import Secret, secret_of
+from gatewayd.daemon.systemd.init_config import BeginError, of_user
+from gatewayd.resources.files.content_store import Vault
+from gatewayd.store import atomic_files as whole
+from gatewayd.store.errors import StoreError
+from gatewayd.store.location import take
+from gatewayd.tenants.billing.crash_marks import Mark, Marks, known
+from gatewayd.tenants.tamper_evidence import audit
+from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
 from gatewayd_tier_disk import store as tier_store
 
 SECRET = Secret(bytes(32))

@@ -11,13 +11,13 @@ from typing import Any
 import httpx
 from sqlalchemy import Connection, Table, func, select
 
-from gatewayd.durable import Durable
+from gatewayd.daemon.resources import Durable
 from gatewayd.store.tables import budgets, reservations, usage
-from gatewayd.tenants import ledger_records
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.tenants.costs import Entry
-from gatewayd.tenants.secret import Secret
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing.costs import Entry
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script
 from tests.gatewayd.gateway import Gateway, running

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, event, select
 from gatewayd.store.database import connect
 from gatewayd.store.tables import audit as table
 from gatewayd.store.tables import tenants
-from gatewayd.tenants import audit
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.tenants.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence import audit
+from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
 from gatewayd.tenants.tenancy import act_offline, prepared
 from tests.gatewayd.durables import copy_of, opened
 

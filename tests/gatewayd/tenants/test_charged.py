@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd import pipeline_settling
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import QueueFull
+from gatewayd.pipeline import settlement as pipeline_settling
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants.costs import Asked, Entry, Spent
-from gatewayd.tenants.prices import FREE
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.billing.costs import Asked, Entry, Spent
+from gatewayd.tenants.billing.prices import FREE
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, hangs, hangs_after, says
 from tests.gatewayd.gateway import until

@@ -11,10 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd.durable import Durable
+from gatewayd.daemon.resources import Durable
 from gatewayd.errors import NumericalError
-from gatewayd.http.granted import FIELDS
-from gatewayd.text.model import TextModel
+from gatewayd.http.openai.granted import FIELDS
+from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
@@ -102,7 +102,9 @@ async def test_every_field_of_every_route_that_buys_urgency_or_cache_is_bound(
                     if known[name]["x-gateway-support"] != "served":
                         continue
                     assert method == "post"
-                    assert name in TOO_MUCH, f"{path} has {name}: see gatewayd/http/granted.py"
+                    assert name in TOO_MUCH, (
+                        f"{path} has {name}: see gatewayd/http/openai/granted.py"
+                    )
                     for value in TOO_MUCH[name]:
                         await check_bound(here, key, path, name, value, known[name])
                         seen.add((path, name))

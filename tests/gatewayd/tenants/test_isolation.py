@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gatewayd.store.tables import usage
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import jsonl, line
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, hangs, says

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gatewayd.errors import Unauthorized
-from gatewayd.http.guard import PUBLIC
 from gatewayd.http.rights import OURS
+from gatewayd.http.server.authentication import PUBLIC
 from gatewayd.store.tables import keys
 from gatewayd.tenants.keys import parsed
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import hangs_after, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, until

@@ -20,8 +20,8 @@ from gatewayd.tenants import directory as directories
 from gatewayd.tenants.directory import Directory, decisive
 from gatewayd.tenants.principal import Lease
 from gatewayd.tenants.records import Everything
-from gatewayd.tenants.secret import Secret
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import hangs_after, says
 from tests.gatewayd.gateway import CHAT, until

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import delete
 
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants.costs import Asked
+from gatewayd.tenants.billing.costs import Asked
+from gatewayd.tenants.billing.crash_marks import NAME, Mark, Marks, known
+from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.limits import Bucket, Gate, Limits
-from gatewayd.tenants.marks import NAME, Mark, Marks, known
-from gatewayd.tenants.prices import Price
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.clock import Clock
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import Job, Script, hangs, hangs_after, says
@@ -351,7 +351,7 @@ async def test_a_settlement_that_the_store_did_not_take_is_not_lost(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gatewayd.errors import StoreUnavailable
-    from gatewayd.store import again
+    from gatewayd.store import retry as again
 
     monkeypatch.setattr(again, "_SECONDS", 0.01)
     async with town(text, folder, says([300])) as here:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from gatewayd.store.database import connect
-from gatewayd.tenants import audit, sealing, tenancy
+from gatewayd.tenants import tenancy
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.directory import Decisive, Directory
-from gatewayd.tenants.secret import secret_of
+from gatewayd.tenants.tamper_evidence import audit, sealing
+from gatewayd.tenants.tamper_evidence.secret import secret_of
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.tenants.test_audit import act, execute, fault
 from tests.security.test_seals import use

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.tenants.desk import Town, town

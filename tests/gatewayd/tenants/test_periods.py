@@ -16,11 +16,13 @@ from gatewayd.errors import InsufficientQuota
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
 from gatewayd.store.tables import budgets
-from gatewayd.tenants import ledger_records, records, turnover
-from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.periods import begin_of, end_of
-from gatewayd.tenants.prices import Price
-from gatewayd.text.model import TextModel
+from gatewayd.tenants import records
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_periods as turnover
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.periods import begin_of, end_of
+from gatewayd.tenants.billing.prices import Price
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, says
 from tests.gatewayd.tenants.desk import SECRET, check_books, reserve_one, town

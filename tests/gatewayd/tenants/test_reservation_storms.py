@@ -14,13 +14,13 @@ import pytest
 from sqlalchemy import Connection, select
 
 from gatewayd.errors import InsufficientQuota, StoreUnavailable
-from gatewayd.store import again
+from gatewayd.store import retry as again
 from gatewayd.store.tables import budgets, reservations
-from gatewayd.tenants import ledger_records
-from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.prices import FREE
-from gatewayd.tenants.secret import Secret
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.prices import FREE
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.tenants.desk import Town, town

@@ -13,11 +13,11 @@ import pytest
 from sqlalchemy import Connection
 
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants import ledger_records
-from gatewayd.tenants.costs import Asked, Entry
-from gatewayd.tenants.prices import FREE
-from gatewayd.tenants.secret import Secret
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing.costs import Asked, Entry
+from gatewayd.tenants.billing.prices import FREE
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import after, says
 from tests.gatewayd.gateway import until

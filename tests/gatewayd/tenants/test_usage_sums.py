@@ -12,11 +12,19 @@ from sqlalchemy import Connection, func, insert, select
 
 from gatewayd.store.database import connect
 from gatewayd.store.tables import usage
-from gatewayd.tenants import ledger_records, turnover, usage_sums
-from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.prices import FREE
-from gatewayd.tenants.usage import BY, summed
-from gatewayd.text.model import TextModel
+from gatewayd.tenants.billing import (
+    budget_ledger_sql as ledger_records,
+)
+from gatewayd.tenants.billing import (
+    budget_periods as turnover,
+)
+from gatewayd.tenants.billing import (
+    usage_sums,
+)
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.prices import FREE
+from gatewayd.tenants.billing.usage import BY, summed
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.tenants.desk import SECRET, check_books, town

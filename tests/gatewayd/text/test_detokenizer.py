@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd.text.detokenizer import Detokenizer, WindowDetokenizer
-from gatewayd.text.model import TextModel
+from gatewayd.text.text_model import TextModel
 from tests.gatewayd.vocabularies import FIRST_BYTE, metaspace, sentencepiece, wordpiece
 
 CORPUS = [

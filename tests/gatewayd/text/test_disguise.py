@@ -13,8 +13,8 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from gatewayd.errors import ContextLengthExceeded
-from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from tests.gatewayd.vocabularies import sentencepiece
 

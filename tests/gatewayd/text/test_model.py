@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
-from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
+from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import INLINE_SIZE
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<|pad|>"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.text.parts import Parsers
+from gatewayd.text.output_parts import Parsers
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
 

@@ -10,7 +10,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.text import template_taken
+from gatewayd.text import template_meter as template_taken
 from gatewayd.text.template import ChatTemplate
 
 TWICE = "{% set ns = namespace(s=SEED) %}{% for i in range(40) %}{% set ns.s = AGAIN %}{% endfor %}"

@@ -24,10 +24,10 @@ _PACKAGES = (
 )
 _OURS = (
     "gatewayd.cli",
-    "gatewayd.bench.cli",
+    "gatewayd.cli.bench.cli",
     "gatewayd.store.schema",
     "gatewayd.http.form",
-    "gatewayd.composition",
+    "gatewayd.daemon.compose",
     "gatewayd_engine.kernels.triton_kernels",
 )
 _ROUNDS = 10

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gatewayd.bench.chips import CHIPS
+from gatewayd.cli.bench.chips import CHIPS
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.tuning.clock import Clock, GraphClock

@@ -12,7 +12,7 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
-from gatewayd.admin.wire import Explanation
+from gatewayd.wire.requests import Explanation
 from gatewayd_tui.changes import Request, is_named, own_id
 from gatewayd_tui.client import Lost, Refused
 from gatewayd_tui.figures import millis

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Static
 
-from gatewayd.admin.wire_snapshot import EngineView, KvView, Snapshot
+from gatewayd.wire.snapshot import EngineView, KvView, Snapshot
 from gatewayd_tui.changes import Change, changing, evict_tenant, evicted, reset_cache
 from gatewayd_tui.figures import count, percent, size
 from gatewayd_tui.screens.base import ConsoleScreen

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import DataTable
 
-from gatewayd.admin.wire_snapshot import LogView
+from gatewayd.wire.snapshot import LogView
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable

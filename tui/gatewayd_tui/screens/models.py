@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Static
 
-from gatewayd.admin.wire_snapshot import EngineView, Snapshot
+from gatewayd.wire.snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, load_model, unload_model
 from gatewayd_tui.figures import count, duration, size
 from gatewayd_tui.machines import taken

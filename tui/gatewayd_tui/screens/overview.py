@@ -9,7 +9,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Static
 
-from gatewayd.admin.wire_snapshot import EngineView, Snapshot
+from gatewayd.wire.snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, drain, pause, resume
 from gatewayd_tui.figures import bar, count, line, millis, percent
 from gatewayd_tui.screens.base import ConsoleScreen

@@ -14,7 +14,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.wire.snapshot import Snapshot
 from gatewayd_hooks.console import Panel
 from gatewayd_hooks.host.errors import told
 from gatewayd_tui.plugged import SHOW_SECONDS, Drawn, aside, drawn

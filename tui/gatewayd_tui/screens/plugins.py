@@ -11,9 +11,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
 
-from gatewayd.admin.wire import LimitsBody
-from gatewayd.admin.wire_plugins import PluginSettings, PluginView
-from gatewayd.admin.wire_snapshot import StrategyView
+from gatewayd.wire.plugins import PluginSettings, PluginView
+from gatewayd.wire.requests import LimitsBody
+from gatewayd.wire.snapshot import StrategyView
 from gatewayd_tui import reads
 from gatewayd_tui.changes import Change, changing, set_limits, swap
 from gatewayd_tui.client import Lost, Refused

@@ -14,7 +14,7 @@ from textual.binding import Binding
 from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
-from gatewayd.admin.wire_snapshot import PrefixView
+from gatewayd.wire.snapshot import PrefixView
 from gatewayd_tui import reads
 from gatewayd_tui.changes import Change, changing, evict_page, evicted, pin_page
 from gatewayd_tui.client import Lost, Refused

@@ -6,7 +6,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 
-from gatewayd.admin.wire_snapshot import WaitingView
+from gatewayd.wire.snapshot import WaitingView
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_tui.changes import bump, cancel, changing, hold, own_id, release
 from gatewayd_tui.figures import count, millis

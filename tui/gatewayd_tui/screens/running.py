@@ -7,7 +7,7 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.binding import Binding
 
-from gatewayd.admin.wire_snapshot import RunningView
+from gatewayd.wire.snapshot import RunningView
 from gatewayd_tui.changes import Change, cancel, changing, hold, own_id, release
 from gatewayd_tui.figures import bar, count, millis, percent
 from gatewayd_tui.screens.base import ConsoleScreen

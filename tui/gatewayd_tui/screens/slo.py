@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.widgets import Static
 
-from gatewayd.admin.wire_snapshot import SloView
+from gatewayd.wire.snapshot import SloView
 from gatewayd_tui.changes import changing, set_slo
 from gatewayd_tui.figures import count, millis, percent
 from gatewayd_tui.questions import questions

@@ -11,8 +11,8 @@ from textual.binding import Binding
 from textual.content import Content
 from textual.widgets import DataTable
 
-from gatewayd.admin.wire_snapshot import TenantView
-from gatewayd.admin.wire_tenants import KeyBody, RotateBody, TenantBody, Terms
+from gatewayd.wire.snapshot import TenantView
+from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, Terms
 from gatewayd_tui import reads
 from gatewayd_tui.changes import (
     Change,

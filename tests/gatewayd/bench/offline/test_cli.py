@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gatewayd.bench.app import app
-from gatewayd.bench.h200 import compare, reference
-from gatewayd.bench.run import Run
-from gatewayd.bench.subject import subject
-from gatewayd.bench.tables import Rows
+from gatewayd.cli.bench.app import app
+from gatewayd.cli.bench.h200 import compare, reference
+from gatewayd.cli.bench.run import Run
+from gatewayd.cli.bench.tables import Rows
+from gatewayd.cli.bench.target import subject
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:

@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from gatewayd.bench.offline.engine import Engine, EngineError, Round, Step, running
-from gatewayd.bench.offline.measure import outcome
-from gatewayd.bench.offline.workloads import Workload
-from gatewayd.bench.subject import subject
-from gatewayd.config import Config
-from gatewayd.engines.patience import Patience
-from gatewayd.engines.starting import FencedProcess
+from gatewayd.cli.bench.offline.engine import Engine, EngineError, Round, Step, running
+from gatewayd.cli.bench.offline.measure import outcome
+from gatewayd.cli.bench.offline.workloads import Workload
+from gatewayd.cli.bench.target import subject
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.engine_process import FencedProcess
+from gatewayd.engines.replicas.silence_limits import Patience
 from gatewayd_engine.process.frames import encode
 from gatewayd_engine.process.messages import (
     LENGTH,

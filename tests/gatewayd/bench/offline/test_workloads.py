@@ -7,7 +7,7 @@ import hashlib
 
 import pytest
 
-from gatewayd.bench.offline.workloads import WORKLOADS, Workload
+from gatewayd.cli.bench.offline.workloads import WORKLOADS, Workload
 
 # Of every request: the length of its prompt, its ids, its output length, as int32.
 DIGESTS = {

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.bench.load import Target
-from gatewayd.bench.served.daemon import DaemonError, serving
-from gatewayd.bench.served.measure import level_rows, run
-from gatewayd.bench.served.workloads import WORKLOADS
-from gatewayd.bench.sweep import Load
-from gatewayd.client.api import ApiClient
+from gatewayd.cli.bench.load import Target
+from gatewayd.cli.bench.served.daemon import DaemonError, serving
+from gatewayd.cli.bench.served.measure import level_rows, run
+from gatewayd.cli.bench.served.workloads import WORKLOADS
+from gatewayd.cli.bench.sweep import Load
+from gatewayd.cli.client.api import ApiClient
 from tests.daemon.forking import SERVE, forker
 
 COMMAND = (sys.executable, "-m", "gatewayd", "bench", "serve")

@@ -1,0 +1,145 @@
+"""What may change without a restart, and the configuration with such a change made."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from gatewayd.config.device_defaults import limit_of, sizes
+from gatewayd.config.slo import SloTable
+from gatewayd.config.strategies import SlotTable, StrategyTable
+from gatewayd.config.tables import Config
+from gatewayd_engine.process.config import ENGINE_KINDS, FIXED_KINDS
+from gatewayd_hooks.host.settings import problems_in
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+
+SWAPPABLE = (
+    *(kind for kind in ENGINE_KINDS if kind not in FIXED_KINDS),
+    Kind.ADMISSION,
+    Kind.ROUTER,
+)
+LIMITS = {
+    "max_batch_tokens": "engine",
+    "strategy_budget_ms": "engine",
+    "max_waiting_requests": "queue",
+    "max_waiting_tokens": "queue",
+}
+"""Limits that change at once, and their tables."""
+
+
+class Refused(Exception):
+    """A change that is not made; the sentence says why."""
+
+
+def limits_in(config: Config) -> dict[str, Any]:
+    """Every limit that may be changed, as it is in effect."""
+    return {name: limit_of(config, table, name) for name, table in LIMITS.items()}
+
+
+def slot_with(
+    config: Config, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]]
+) -> SlotTable:
+    """A slot filled with other strategies.
+
+    Args:
+        config: in effect now.
+        kind: the slot.
+        names: one strategy, ``none`` where a slot may be empty, or a chain in its order.
+        settings: for each name, over what the configuration says of it.
+
+    Raises:
+        Refused: there is no such slot, or it cannot be filled so.
+    """
+    table = getattr(config, kind, None)
+    if not isinstance(table, SlotTable):
+        slots = [k.value for k in Kind if isinstance(getattr(config, k, None), SlotTable)]
+        raise Refused(f"there is no kind {kind!r}; there is {', '.join(slots)}")
+    tables = dict(table.model_extra or {})
+    for name, values in settings.items():
+        tables[name] = {**tables.get(name, {}), **values}
+    if isinstance(table, StrategyTable):
+        if len(names) != 1:
+            raise Refused(f"{kind} takes one strategy")
+        chosen: dict[str, Any] = {"strategy": names[0]}
+    else:
+        chosen = {"strategies": names}
+    try:
+        return type(table).model_validate({**tables, **chosen})
+    except ValidationError as error:
+        raise Refused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
+
+
+def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Config:
+    """The configuration with other limits.
+
+    Args:
+        config: in effect now.
+        changes: values by limit.
+        most_tokens: what ``max_batch_tokens`` may be, for which engines have room.
+
+    Raises:
+        Refused: there is no such limit, or a value is out of its bounds.
+    """
+    tables: dict[str, dict[str, Any]] = {}
+    for name, value in changes.items():
+        if name not in LIMITS:
+            raise Refused(f"there is no limit {name!r}; there is {', '.join(LIMITS)}")
+        tables.setdefault(LIMITS[name], {})[name] = value
+    new = {}
+    for name, values in tables.items():
+        table = getattr(config, name)
+        try:
+            new[name] = type(table).model_validate({**table.model_dump(), **values})
+        except ValidationError as error:
+            raise Refused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
+    config = config.model_copy(update=new)
+    if sizes(config.engine).max_batch_tokens > most_tokens:
+        raise Refused(
+            f"max_batch_tokens is {config.engine.max_batch_tokens}; without a restart it can "
+            f"be at most {most_tokens}, as at the start"
+        )
+    return config
+
+
+def promised(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> SloTable:
+    """What classes are promised, with changes.
+
+    Args:
+        config: in effect now.
+        changes: by class, targets and objectives; None for no promise.
+
+    Raises:
+        Refused: there is no such class or target, or a value is out of its bounds.
+    """
+    tables = config.slo.model_dump()
+    for name, values in changes.items():
+        if name not in tables:
+            raise Refused(f"there is no class {name!r}; there is {', '.join(tables)}")
+        tables[name] |= values
+    try:
+        return SloTable.model_validate(tables)
+    except ValidationError as error:
+        raise Refused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
+
+
+def note_restarts(now: Config, new: Config) -> None:
+    """Name in the log what has changed and does not take effect."""
+    hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
+    for table in type(now).model_fields:
+        if table in hot:
+            continue
+        ours, theirs = getattr(now, table), getattr(new, table)
+        for key in {**ours.model_dump(), **theirs.model_dump()}:
+            if LIMITS.get(key) != table and _value(ours, key) != _value(theirs, key):
+                _log.warning("[%s] %s has changed; it takes effect after a restart", table, key)
+    if new.log.format != now.log.format:
+        _log.warning("[log] format has changed; it takes effect after a restart")
+
+
+def _value(table: Any, key: str) -> Any:  # noqa: ANN401 - a table of any kind
+    return getattr(table, key, None)

@@ -1,0 +1,301 @@
+"""Changes a running daemon: strategies and limits, by the admin call or by the file read again.
+
+What cannot change without a restart is named and left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, TypeVarTuple
+
+from gatewayd.admin.changes import (
+    LIMITS,
+    SWAPPABLE,
+    Refused,
+    limited,
+    limits_in,
+    note_restarts,
+    promised,
+    slot_with,
+)
+from gatewayd.admin.overrides.kept import Overrides
+from gatewayd.admin.strategy_costs import costs_of
+from gatewayd.config.chosen_strategies import chosen_in, configured, names_in, shown_slots
+from gatewayd.config.device_defaults import sizes
+from gatewayd.config.slo import SloTable
+from gatewayd.config.strategies import NONE, SlotTable
+from gatewayd.config.tables import Config
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.hot_swap import SwapRefused
+from gatewayd.engines.replicas import launch
+from gatewayd.plugins.call_with_timeout import aside
+from gatewayd.plugins.fenced import Fenced
+from gatewayd.plugins.loaded import Plugged, check_strategies, chosen_rows, load_detector
+from gatewayd.tracing import logs
+from gatewayd_engine.process.config import FIXED_KINDS, StrategyChoice
+from gatewayd_engine.process.messages import SetLimits, StrategyRow
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.loading import PluginRow
+from gatewayd_hooks.host.settings import needing_restart
+from gatewayd_hooks.strategy import Kind, StrategyInfo
+
+__all__ = ["LIMITS", "SWAPPABLE", "Control", "Refused"]
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+_log = logging.getLogger(__name__)
+
+
+class Control:
+    """Every change goes through here, one at a time.
+
+    Args:
+        config: at the start.
+        fleet: the engines.
+        plugged: the strategies of this process.
+        kept: keeps what operators change over restarts; None for nothing that is kept.
+
+    Attributes:
+        config: in effect now.
+        detector: finds the mark that answers carry from now on; None where they carry none.
+        swaps: how many were made, by kind.
+        on_promise: told what classes are promised from now on.
+        on_reload: called once another configuration is in effect.
+    """
+
+    def __init__(
+        self, config: Config, fleet: EngineFleet, plugged: Plugged, kept: Overrides | None = None
+    ) -> None:
+        self.config = config
+        self.detector = load_detector(config, plugged.host)
+        self._most_tokens = sizes(config.engine).max_batch_tokens
+        self._fleet = fleet
+        self._plugged = plugged
+        self._kept = kept
+        self._lock = asyncio.Lock()
+        self._first = {
+            (kind, name): table.settings(name) for kind, name, table in configured(config)
+        }
+        self.on_promise: Callable[[SloTable], None] = lambda table: None
+        self.on_reload: Callable[[], None] = lambda: None
+        self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
+
+    async def swap(
+        self, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]], who: str
+    ) -> bool:
+        """Fill a slot with other strategies.
+
+        Args:
+            kind: the slot.
+            names: one strategy, ``none`` where a slot may be empty, or a chain in its order.
+            settings: for each name, over what the configuration says of it.
+            who: asks for it, for the log.
+
+        Returns:
+            Whether the state was handed over.
+
+        Raises:
+            Refused: and the one before goes on.
+        """
+        async with self._lock:
+            new = slot_with(self.config, kind, names, settings)
+            has_state = await self._swap(Kind(kind), new, who)
+            self._keep([kind], who)
+            return has_state
+
+    def limit(self, changes: Mapping[str, Any], who: str) -> None:
+        """Change limits.
+
+        Raises:
+            Refused: there is no such limit, or a value is out of its bounds; none is changed.
+        """
+        self._limit(changes, who)
+        self._keep([f"{LIMITS[name]}.{name}" for name in changes], who)
+
+    def _limit(self, changes: Mapping[str, Any], who: str) -> None:
+        self.config = limited(self.config, changes, self._most_tokens)
+        self._apply_limits()
+        for name, value in changes.items():
+            _log.warning("%s is %s from now on, by %s", name, value, who)
+
+    def promise(self, changes: Mapping[str, Mapping[str, Any]], who: str) -> None:
+        """Change what classes are promised.
+
+        Args:
+            changes: by class, targets and objectives; None for no promise.
+            who: asks for it, for the log.
+
+        Raises:
+            Refused: there is no such class or target, or a value is out of its bounds.
+        """
+        self._promise(promised(self.config, changes), who)
+        self._keep(["slo"], who)
+
+    def _keep(self, sections: list[str], who: str) -> None:
+        """Let what an operator has changed outlive the process."""
+        if self._kept is not None:
+            for section in sections:
+                self._kept.keep(section, self.config, who)
+
+    def _promise(self, new: SloTable, who: str) -> None:
+        if new == self.config.slo:
+            return
+        self.config = self.config.model_copy(update={"slo": new})
+        self._fleet.deadlines = launch.deadlines(self.config)
+        self.on_promise(new)
+        for name, targets in new.model_dump().items():
+            shown = ", ".join(f"{key} {value}" for key, value in targets.items())
+            _log.warning("class %s is promised %s from now on, by %s", name, shown, who)
+
+    async def reload(self, file: Config, who: str) -> None:
+        """Come as near to another configuration as can be without a restart.
+
+        What operators changed stays where the file says what it said then.
+
+        Raises:
+            Refused: it cannot be used; nothing has changed.
+        """
+        new = file if self._kept is None else self._kept.over(file)
+        plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
+        try:
+            problems = await self._aside(f"one of {plugins}", check_strategies, new)
+        except PluginError as error:
+            raise Refused(str(error)) from error
+        if problems:
+            raise Refused("; ".join(problems))
+        if self._kept is not None:
+            self._kept.file = file
+        async with self._lock:
+            logs.set_level(new.log.level)
+            note_restarts(self.config, new)
+            for kind in SWAPPABLE:
+                table: SlotTable = getattr(new, kind.value)
+                if chosen_in(table) == chosen_in(getattr(self.config, kind.value)):
+                    self.config = self.config.model_copy(update={kind.value: table})
+                    continue
+                try:
+                    await self._swap(kind, table, who)
+                except Refused as refusal:
+                    _log.error("[%s] stays as it is: %s", kind.value, refusal)
+        self._promise(new.slo, who)
+        now, limits = self.limits(), limits_in(new)
+        try:
+            if changes := {n: v for n, v in limits.items() if v != now[n]}:
+                self._limit(changes, who)
+        except Refused as refusal:
+            _log.error("limits stay as they are: %s", refusal)
+        self.config = self.config.model_copy(
+            update={"log": self.config.log.model_copy(update={"level": new.log.level})}
+        )
+        self.on_reload()
+
+    def slots(self) -> list[dict[str, Any]]:
+        """What is chosen for every kind; secrets are hidden."""
+        return shown_slots(self.config)
+
+    def limits(self) -> dict[str, Any]:
+        """Every limit that may be changed, as it is now."""
+        return limits_in(self.config)
+
+    def costs(self) -> list[tuple[str, StrategyRow]]:
+        """What strategies have cost, with the engine, or ``none`` for those of this process."""
+        asked = [fenced for kind in Kind if (fenced := self._fenced(kind)) is not None]
+        return costs_of(self._fleet, asked, self._plugged.ledger)
+
+    def plugins(self) -> list[PluginRow]:
+        """Every installed plugin; enabled are those that the configuration chooses now."""
+        return chosen_rows(self._plugged.host, self.config)
+
+    async def offer(self, kind: Kind, name: str) -> tuple[StrategyInfo[Any], dict[str, Any]]:
+        """What a plugin offers, loaded as for a swap to it, and what the configuration says of it.
+
+        Raises:
+            PluginError: it is not installed, or cannot be loaded.
+        """
+        table = getattr(self.config, kind.value, None)
+        settings = table.settings(name) if isinstance(table, SlotTable) else {}
+        info = await self._aside(f"{kind}.{name}", self._plugged.info, kind, name, settings)
+        return info, settings
+
+    def _apply_limits(self) -> None:
+        engine = self.config.engine
+        self._fleet.backlog.limits = launch.queue_limits(self.config)
+        self._plugged.ledger.budget = engine.strategy_budget_ms / 1000
+        self._fleet.swaps.limit(
+            SetLimits(sizes(engine).max_batch_tokens, engine.strategy_budget_ms)
+        )
+
+    async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
+        if kind in FIXED_KINDS:
+            raise Refused(
+                f"{kind} is fixed while engines run, for what they hold is in its form; set "
+                f"[{kind}] in the configuration's file and restart"
+            )
+        old: SlotTable = getattr(self.config, kind.value)
+        detector = self.detector
+        chosen = [(name, settings) for name, settings in chosen_in(new) if name != NONE]
+        try:
+            for name, settings in chosen:
+                await self._aside(f"{kind}.{name}", self._check, kind, name, settings)
+            if kind is Kind.LOGITS_PROCESSOR:
+                marking = self.config.model_copy(update={kind.value: new})
+                detector = await self._aside(kind.value, load_detector, marking, self._plugged.host)
+            if (fenced := self._fenced(kind)) is not None:
+                has_state = await self._swap_ours(fenced, new)
+            elif kind in SWAPPABLE:
+                choices = [StrategyChoice(name, settings) for name, settings in chosen]
+                proven = self._plugged.is_proven(kind, [name for name, _ in chosen])
+                has_state = await self._fleet.swaps.swap(kind, choices, is_proven=proven)
+            else:
+                raise Refused(f"another {kind} needs a restart")
+        except (PluginError, SwapRefused) as error:
+            raise Refused(str(error)) from error
+        self.config = self.config.model_copy(update={kind.value: new})
+        for name, settings in chosen:
+            self._first.setdefault((kind, name), settings)
+        self.detector = detector
+        self.swaps[kind.value] += 1
+        _log.warning(
+            "%s is %s instead of %s, by %s; %s",
+            kind.value,
+            ", ".join(names_in(new)) or "empty",
+            ", ".join(names_in(old)) or "empty",
+            who,
+            "its state was handed over" if has_state else "it starts afresh",
+        )
+        return has_state
+
+    def _check(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
+        """Look at a choice before any engine is asked.
+
+        Raises:
+            PluginError: it cannot be loaded, or refuses its settings.
+            Refused: it needs a restart.
+        """
+        info = self._plugged.info(kind, name, settings)
+        # Also one that was left out meanwhile is held to what it was first used with.
+        before = self._first.get((kind, name), settings)
+        plugin = f"{kind}.{name}"
+        if keys := needing_restart(plugin, info.config_type, before, settings):
+            raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
+
+    def _fenced(self, kind: Kind) -> Fenced[Any] | None:
+        """What asks the strategy of a kind, if that is asked in this process."""
+        return {Kind.ADMISSION: self._fleet.admission, Kind.ROUTER: self._fleet.router}.get(kind)
+
+    async def _swap_ours(self, fenced: Fenced[Any], table: SlotTable) -> bool:
+        ((name, settings),) = chosen_in(table)
+        kind = fenced.kind
+        strategy = await self._aside(
+            f"{kind}.{name}", self._plugged.open_strategy, kind, name, settings
+        )
+        try:
+            return fenced.replace(strategy, name)
+        except Exception as error:
+            raise Refused(f"{kind} {name} cannot take over: {error}") from error
+
+    def _aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
+        return aside(plugin, self.config.engine.load_seconds, call, *args)

@@ -1,0 +1,1 @@
+"""Snapshots of the running daemon for the console: requests, pages, tenants, latencies."""

@@ -1,0 +1,72 @@
+"""How long requests took that ended within the last minute."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.wire.snapshot import LatencyView
+
+_SECONDS = 60.0
+_ANSWERED = ("stop", "length")
+
+
+class _Times(NamedTuple):
+    """Of a request, in seconds; None for what it has not."""
+
+    end: float
+    ttft: float | None
+    tpot: float | None
+    e2e: float | None
+
+
+class LastMinute:
+    """Looks at each ledger once: of those that ended since the last time.
+
+    Args:
+        recent: has the ledgers; of more requests a minute than it keeps, the latest count.
+    """
+
+    def __init__(self, recent: Recent) -> None:
+        self._recent = recent
+        self._seen: Ledger | None = None
+        self._times: deque[_Times] = deque()
+
+    def views(self, now: float) -> list[LatencyView]:
+        """Of all that ended since a minute before now, by the same clock."""
+        new: list[Ledger] = []
+        for ledger in self._recent.backwards():
+            if ledger is self._seen or ledger.end < now - _SECONDS:
+                break
+            new.append(ledger)
+        self._seen = new[0] if new else self._seen
+        self._times.extend(map(_times, reversed(new)))
+        while self._times and self._times[0].end < now - _SECONDS:
+            self._times.popleft()
+        return [
+            _view("ttft", [one.ttft for one in self._times if one.ttft is not None]),
+            _view("tpot", [one.tpot for one in self._times if one.tpot is not None]),
+            _view("e2e", [one.e2e for one in self._times if one.e2e is not None]),
+        ]
+
+
+def _times(ledger: Ledger) -> _Times:
+    e2e = ledger.seconds if ledger.outcome in _ANSWERED else None
+    return _Times(ledger.end, ledger.ttft, ledger.tpot, e2e)
+
+
+def _view(name: str, seconds: Sequence[float]) -> LatencyView:
+    in_order = sorted(seconds)
+    p50, p95, p99 = (_nearest(in_order, share) for share in (0.5, 0.95, 0.99))
+    return LatencyView(name=name, p50=p50, p95=p95, p99=p99, count=len(in_order))
+
+
+def _nearest(in_order: Sequence[float], share: float) -> float | None:
+    """The least time, in milliseconds, within which this share of them was."""
+    if not in_order:
+        return None
+    return 1000 * in_order[math.ceil(share * len(in_order)) - 1]

@@ -1,0 +1,110 @@
+"""The pages of a snapshot: what engines say of their pools, and of cached prefixes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from gatewayd.admin.snapshots.requests import SequenceLook
+from gatewayd.store.tables import DEFAULT_TENANT
+from gatewayd.text.printable import printable
+from gatewayd.wire.snapshot import KvView, Prefixes, PrefixView
+from gatewayd_engine.process.inspect_messages import Browsed, Inspected
+
+_FIRST_OWNER, _NOBODY = ord("0"), ord(" ")
+_MOST_CHARS = 80
+
+
+def kv_view(engine: int, said: Inspected) -> KvView:
+    """The pool of an engine."""
+    pool = said.pool
+    free, cached, active, shared, pinned = pool.counts
+    # Whoever has no tenant is counted with that of everybody.
+    tenants = [tenant or DEFAULT_TENANT for tenant in pool.tenants]
+    names = list(dict.fromkeys(tenants))
+    places = np.array([names.index(tenant) for tenant in tenants] + [-1], np.int32)
+    owners = places[np.frombuffer(pool.owners, np.int32)]
+    letters = np.where(owners < 0, _NOBODY, owners + _FIRST_OWNER).astype("<u4")
+    by_tenant: Counter[str] = Counter()
+    for tenant, count in zip(tenants, pool.tenant_pages, strict=True):
+        by_tenant[tenant] += count
+    return KvView(
+        engine=engine,
+        pages_per_cell=pool.pages_per_cell,
+        cells=pool.cells.decode("ascii"),
+        owners=letters.tobytes().decode("utf-32-le"),
+        tenants=names,
+        free=free,
+        cached=cached,
+        active=active,
+        shared=shared,
+        pinned=pinned,
+        by_tenant=dict(by_tenant),
+        tiers=said.tiers,
+    )
+
+
+def looks_of(said: Iterable[Inspected]) -> dict[int, SequenceLook]:
+    """What engines say of their sequences, by number."""
+    found: dict[int, SequenceLook] = {}
+    for one in said:
+        columns = (
+            np.frombuffer(column, np.int32).tolist()
+            for column in (one.computed, one.pages, one.cached, one.drafted, one.accepted)
+        )
+        ids = np.frombuffer(one.sequences, np.int64).tolist()
+        found.update(zip(ids, map(_look, *columns), strict=True))
+    return found
+
+
+def _look(computed: int, pages: int, cached: int, drafted: int, accepted: int) -> SequenceLook:
+    return SequenceLook(computed, pages, None if cached < 0 else cached, drafted, accepted)
+
+
+def prefixes_of(
+    engine: int, parent: int | None, said: Browsed, text_of: Callable[[list[int]], str]
+) -> Prefixes:
+    """The children of a page.
+
+    Args:
+        engine: its index.
+        parent: the page; None for the beginnings of prompts.
+        said: by the engine.
+        text_of: decodes tokens.
+    """
+    columns = (
+        np.frombuffer(column, np.int32).tolist()
+        for column in (
+            *(said.pages, said.depths, said.counts, said.holders),
+            *(said.below, said.pinned, said.hits),
+        )
+    )
+    rows = [
+        PrefixView(
+            engine=engine,
+            page=page,
+            parent=parent,
+            depth=depth,
+            tokens=count,
+            text=printable(text_of(np.frombuffer(tokens, np.int32).tolist()), _MOST_CHARS),
+            tenant=tenant or DEFAULT_TENANT,
+            holders=holders,
+            hits=hits,
+            is_pinned=bool(pinned),
+            children=below,
+        )
+        for page, depth, count, holders, below, pinned, hits, tenant, tokens in zip(
+            *columns, said.tenants, said.tokens, strict=True
+        )
+    ]
+    return Prefixes(rows=rows, more=said.more)
+
+
+def pages_by_tenant(views: Iterable[KvView]) -> Mapping[str, int]:
+    """In all pools together."""
+    found: Counter[str] = Counter()
+    for view in views:
+        found.update(view.by_tenant)
+    return found

@@ -1,0 +1,151 @@
+"""Makes snapshots of the daemon; see ``wire_snapshot``.
+
+What must be asked is asked first, with little patience. Then everything is looked at in one go, in
+which nothing else happens, so that its numbers fit one another. Only what ``/metrics`` shows may be
+from a moment before, if whoever asks has no need of the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from gatewayd import __version__
+from gatewayd.admin.control import Control
+from gatewayd.admin.snapshots.engines import engine_view, state_of, strategy_view
+from gatewayd.admin.snapshots.latency import LastMinute
+from gatewayd.admin.snapshots.pages import kv_view, looks_of, pages_by_tenant
+from gatewayd.admin.snapshots.requests import Rows
+from gatewayd.admin.snapshots.samples import Collected
+from gatewayd.admin.snapshots.tenants import TenantRows
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.inspection import PATIENCE_SECONDS
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import Live
+from gatewayd.tenants.tenancy import Tenancy
+from gatewayd.tracing.log_buffer import LogLines
+from gatewayd.tracing.recent import Recent
+from gatewayd.wire.snapshot import DaemonView, Snapshot
+from gatewayd_engine.process.inspect_messages import Inspected
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What snapshots are made from.
+
+    Attributes:
+        url: where clients go.
+        model: its name to clients.
+        fleet: the engines.
+        control: knows strategies and limits.
+        registry: of ``/metrics``.
+        recent: the requests that have ended.
+        live: those that have not.
+        tenancy: the tenants.
+        lines: of the log.
+        began: ``time.monotonic`` when it began to listen.
+    """
+
+    url: str
+    model: str
+    fleet: EngineFleet
+    control: Control
+    registry: CollectorRegistry
+    recent: Recent
+    live: Live[Generation]
+    tenancy: Tenancy
+    lines: LogLines
+    began: float = field(default_factory=time.monotonic)
+
+
+STREAMED_SECONDS = 1.0
+"""How old the samples of a streamed snapshot may be: they take more than all the rest of it."""
+
+
+class Snapshots:
+    """Makes them, one at a time.
+
+    Args:
+        sources: what they are made from.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._numbers = itertools.count(1)
+        self._latencies = LastMinute(sources.recent)
+        self._tenants = TenantRows(sources.tenancy, sources.live)
+        self._making: asyncio.Task[Snapshot] | None = None
+        self._collected: Collected | None = None
+        self._samples_age = math.inf
+
+    async def make(self, samples_age: float = 0.0) -> Snapshot:
+        """The daemon now, without lines of its log; who asks while one is made gets that one.
+
+        Args:
+            samples_age: seconds that may have passed since what ``/metrics`` shows was collected.
+        """
+        self._samples_age = min(self._samples_age, samples_age)
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make(), name="snapshot")
+        return await asyncio.shield(self._making)
+
+    async def _make(self) -> Snapshot:
+        said = await self._sources.fleet.inspection.look(PATIENCE_SECONDS)
+        if (reading := self._tenants.look()) is not None:
+            await asyncio.wait([reading], timeout=PATIENCE_SECONDS)
+        return self._look(said)
+
+    def _look(self, said: Mapping[int, Inspected]) -> Snapshot:
+        sources, now = self._sources, time.monotonic()
+        rows = Rows(sources.live, looks_of(said.values()), now)
+        kv = [kv_view(engine, said[engine]) for engine in sorted(said)]
+        collected = self._collect(now)
+        tenants, more_tenants = self._tenants.views(rows, pages_by_tenant(kv))
+        return Snapshot(
+            number=next(self._numbers),
+            unix=time.time(),
+            daemon=self._daemon(now, collected.fault),
+            engines=[engine_view(replica) for replica in sources.fleet.status()],
+            latencies=self._latencies.views(now),
+            waiting=rows.waiting,
+            more_waiting=rows.more_waiting,
+            running=rows.running,
+            more_running=rows.more_running,
+            kv=kv,
+            slo=collected.slo,
+            tenants=tenants,
+            more_tenants=more_tenants,
+            strategies=[strategy_view(engine, row) for engine, row in sources.control.costs()],
+            limits={name: float(limit) for name, limit in sources.control.limits().items()},
+            samples=collected.samples,
+            samples_unix=collected.unix,
+            logs=[],
+        )
+
+    def _collect(self, now: float) -> Collected:
+        """The last collection if nobody who waits wants a younger one."""
+        age, self._samples_age = self._samples_age, math.inf
+        if self._collected is None or now - self._collected.at >= age:
+            self._collected = Collected(self._sources.registry.collect())
+        return self._collected
+
+    def _daemon(self, now: float, fault: str) -> DaemonView:
+        sources, fleet = self._sources, self._sources.fleet
+        return DaemonView(
+            version=__version__,
+            pid=os.getpid(),
+            url=sources.url,
+            model=sources.model,
+            state=state_of(
+                fleet.status(), is_draining=fleet.is_draining, condition=fleet.condition
+            ),
+            uptime_seconds=now - sources.began,
+            troubles=[*fleet.troubles(), *([fault] if fault else [])],
+        )

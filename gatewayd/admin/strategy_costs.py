@@ -1,0 +1,36 @@
+"""What strategies have cost, those of the engines and those that this process asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gatewayd.engines.api import Fleet
+from gatewayd.plugins.fenced import Fenced
+from gatewayd_engine.process.messages import StrategyRow
+from gatewayd_hooks.host.ledger import Ledger
+
+
+def costs_of(
+    fleet: Fleet, asked: Iterable[Fenced[Any]], ledger: Ledger
+) -> list[tuple[str, StrategyRow]]:
+    """Rows with the engine, or ``none`` for those of this process.
+
+    Args:
+        fleet: the engines.
+        asked: what asks strategies in this process.
+        ledger: what those have cost.
+    """
+    rows = [(str(one.index), row) for one in fleet.status() for row in one.strategies]
+    by_kind = {fenced.kind: fenced for fenced in asked}
+    for (kind, name), cost in ledger.costs().items():
+        state, faults = "active", 0
+        if (one := by_kind.get(kind)) is not None:
+            faults = one.fence.faults(kind, name)
+            if one.fence.is_quarantined(kind, name):
+                state = "quarantined"
+            elif name != one.name:
+                state = "replaced"
+        figures = (cost.calls, cost.seconds, cost.longest)
+        rows.append(("none", StrategyRow(kind.value, name, state, faults, *figures)))
+    return rows

@@ -1,0 +1,149 @@
+"""Examines plugins, each in a process of its own, and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from gatewayd.plugins.probe_process import Problem, faults, probe
+from gatewayd.runtime.cpu_count import available_cores
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.errors import nearest
+from gatewayd_hooks.strategy import Kind
+
+SLOW_IMPORT_MS = 500
+_LISTS: Mapping[str, str] = {
+    Kind.OBSERVER: "[plugins] observers",
+    Kind.CONSOLE: "[plugins] console",
+}
+"""Where kinds without a table are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkup:
+    """What is to be said of one plugin.
+
+    Attributes:
+        plugin: ``<kind>.<name>``.
+        distribution: it came in; empty for one that is not installed.
+        version: of the distribution.
+        is_enabled: whether the configuration chooses it.
+        requires_spec: the contract versions it asks for; empty where it has not said.
+        import_ms: milliseconds that its import adds to a process; None if it has not ended.
+        problems: all that was found.
+    """
+
+    plugin: str
+    distribution: str
+    version: str
+    is_enabled: bool
+    requires_spec: str
+    import_ms: float | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def state(self) -> str:
+        """``ok``, ``warning`` or ``failure``."""
+        if any(problem.is_broken for problem in self.problems):
+            return "failure"
+        return "warning" if self.problems else "ok"
+
+
+def check(
+    catalog: Catalog,
+    enabled: Iterable[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    only: Collection[str] | None = None,
+) -> list[Checkup]:
+    """Examine everything that is installed, and everything that is enabled and is not.
+
+    Args:
+        catalog: what is installed.
+        enabled: what the configuration chooses, ``<kind>.<name>``.
+        settings: of each plugin; none where it is missing.
+        only: plugins to examine; all if there are none.
+    """
+    chosen = set(enabled)
+    missing = sorted(chosen - {entry.plugin for entry in catalog.entries})
+    entries = catalog.entries
+    if only:
+        missing = [plugin for plugin in missing if plugin in only]
+        entries = tuple(entry for entry in entries if entry.plugin in only)
+    with ThreadPoolExecutor(available_cores()) as pool:
+        checkups = pool.map(
+            lambda entry: _examine(entry, catalog, chosen, settings.get(entry.plugin, {})),
+            entries,
+        )
+        return [*(_absent(plugin, catalog) for plugin in missing), *checkups]
+
+
+def _absent(plugin: str, catalog: Catalog) -> Checkup:
+    kind, _, _ = plugin.partition(".")
+    names = [entry.plugin for entry in catalog.entries if entry.kind == kind]
+    near = nearest(plugin, names)
+    table = _LISTS.get(kind, f"[{kind}]")
+    advice = f"write {near.partition('.')[2] if near else 'another'} in {table}"
+    problem = Problem(
+        "the configuration names it, and it is not installed",
+        f"install the package that offers it, or {advice}",
+    )
+    return Checkup(plugin, "", "", True, "", None, (problem,))
+
+
+def _examine(
+    entry: Entry, catalog: Catalog, chosen: set[str], settings: Mapping[str, Any]
+) -> Checkup:
+    is_enabled = entry.plugin in chosen
+    if not entry.is_known:
+        near = nearest(entry.kind, list(Kind))
+        hint = f"its author may have meant {near}" if near else "a later gatewayd may have it"
+        problem = Problem(
+            f"this gatewayd has no kind {entry.kind}",
+            f"{hint}; until then it does no harm",
+            is_broken=False,
+        )
+        return Checkup(
+            entry.plugin, entry.distribution, entry.version, is_enabled, "", None, (problem,)
+        )
+    found = probe(entry, settings)
+    problems = [*_conflicts(entry, catalog), *faults(entry, found, is_enabled), *_manners(found)]
+    return Checkup(
+        entry.plugin,
+        entry.distribution,
+        entry.version,
+        is_enabled,
+        found.get("requires_spec", ""),
+        found.get("import_ms"),
+        tuple(problems),
+    )
+
+
+def _conflicts(entry: Entry, catalog: Catalog) -> Iterator[Problem]:
+    others = [owner for owner in catalog.owners(entry.kind, entry.name) if owner is not entry]
+    if others:
+        names = " and ".join(dict.fromkeys(owner.owner for owner in others))
+        yield Problem(
+            f"also offered by {names}, so neither can be chosen",
+            f"keep one: pip uninstall {entry.distribution}, or the other",
+        )
+
+
+def _manners(found: Mapping[str, Any]) -> Iterator[Problem]:
+    """What works today and should not be so."""
+    if strange := found.get("strange"):
+        more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
+        yield Problem(
+            f"{strange[0]}{more}",
+            "a plugin may import gatewayd_hooks alone: all else changes without notice",
+            is_broken=False,
+        )
+    slow = (found.get("import_ms") or 0) > SLOW_IMPORT_MS
+    if slow or "torch" in found.get("heavy", ()):
+        brought = f" with {', '.join(found['heavy'])}" if found.get("heavy") else ""
+        yield Problem(
+            f"its import takes {found['import_ms']:.0f} ms{brought}",
+            "its author should import what is heavy where the strategy is built",
+            is_broken=False,
+        )

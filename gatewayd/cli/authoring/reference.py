@@ -1,0 +1,176 @@
+"""The reference in docs/plugins.md, made from the contract: hooks, kinds, types, the kit's tests.
+
+``python -m gatewayd.cli.authoring.reference docs/plugins.md`` writes it again.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+from gatewayd.cli.authoring.docstrings import fields_of, markdown, plain
+from gatewayd.cli.authoring.kit import conformance_of
+from gatewayd_hooks import console, events, hookspecs, multiplying, resources, strategy
+from gatewayd_hooks.helpers import shortage, waiting
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.requests import answers, checking, gateway, http, refusal, tables
+from gatewayd_hooks.strategy import Kind
+
+_SHARED = (strategy, resources, events, waiting, shortage, console)
+"""Modules whose types every author meets; those of a kind are in the module of its Protocol."""
+_REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
+"""Groups of hooks."""
+_OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
+_OF_PROTOCOLS = (refusal, http, answers, gateway, tables, checking)
+"""What a protocol meets besides."""
+_OF_QUANTIZERS = (multiplying,)
+"""What a quantizer meets besides."""
+_WITH_FUNCTIONS = (strategy, checking)
+
+
+def rewrite(text: str) -> str:
+    """Put a fresh reference between the markers of the guide.
+
+    Raises:
+        ValueError: a marker is missing.
+    """
+    parts = {
+        "hooks: registration": "\n\n".join(_hooks(_REGISTERING)),
+        "hooks: observing": "\n\n".join(_hooks(_OBSERVING)),
+        "hooks: console": "\n\n".join(_hooks(_CONSOLE)),
+        "kinds": "\n\n".join(_kind(kind) for kind in KINDS),
+        "observer": _tests(Kind.OBSERVER),
+        "console": _tests(Kind.CONSOLE),
+        "types": "\n\n".join(_types()),
+    }
+    for name, body in parts.items():
+        head, begin, rest = text.partition(f"<!-- {name} -->\n")
+        _, end, tail = rest.partition("<!-- end -->")
+        if not (begin and end):
+            raise ValueError(f"the guide has no place for {name}")
+        text = f"{head}{begin}\n{body}\n\n{end}{tail}"
+    return text
+
+
+def _hooks(group: str) -> Iterator[str]:
+    """Each hook of a group under its signature."""
+    for node in _tree(hookspecs).body:
+        if isinstance(node, ast.FunctionDef) and _group(node.name) == group:
+            built_in = f"\n\n{_built_in(_OFFERS[node.name])}" if node.name in _OFFERS else ""
+            yield f"### `{_signature(node)}`\n\n{markdown(ast.get_docstring(node))}{built_in}"
+
+
+def _group(hook: str) -> str:
+    if hook in _OFFERS:
+        return _REGISTERING
+    return _CONSOLE if hook.startswith("gatewayd_console_") else _OBSERVING
+
+
+def _kind(kind: Kind) -> str:
+    """What a strategy of a kind has and what it is tested for."""
+    protocol = KINDS[kind].protocol
+    (node,) = _classes(_module_of(protocol), protocol.__name__)
+    title = kind.value.replace("_", " ").capitalize()
+    lines = [
+        f"### {title}: `{kind}`",
+        "",
+        f"`{protocol.__module__}.{protocol.__name__}`. {markdown(ast.get_docstring(node))}",
+        "",
+    ]
+    own = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+    (base,) = _classes(strategy, "Strategy")
+    shared = {each.name: each for each in base.body if isinstance(each, ast.FunctionDef)}
+    for name, method in (shared | own).items():
+        if name != "close":
+            lines.append(_method(method))
+    lines += [_method(shared["close"]), "", _tests(kind)]
+    return "\n".join(lines)
+
+
+def _method(node: ast.FunctionDef) -> str:
+    return f"- `{_signature(node)}`: {markdown(ast.get_docstring(node), indent='  ')}"
+
+
+def _tests(kind: Kind) -> str:
+    """The sentences of the kit."""
+    found = conformance_of(kind)
+    sentences = [f"- {name.removeprefix('test_').replace('_', ' ')}" for name in found.tests]
+    return "\n".join([f"What `{found.module}.{found.name}` tests:", "", *sentences])
+
+
+def _types() -> Iterator[str]:
+    """Every public class of the contract that is no kind's Protocol, with its fields."""
+    protocols = {spec.protocol.__name__ for spec in KINDS.values()}
+    modules = dict.fromkeys(_module_of(spec.protocol) for spec in KINDS.values())
+    for module in (*_SHARED, *modules, *_OF_PROTOCOLS, *_OF_QUANTIZERS):
+        nodes = [
+            node
+            for node in _classes(module)
+            if not node.name.startswith("_") and node.name not in protocols
+        ]
+        if nodes or module in _WITH_FUNCTIONS:
+            yield f"### `{module.__name__}`"
+        for node in nodes:
+            yield "\n\n".join([f"`{node.name}`: {plain(ast.get_docstring(node))}", *_table(node)])
+        for function in _tree(module).body if module in _WITH_FUNCTIONS else ():
+            if isinstance(function, ast.FunctionDef) and not function.name.startswith("_"):
+                yield f"`{_signature(function)}`: {markdown(ast.get_docstring(function))}"
+
+
+def _table(node: ast.ClassDef) -> list[str]:
+    """Fields and methods; members of which nothing is said stand in a line."""
+    fields = fields_of(node)
+    if fields and not any(meaning for _, meaning in fields):
+        return [", ".join(f"`{name}`" for name, _ in fields)]
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in fields]
+    rows += [
+        f"| `{_signature(each)}` | {plain(ast.get_docstring(each))} |"
+        for each in node.body
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
+    ]
+    return ["\n".join(["| | |", "| --- | --- |", *rows])] if rows else []
+
+
+def _built_in(kind: Kind) -> str:
+    entries = [entry for entry in Catalog.installed().entries if entry.distribution == "gatewayd"]
+    links = [
+        f"[{entry.name}](../plugins/{entry.module}/README.md)"
+        for entry in entries
+        if entry.kind == kind
+    ]
+    return f"Built in: {', '.join(links)}." if links else "None is built in."
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    """As it is called: without ``self``; properties without brackets."""
+    if any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list):
+        return node.name
+    arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")
+    answer = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
+    return f"{node.name}({arguments}){answer}"
+
+
+def _module_of(protocol: type) -> ModuleType:
+    return sys.modules[protocol.__module__]
+
+
+def _classes(module: ModuleType, name: str | None = None) -> list[ast.ClassDef]:
+    return [
+        node
+        for node in _tree(module).body
+        if isinstance(node, ast.ClassDef) and name in (None, node.name)
+    ]
+
+
+def _tree(module: ModuleType) -> ast.Module:
+    return ast.parse(inspect.getsource(module))
+
+
+if __name__ == "__main__":
+    file = Path(sys.argv[1])
+    file.write_text(rewrite(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,209 @@
+"""Writes the project of a new plugin: complete, conforming, ready to be changed.
+
+What a kind's hook, Protocol and conformance class are called comes from the contract; the code
+comes from ``templates``: ``all``, then ``strategy`` where there is one, then the kind's own.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from string import Template
+
+from gatewayd.cli.authoring.kinds import BEGINNINGS, Beginning
+from gatewayd.cli.authoring.kit import conformance_of
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import nearest
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.version import SPEC_VERSION
+
+TEMPLATES = Path(__file__).parent / "templates"
+MOST_LETTERS = 24
+_NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_RESERVED = {
+    "none": "it switches a slot off",
+    "auto": "it lets the model's template choose",
+}
+_SUFFIX = ".tmpl"
+
+
+class ScaffoldError(Exception):
+    """A project cannot be made; the message says why and what to do."""
+
+
+def parse_kind(text: str) -> Kind:
+    """The kind that was typed.
+
+    Raises:
+        ScaffoldError: there is no such kind.
+    """
+    kinds = [kind.value for kind in BEGINNINGS]
+    if text in kinds:
+        return Kind(text)
+    near = nearest(text, kinds) or nearest(text.replace("-", "_").rstrip("s"), kinds)
+    hint = f"did you mean {near}?" if near else f"there is {', '.join(kinds)}"
+    raise ScaffoldError(f"there is no kind {text}; {hint}")
+
+
+def project_name(kind: Kind, name: str) -> str:
+    """What the distribution of a plugin is called.
+
+    Raises:
+        ScaffoldError: the name cannot be that of a plugin.
+    """
+    if name in _RESERVED:
+        raise ScaffoldError(f"a plugin cannot be called {name}: {_RESERVED[name]}")
+    if len(name) > MOST_LETTERS:
+        raise ScaffoldError(f"{name} has {len(name)} letters; at most {MOST_LETTERS} are allowed")
+    if not _NAME.fullmatch(name):
+        better = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789").rstrip("_")
+        hint = f"; how about {better}?" if _NAME.fullmatch(better) else ""
+        raise ScaffoldError(
+            f"{name!r} is no name: small letters, digits and single underscores between them "
+            f"are allowed, a letter first{hint}"
+        )
+    return f"gatewayd-{BEGINNINGS[kind].short}-{name.replace('_', '-')}"
+
+
+def write(kind: Kind, name: str, parent: Path) -> Path:
+    """Write a project.
+
+    Args:
+        kind: what it is.
+        name: what the configuration will call it.
+        parent: the folder in which its folder is made; made too where it is missing.
+
+    Returns:
+        The project's folder.
+
+    Raises:
+        ScaffoldError: the name is not allowed or taken, the folder exists or cannot be written.
+    """
+    folder = parent / project_name(kind, name)
+    if owners := Catalog.installed().owners(kind, name):
+        raise ScaffoldError(
+            f"{kind}.{name} is offered by {owners[0].owner} already, and with two neither could be "
+            "chosen; take another name"
+        )
+    files = render(kind, name)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise ScaffoldError(
+            f"{folder} exists already; take another name or --path, or remove it"
+        ) from None
+    except OSError as error:
+        raise ScaffoldError(f"cannot make {folder}: {error.strerror}") from error
+    for path, text in files.items():
+        file = folder / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return folder
+
+
+def render(kind: Kind, name: str) -> dict[str, str]:
+    """The files of a project, path to text."""
+    words = _words(kind, name)
+    layers = ["all", *(["strategy"] if kind in KINDS else []), kind.value]
+    files: dict[str, str] = {}
+    for layer in layers:
+        folder = TEMPLATES / layer
+        for file in sorted(folder.rglob(f"*{_SUFFIX}")):
+            path = file.relative_to(folder).as_posix().removesuffix(_SUFFIX)
+            text = Template(file.read_text("utf-8")).substitute(words)
+            files[path.replace("src/package/", f"src/{words['package']}/")] = text
+    return files
+
+
+def _words(kind: Kind, name: str) -> dict[str, str]:
+    """What the templates say ``$word`` for."""
+    begin = BEGINNINGS[kind]
+    kit = conformance_of(kind)
+    major, _, _ = SPEC_VERSION.partition(".")
+    camel = "".join(part.capitalize() for part in name.split("_"))
+    distribution = project_name(kind, name)
+    words = {
+        "name": name,
+        "plugin": f"{kind}.{name}",
+        "distribution": distribution,
+        "package": distribution.replace("-", "_"),
+        "class_name": camel + begin.noun,
+        "settings": camel + "Settings",
+        "summary": begin.summary,
+        "one_line": begin.summary[0].lower() + begin.summary[1:].rstrip("."),
+        "dependencies": ", ".join(f'"{each}"' for each in ("gatewayd>=0.1", *begin.requires)),
+        "spec": SPEC_VERSION,
+        "next_spec": str(int(major) + 1),
+        "kit_module": kit.module,
+        "kit_class": kit.name,
+        "configuration": _configuration(kind, name, begin),
+        "config_body": _config_body(f"{camel}Settings", begin),
+        "metrics": "None of its own.",
+        "example": _example(kind, name),
+    }
+    if kind is Kind.CONSOLE:
+        return words
+    if kind not in KINDS:
+        return words | {"metrics": f"`gatewayd_{name}_ended_requests_total`, by `outcome`."}
+    protocol = KINDS[kind].protocol
+    is_generic = bool(getattr(protocol, "__parameters__", ()))
+    return words | {
+        "hook": KINDS[kind].hook,
+        "protocol": protocol.__name__,
+        "protocol_module": protocol.__module__,
+        "protocol_type": protocol.__name__ + ("[Any]" if is_generic else ""),
+        "typing_names": "TYPE_CHECKING" + (", Any" if is_generic else ""),
+        "typing_any": "from typing import Any\n\n" if is_generic else "",
+    }
+
+
+def _config_body(settings: str, begin: Beginning) -> str:
+    setting = begin.setting
+    if setting is None:
+        return (
+            "from gatewayd_hooks.strategy import StrategyConfig\n\n\n"
+            f'class {settings}(StrategyConfig):\n    """Nothing to set yet."""'
+        )
+    return (
+        "from gatewayd_hooks.strategy import StrategyConfig, setting\n\n\n"
+        f"class {settings}(StrategyConfig):\n"
+        '    """What operators may set; a wrong key or value is refused at start."""\n\n'
+        f"    {setting.name}: int = setting(\n"
+        f"        {setting.default},\n"
+        '        reload="restart",\n'
+        f"        ge={setting.least},\n"
+        f'        doc="{setting.doc}",\n'
+        "    )"
+    )
+
+
+def _configuration(kind: Kind, name: str, begin: Beginning) -> str:
+    if kind not in KINDS:
+        return "It has no settings."
+    setting = begin.setting
+    if setting is None:
+        return f"Table `[{kind}.{name}]`: nothing to set."
+    return (
+        f"Table `[{kind}.{name}]`:\n\n"
+        "| key | default | meaning |\n| --- | --- | --- |\n"
+        f"| `{setting.name}` | `{setting.default}` | {setting.doc} At least {setting.least}. "
+        "Takes effect after a restart. |"
+    )
+
+
+def _example(kind: Kind, name: str) -> str:
+    """How the configuration enables it."""
+    match kind:
+        case Kind.OBSERVER:
+            return f'[plugins]\nobservers = ["{name}"]'
+        case Kind.CONSOLE:
+            return f'[plugins]\nconsole = ["{name}"]'
+        case Kind.LOGITS_PROCESSOR:
+            return f'[{kind}]\nstrategies = ["penalties", "bias", "min_tokens", "{name}"]'
+        case Kind.PROTOCOL:
+            return f'[{kind}]\nstrategies = ["anthropic", "ollama", "{name}"]'
+        case Kind.KV_TIER:
+            return f'[{kind}]\nstrategies = ["{name}"]'
+        case _:
+            return f'[{kind}]\nstrategy = "{name}"'

@@ -1,0 +1,63 @@
+"""What a chip allows at most on each workload: the H200's limits, carried over by the formula."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from gatewayd.cli.bench.chips import CHIPS, Chip
+from gatewayd.cli.bench.h200 import Comparison, reference
+from gatewayd.cli.bench.hardware_floor import (
+    batch_seconds,
+    keys_seconds,
+    prompt_seconds,
+    served_seconds,
+    weights_seconds,
+)
+from gatewayd.cli.bench.offline.workloads import KEYS
+from gatewayd.cli.bench.offline.workloads import WORKLOADS as OFFLINE
+from gatewayd.cli.bench.served.workloads import WORKLOADS as SERVED
+
+
+def least_seconds(chip: Chip, workload: str, figure: str) -> float:
+    """The least time of what a figure counts, which it is proportional to, or to its inverse.
+
+    Args:
+        chip: what computes.
+        workload: a name of the stored figures.
+        figure: a key of ``h200.FIGURES``.
+    """
+    if workload not in SERVED:
+        return batch_seconds(chip, *_lengths(workload))
+    served = SERVED[workload]
+    if figure.startswith("ttft"):
+        return prompt_seconds(chip, served.input_tokens)
+    in_flight = int(served.load.value)
+    if figure.startswith("tpot"):
+        context = served.input_tokens + served.output_tokens / 2
+        return weights_seconds(chip, in_flight) + keys_seconds(chip, in_flight * context)
+    return served_seconds(chip, in_flight, served.input_tokens, served.output_tokens)
+
+
+@cache
+def _lengths(workload: str) -> tuple[list[int], list[int], int]:
+    made = OFFLINE[KEYS[workload]](0)
+    return [len(prompt) for prompt in made.prompts], made.output_lens, len(made.shared)
+
+
+def on_chip(one: Comparison, name: str) -> Comparison:
+    """The same with the limit of a chip.
+
+    Args:
+        one: with the limit of the H200.
+        name: of the chip, as its driver says it; without a limit if ``CHIPS`` lacks it.
+    """
+    there, here = reference().gpu, CHIPS.get(name)
+    if one.limit is None or name == there:
+        return one
+    if here is None:
+        return replace(one, limit=None)
+    slower = least_seconds(here, one.workload, one.figure) / least_seconds(
+        CHIPS[there], one.workload, one.figure
+    )
+    return replace(one, limit=one.limit * (slower if one.is_duration else 1 / slower))

@@ -1,0 +1,163 @@
+"""Sends requests at a concurrency or at a rate and records what comes back.
+
+Closed loop: as many workers as the concurrency, each sends its next request when the last one
+ended. Open loop: requests leave at moments drawn beforehand from a Poisson process, however
+slow the answers are, and their latency counts from those moments.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.workload import Item
+from gatewayd.cli.client.api import ApiClient, ApiError
+
+Progress = Callable[[Record], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where requests go and what they have in common.
+
+    Attributes:
+        client: the server.
+        model: its name.
+        chat: ``/v1/chat/completions`` instead of ``/v1/completions``.
+        ignore_eos: go on past the end token, so that every answer has the length asked for.
+        temperature: 0 is greedy.
+    """
+
+    client: ApiClient
+    model: str
+    chat: bool = False
+    ignore_eos: bool = True
+    temperature: float = 0.0
+
+    @property
+    def path(self) -> str:
+        """Where requests are posted."""
+        return "/v1/chat/completions" if self.chat else "/v1/completions"
+
+    def body(self, item: Item) -> dict[str, Any]:
+        """The request's document."""
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": item.output_tokens,
+            "temperature": self.temperature,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        if not self.chat:
+            body["prompt"] = item.prompt
+        elif isinstance(item.prompt, str):
+            body["messages"] = [{"role": "user", "content": item.prompt}]
+        else:
+            body["messages"] = item.prompt
+        if self.ignore_eos:  # not OpenAI's; sent only when wanted
+            body["ignore_eos"] = True
+        return body
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """When a level ends: after so many requests, or when no more are sent after so long."""
+
+    requests: int | None = None
+    seconds: float | None = None
+
+    def is_reached(self, num_sent: int, elapsed: float) -> bool:
+        """Whether to send no further request."""
+        return (self.requests is not None and num_sent >= self.requests) or (
+            self.seconds is not None and elapsed >= self.seconds
+        )
+
+
+async def send(target: Target, item: Item, intended: float | None = None) -> Record:
+    """Send one request and follow its stream to the end; errors end in the record."""
+    now = time.perf_counter
+    body = target.body(item)
+    sent = now()
+    record = Record(intended=sent if intended is None else intended, sent=sent)
+    counted = None
+    events = 0
+    try:
+        async with aclosing(target.client.stream(target.path, body)) as stream:
+            async for chunks in stream:
+                arrived = now()
+                before = events
+                for chunk in chunks:
+                    events += any(choice.has_output for choice in chunk.choices)
+                    counted = chunk.usage or counted
+                if events > before:
+                    record.arrivals.append(arrived)
+    except ApiError as error:
+        record.error = error.code
+    record.ended = now()
+    record.output_tokens = counted.completion_tokens if counted else events
+    if counted:
+        record.prompt_tokens = counted.prompt_tokens
+        record.cached_tokens = counted.cached_tokens
+    return record
+
+
+async def closed_loop(
+    target: Target,
+    items: Iterator[Item],
+    concurrency: int,
+    stop: Stop,
+    progress: Progress = lambda record: None,
+) -> list[Record]:
+    """Keep ``concurrency`` requests in flight until ``stop``; records in the order of their end."""
+    records: list[Record] = []
+    begin = time.perf_counter()
+    num_sent = 0
+
+    async def worker() -> None:
+        nonlocal num_sent
+        while not stop.is_reached(num_sent, time.perf_counter() - begin):
+            num_sent += 1
+            record = await send(target, next(items))
+            records.append(record)
+            progress(record)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(concurrency):
+            group.create_task(worker())
+    return records
+
+
+async def open_loop(
+    target: Target,
+    items: Iterator[Item],
+    rate: float,
+    stop: Stop,
+    seed: int,
+    progress: Progress = lambda record: None,
+) -> list[Record]:
+    """Send ``rate`` requests per second in the mean, whatever comes back."""
+    records: list[Record] = []
+    chance = random.Random(f"arrivals {seed}")
+
+    async def one(item: Item, intended: float) -> None:
+        record = await send(target, item, intended)
+        records.append(record)
+        progress(record)
+
+    begin = time.perf_counter()
+    num_sent = 0
+    async with asyncio.TaskGroup() as group:
+        due = chance.expovariate(rate)
+        while not stop.is_reached(num_sent, due):
+            if (delay := begin + due - time.perf_counter()) > 0:
+                await asyncio.sleep(delay)
+            num_sent += 1
+            group.create_task(one(next(items), begin + due))
+            due += chance.expovariate(rate)
+    return records

@@ -1,0 +1,97 @@
+"""``gatewayd bench offline``: options in, tables or a document out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from gatewayd.cli.bench import options
+from gatewayd.cli.bench.h200 import compare, reference
+from gatewayd.cli.bench.offline.engine import EngineError, running
+from gatewayd.cli.bench.offline.measure import Outcome, measure, warm_start
+from gatewayd.cli.bench.offline.report import comparisons, engine_rows
+from gatewayd.cli.bench.offline.workloads import ON_REQUEST, WORKLOADS
+from gatewayd.cli.bench.run import Form, Run, progress_line
+from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.common import fail
+from gatewayd_hooks.host.loading import PluginError
+
+_START = "start"
+_SAID = ("output_tokens_per_second", "input_tokens_per_second", "seconds")
+
+
+def offline(
+    model: options.Model = None,
+    device: options.Device = "cpu",
+    dtype: options.DtypeOption = options.Dtype.AUTO,
+    only: options.Only = None,
+    scale: options.Scale = 1.0,
+    max_running: options.MaxRunning = None,
+    max_batch_tokens: options.MaxBatchTokens = None,
+    max_model_len: options.MaxModelLen = None,
+    kv_memory: options.KvMemory = None,
+    quantizer: options.QuantizerOption = None,
+    kv_codec: options.KvCodec = None,
+    others: options.Set = None,
+    out: options.Out = None,
+    as_json: options.AsJson = False,
+    as_markdown: options.AsMarkdown = False,
+) -> None:
+    """Measure an engine without a server: all requests of a workload are submitted at once.
+
+    Token ids and lengths are fixed by seed, weights are random, answers are greedy and of a fixed
+    length. Each workload runs after a round of its own with other prompts that is not measured, and
+    at the end the engine is started once more: what it compiles has then been compiled before.
+    The figures stand beside vLLM's of one H200.
+    """
+    names = options.chosen(only, [*WORKLOADS, _START])
+    if only is None:
+        names = [name for name in names if name not in ON_REQUEST]
+    settings = {
+        "model.dtype": dtype.value,
+        "model.max_model_len": max_model_len,
+        "engine.max_running": max_running,
+        "engine.max_batch_tokens": max_batch_tokens,
+        "engine.kv_memory": kv_memory,
+        "quantizer.strategy": quantizer,
+        "kv_codec.strategy": kv_codec,
+        "log.level": "warning",
+        **options.pairs(others),
+    }
+    form: Form = "json" if as_json else "markdown" if as_markdown else "table"
+    with options.measured(model, device, settings) as found, Stages() as stages:
+        run = Run(found, device, dtype.value, scale)
+        outcomes: list[Outcome] = []
+        problem = ""
+        try:
+            asyncio.run(_measure(run, names, stages, outcomes, out))
+        except (EngineError, PluginError) as error:
+            problem = str(error)
+    if outcomes or not problem:
+        run.show(form, "offline", engine_rows(outcomes))
+    if problem:
+        fail(problem)
+
+
+async def _measure(
+    run: Run, names: list[str], stages: Stages, outcomes: list[Outcome], out: Path | None
+) -> None:
+    def load(stage: str, fraction: float) -> None:
+        stages.advance(stage, fraction, 1.0)
+
+    config = run.subject.config()
+    async with running(config, load) as (engine, model):
+        run.dtype = model.dtype
+        workloads = [name for name in names if name != _START]
+        async for outcome in measure(engine, model, workloads, run.scale, stages.advance):
+            outcomes.append(outcome)
+            run.workloads.append(outcome.as_document())
+            run.comparisons += comparisons(outcome)
+            run.write(out)
+            stages.say(progress_line(outcome.workload, outcome.figures(), _SAID))
+    if _START in names:
+        figures = {"warm_start_seconds": await warm_start(config, load)}
+        run.workloads.append({"workload": _START, **figures})
+        run.comparisons += compare(_START, reference().start, figures)
+        run.write(out)
+        stages.say(progress_line(_START, figures, tuple(figures)))

@@ -1,0 +1,239 @@
+"""One engine process, as the daemon starts and speaks to it, without the daemon around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.engine_process import Ending, FencedProcess, bury, ending, start
+from gatewayd.engines.replicas.launch import ENGINE_COMMAND, engine_config, environment, served_name
+from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd_engine.process.client import EngineClient
+from gatewayd_engine.process.messages import (
+    EngineStats,
+    Event,
+    Fatal,
+    Finished,
+    Loading,
+    ModelInfo,
+    Ready,
+    SamplingParams,
+    Shutdown,
+    StepOutput,
+    Submit,
+)
+from gatewayd_hooks.execution import EngineCommand
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.strategy import Kind
+
+_LAST_SECONDS = 2.0
+
+
+class EngineError(Exception):
+    """The engine could not be started, failed, or did not do what it was asked."""
+
+
+class Step(NamedTuple):
+    """One step that computed something."""
+
+    sequences: int
+    """In the batch."""
+    tokens: int
+    """Computed, prompts and answers together."""
+    seconds: float
+
+
+@dataclass(slots=True)
+class Round:
+    """Requests that were submitted together and have all ended.
+
+    Attributes:
+        seconds: from before the first was submitted until the last token was here.
+        cpu_seconds: of the engine's process meanwhile; None where it cannot be read.
+        tokens: generated, by request.
+        steps: in their order.
+        before, after: the engine's totals.
+    """
+
+    tokens: list[int]
+    before: EngineStats
+    after: EngineStats
+    steps: list[Step] = field(default_factory=list)
+    seconds: float = 0.0
+    cpu_seconds: float | None = None
+
+
+Watcher = Callable[[int], None]
+"""Told how many tokens have come."""
+
+
+class Engine:
+    """A loaded engine; make it with ``running``."""
+
+    def __init__(self, process: FencedProcess, watch_loading: Callable[[str, float], None]) -> None:
+        self._process = process
+        self._watch_loading = watch_loading
+        self._stats = EngineStats()
+        self._next_sequence = 1
+        self._first_sequence = 0
+        self._num_open = 0
+        self._round: Round | None = None
+        self._watch: Watcher = lambda count: None
+        self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._client: EngineClient | None = None
+        self._loss = ""
+        self._model: ModelInfo | None = None
+
+    async def load(self, config: Config) -> ModelInfo:
+        """Tell the engine its configuration and wait until it serves.
+
+        Raises:
+            EngineError: it does not.
+        """
+        self._client = await EngineClient.connect(
+            self._process.socket, self._on_event, self._on_lost
+        )
+        self._client.send(engine_config(config))
+        await self._end
+        if self._model is None:
+            raise EngineError("the engine ended while it was loading")
+        return self._model
+
+    async def run(
+        self,
+        prompts: Sequence[Sequence[int]],
+        output_lens: Sequence[int],
+        watch: Watcher = lambda count: None,
+    ) -> Round:
+        """Submit all requests at once, greedy and past the end token, and wait for the last token.
+
+        Raises:
+            EngineError: a request failed, or the engine did.
+        """
+        if self._client is None or self._loss:
+            raise EngineError(self._loss or "the engine is not loaded")
+        current = Round([0] * len(prompts), self._stats, self._stats)
+        self._round, self._watch, self._num_open = current, watch, len(prompts)
+        self._first_sequence = self._next_sequence
+        self._next_sequence += len(prompts)
+        self._end = asyncio.get_running_loop().create_future()
+        cpu = _cpu_seconds(self._process.pid)
+        began = time.perf_counter()
+        for i, (prompt, length) in enumerate(zip(prompts, output_lens, strict=True)):
+            params = SamplingParams(max_tokens=length, temperature=0.0, ignore_eos=True)
+            ids = np.array(prompt, np.int32).tobytes()
+            self._client.send(Submit([self._first_sequence + i], ids, params))
+        await self._end
+        current.seconds = time.perf_counter() - began
+        current.after = self._stats
+        if cpu is not None and (now := _cpu_seconds(self._process.pid)) is not None:
+            current.cpu_seconds = now - cpu
+        self._round = None
+        return current
+
+    async def end(self, patience: Patience) -> None:
+        """Ask it to end, and make it."""
+        if self._client is not None:
+            self._client.send(Shutdown())
+        await bury(self._process, patience, Ending.ASKED if self._model else Ending.LOADING)
+        if self._client is not None:
+            self._client.close()
+        else:
+            self._process.socket.close()
+
+    def _on_event(self, event: Event) -> None:
+        match event:
+            case Loading():
+                self._watch_loading(event.stage, event.fraction)
+            case Ready():
+                self._model = event.model
+                self._finish()
+            case StepOutput():
+                self._on_step(event)
+            case Fatal():
+                self._finish(f"{event.message} ({event.code})")
+            case _:
+                pass
+
+    def _on_step(self, event: StepOutput) -> None:
+        stats, current = event.stats, self._round
+        # An idle engine says the same again from time to time.
+        is_new, self._stats = stats.step > self._stats.step, stats
+        if current is None:
+            return
+        if is_new and stats.step_tokens:
+            sequences = stats.num_running + len(event.finished)
+            current.steps.append(Step(sequences, stats.step_tokens, stats.step_seconds))
+        places = np.frombuffer(event.sequences, np.int64) - self._first_sequence
+        for place in places.tolist():
+            current.tokens[place] += 1
+        for finished in event.finished:
+            self._on_finished(finished)
+        self._watch(len(places))
+
+    def _on_finished(self, finished: Finished) -> None:
+        if finished.error is not None:
+            place = finished.sequence - self._first_sequence
+            self._finish(f"request {place} failed: {finished.error[1]} ({finished.error[0]})")
+        self._num_open -= 1
+        if not self._num_open:
+            self._finish()
+
+    def _on_lost(self, error: Exception | None) -> None:
+        self._loss = f"the engine was lost: {error or ending(self._process.poll())}"
+        self._finish(self._loss)
+
+    def _finish(self, error: str = "") -> None:
+        if self._end.done():
+            return
+        if error:
+            self._end.set_exception(EngineError(error))
+        else:
+            self._end.set_result(None)
+
+
+@asynccontextmanager
+async def running(
+    config: Config, watch_loading: Callable[[str, float], None] = lambda stage, fraction: None
+) -> AsyncIterator[tuple[Engine, ModelInfo]]:
+    """Start an engine process that serves, and end it whatever happens.
+
+    Raises:
+        EngineError: it cannot be started.
+    """
+    table = config.executor
+    host = PluginHost(Catalog.installed())
+    executor = host.strategy(Kind.EXECUTOR, table.strategy, table.settings(table.strategy))
+    executor.open(GatewayResources(served_name(config), 1))
+    try:
+        process = start(executor, EngineCommand(ENGINE_COMMAND, environment(config), 0))
+    except OSError as error:
+        raise EngineError(f"the engine cannot be started: {error}") from error
+    engine = Engine(process, watch_loading)
+    try:
+        yield engine, await engine.load(config)
+    finally:
+        await engine.end(Patience(stop_seconds=_LAST_SECONDS))
+        executor.close()
+
+
+def _cpu_seconds(pid: int) -> float | None:
+    """CPU time of a process, all its threads, in user and kernel mode."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
+    except OSError:
+        return None
+    # The name in parentheses may hold anything; user and system ticks are fields 14 and 15.
+    fields = text.rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,125 @@
+"""Options that ``bench offline`` and ``bench serve`` share, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gatewayd.cli.bench.target import Subject, subject
+from gatewayd.config.chosen_strategies import configured
+from gatewayd.config.load import ConfigError
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginError, PluginHost
+
+
+class Dtype(StrEnum):
+    """Arithmetic of the model."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER|llama-8b",
+        help="A checkpoint's folder, or the shape of Llama 3.1 8B. Default: the embedded nano.",
+    ),
+]
+Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Where the engine computes.")]
+DtypeOption = Annotated[Dtype, typer.Option(help="Of weights and activations.")]
+MaxRunning = Annotated[
+    int | None, typer.Option(metavar="N", help="Sequences in the batch. Default on cuda: 256.")
+]
+MaxBatchTokens = Annotated[
+    int | None, typer.Option(metavar="N", help="Tokens of one step. Default on cuda: 8192.")
+]
+MaxModelLen = Annotated[
+    int | None, typer.Option(metavar="N", help="Longest context. Default on cuda: 16512.")
+]
+KvMemory = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Of the KV cache. Default on cuda: what is left.")
+]
+QuantizerOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the weights. Default: as they are made.")
+]
+KvCodec = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of the KV cache. Default: numbers of the arithmetic."),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Of the configuration: kv_codec.fp8.scale=none."
+    ),
+]
+Only = Annotated[str | None, typer.Option(metavar="NAME[,NAME...]", help="These workloads alone.")]
+Scale = Annotated[
+    float,
+    typer.Option(min=0.0001, max=1, help="Part of the requests and of their lengths to run."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a document instead.")]
+AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        dir_okay=False,
+        writable=True,
+        help="Write the document there, too, after each workload.",
+    ),
+]
+
+
+def chosen(only: str | None, names: Sequence[str]) -> list[str]:
+    """The workloads that ``--only`` names, in their own order; all without it."""
+    wanted = only.split(",") if only is not None else list(names)
+    for name in wanted:
+        if name not in names:
+            raise typer.BadParameter(
+                f"{name!r} is no workload; there are {', '.join(names)}", param_hint="--only"
+            )
+    return [name for name in names if name in wanted]
+
+
+def pairs(given: Sequence[str] | None) -> dict[str, Any]:
+    """What ``--set`` says of the configuration, by dotted key."""
+    made = {}
+    for pair in given or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--set")
+        made[key] = value
+    return made
+
+
+@contextmanager
+def measured(model: str | None, device: str, options: dict[str, Any]) -> Iterator[Subject]:
+    """See ``subject``; what is wrong ends the command and names its option."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(subject(model, device, options))
+        except ConfigError as error:
+            raise typer.BadParameter(str(error)) from None
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--model") from None
+        _refuse_strangers(found)
+        yield found
+
+
+def _refuse_strangers(found: Subject) -> None:
+    """Names that nothing is installed by need no engine to be refused."""
+    host = PluginHost(Catalog.installed())
+    for kind, name, _ in configured(found.config()):
+        if f"{kind}.strategy" in found.settings:
+            try:
+                host.info(kind, name)
+            except PluginError as error:
+                flag = f"--{kind.replace('_', '-')}"
+                raise typer.BadParameter(str(error), param_hint=flag) from None

@@ -1,0 +1,111 @@
+"""One served workload after the other on one server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gatewayd.cli.bench import report
+from gatewayd.cli.bench.h200 import Comparison, compare, reference
+from gatewayd.cli.bench.load import Stop, Target
+from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.served.workloads import WORKLOADS, Served, prompts
+from gatewayd.cli.bench.stats import Level
+from gatewayd.cli.bench.sweep import Load, Plan, measure
+from gatewayd.cli.bench.tables import Rows, number
+
+Watcher = Callable[[str, int, int], None]
+"""Told the workload, the requests that have ended, and how many there will be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one workload gave.
+
+    Attributes:
+        workload: its name.
+        served: what was asked for.
+        level: what was measured.
+    """
+
+    workload: str
+    served: Served
+    level: Level
+
+    def figures(self) -> dict[str, float]:
+        """By the keys of ``h200.FIGURES``; latencies that were not seen are missing."""
+        level = self.level
+        figures = {
+            "seconds": level.seconds,
+            "output_tokens_per_second": level.output_tokens_per_second,
+            "requests_per_second": level.requests_per_second,
+        }
+        for name, spread in (("ttft", level.ttft), ("tpot", level.tpot)):
+            if spread is not None:
+                figures[f"{name}_p50_ms"] = spread.p50
+                figures[f"{name}_p99_ms"] = spread.p99
+        return figures
+
+    def comparisons(self) -> list[Comparison]:
+        """The figures for which there is a goal; none if a request failed."""
+        if self.level.errors:
+            return []
+        return compare(self.workload, reference().served[self.workload], self.figures())
+
+    def as_document(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"workload": self.workload} | report.as_document(self.level)
+
+
+async def run(
+    target: Target,
+    names: Sequence[str],
+    words: Sequence[str],
+    scale: float,
+    watch: Watcher = lambda name, done, total: None,
+) -> AsyncIterator[Outcome]:
+    """Load the server with these workloads, in this order."""
+    for seed, name in enumerate(names):
+        served = WORKLOADS[name] if scale == 1 else WORKLOADS[name].scaled(scale)
+        done = 0
+
+        def advance(
+            load: Load, record: Record, name: str = name, total: int = served.requests
+        ) -> None:
+            nonlocal done
+            done += 1
+            watch(name, done, total)
+
+        watch(f"{name}, warm-up", 0, served.warmup)
+        plan = Plan([served.load], Stop(requests=served.requests), served.warmup)
+        (level,) = await measure(target, prompts(words, served, seed), plan, advance)
+        yield Outcome(name, served, level)
+
+
+def level_rows(outcomes: Sequence[Outcome]) -> Rows:
+    """All latencies of the run."""
+    header = ["workload", "load", "requests", "failed", "tokens in", "out", "s", "output tok/s"]
+    header += [f"{name} {part}, ms" for name in ("TTFT", "TPOT", "E2E") for part in ("p50", "p99")]
+    rows = []
+    for one in outcomes:
+        level = one.level
+        latencies = [
+            "-" if spread is None else number(value)
+            for spread in (level.ttft, level.tpot, level.e2e)
+            for value in ((spread.p50, spread.p99) if spread is not None else (0.0, 0.0))
+        ]
+        rows.append(
+            [
+                one.workload,
+                str(one.served.load),
+                f"{level.succeeded:,}",
+                f"{sum(level.errors.values()):,}",
+                f"{level.prompt_tokens:,}",
+                f"{level.output_tokens:,}",
+                number(level.seconds),
+                number(level.output_tokens_per_second),
+                *latencies,
+            ]
+        )
+    return Rows(header, rows)

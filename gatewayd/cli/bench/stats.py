@@ -1,0 +1,108 @@
+"""Exact percentiles and totals of one level of load."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gatewayd.cli.bench.record import Record
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The value below which ``percent`` of an ascending sequence lies, linearly interpolated.
+
+    ``percentile([1, 2, 3, 4], 50) == 2.5``
+
+    Raises:
+        ValueError: the sequence is empty.
+    """
+    if not ordered:
+        raise ValueError("no values: a percentile needs at least one")
+    place = (len(ordered) - 1) * percent / 100
+    low = math.floor(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A latency over the requests of a level, milliseconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+def spread_of(seconds: Sequence[float]) -> Spread | None:
+    """Summarize values given in seconds; None when there are none."""
+    if not seconds:
+        return None
+    ordered = sorted(1000 * value for value in seconds)
+    p50, p90, p99 = (percentile(ordered, percent) for percent in (50, 90, 99))
+    return Spread(math.fsum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Everything measured at one concurrency or one rate; latencies in milliseconds.
+
+    Attributes:
+        load: ``concurrency`` or ``rate``.
+        value: its number; requests per second for a rate.
+        seconds: from the first intended request to the end of the last.
+        succeeded: requests that ended as they should; all figures below are theirs.
+        errors: code to number of requests.
+        cold_ttft: of the level's very first request, before the warm-up; None without warm-up.
+    """
+
+    load: str
+    value: float
+    seconds: float
+    succeeded: int
+    errors: dict[str, int]
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    ttft: Spread | None
+    tpot: Spread | None
+    itl: Spread | None
+    e2e: Spread | None
+    cold_ttft: float | None
+
+    @property
+    def requests_per_second(self) -> float:
+        """Successful ones."""
+        return self.succeeded / self.seconds if self.seconds else 0.0
+
+    @property
+    def output_tokens_per_second(self) -> float:
+        """Of the successful requests."""
+        return self.output_tokens / self.seconds if self.seconds else 0.0
+
+
+def summarize(
+    load: str, value: float, records: Sequence[Record], cold: Record | None = None
+) -> Level:
+    """Reduce the records of one level."""
+    good = [record for record in records if record.error is None]
+    begin = min((record.intended for record in records), default=0.0)
+    end = max((record.ended for record in records), default=0.0)
+    return Level(
+        load=load,
+        value=value,
+        seconds=end - begin,
+        succeeded=len(good),
+        errors=dict(Counter(record.error for record in records if record.error is not None)),
+        prompt_tokens=sum(record.prompt_tokens for record in good),
+        cached_tokens=sum(record.cached_tokens for record in good),
+        output_tokens=sum(record.output_tokens for record in good),
+        ttft=spread_of([record.ttft for record in good]),
+        tpot=spread_of([tpot for record in good if (tpot := record.tpot) is not None]),
+        itl=spread_of([gap for record in good for gap in record.itl]),
+        e2e=spread_of([record.e2e for record in good]),
+        cold_ttft=1000 * cold.ttft if cold is not None and cold.error is None else None,
+    )

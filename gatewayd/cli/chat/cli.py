@@ -1,0 +1,43 @@
+"""``gatewayd chat``: options in, a conversation out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from gatewayd.cli.chat.conversation import Conversation, Settings
+from gatewayd.cli.chat.terminal import Terminal, explain
+from gatewayd.cli.client.api import ApiClient, ApiError
+
+
+def chat(
+    url: Annotated[
+        str, typer.Option(help="The server, any OpenAI-compatible one.")
+    ] = "http://127.0.0.1:8000",
+    model: Annotated[str | None, typer.Option(help="Its model; the first it lists.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, max=2, help="0 is greedy; else the server's choice.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Per answer; else the server's choice.")
+    ] = None,
+) -> None:
+    """Talk to a running server; lines from a pipe are questions too."""
+    try:
+        name = model or asyncio.run(_first_model(url, api_key))
+    except ApiError as error:
+        typer.secho(explain(error, url), fg="red", err=True)
+        raise typer.Exit(1) from None
+    settings = Settings(url, name, api_key, temperature, max_tokens)
+    raise typer.Exit(Terminal(Conversation(settings, system)).run())
+
+
+async def _first_model(url: str, api_key: str | None) -> str:
+    async with ApiClient(url, api_key=api_key, timeout_seconds=30) as client:
+        return (await client.models())[0]

@@ -1,0 +1,1 @@
+"""``gatewayd doctor``: checks of the machine, the weights, the GPU and the service."""

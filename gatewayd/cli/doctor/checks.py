@@ -1,0 +1,191 @@
+"""The doctor's checks; each looks at one thing, changes nothing and never raises."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.metadata
+import importlib.util
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+
+from gatewayd.cli.doctor.finding import Finding
+from gatewayd.cli.doctor.weights import expected_bytes, files_of_weights
+from gatewayd.config.device_defaults import sizes
+from gatewayd.config.strategies import NONE
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import model_folder
+from gatewayd.runtime.cpu_count import available_cores
+
+ARCHITECTURES = frozenset(
+    {
+        "Gemma2ForCausalLM",
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "MixtralForCausalLM",
+        "Phi3ForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+    }
+)
+_MIN_PYTHON = (3, 11)
+_GIB = 1 << 30
+_CPU_KV_BYTES = _GIB
+
+
+def python(config: Config) -> Finding:
+    """The interpreter's version."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < _MIN_PYTHON:
+        return Finding("python", "failure", f"{version}; 3.11 or later is needed")
+    return Finding("python", "ok", version)
+
+
+def torch(config: Config) -> Finding:
+    """Torch is there; it is not imported, which takes seconds."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch", "failure", "not installed; the engine needs it: pip install torch")
+    return Finding("torch", "ok", importlib.metadata.version("torch"))
+
+
+def cpu(config: Config) -> Finding:
+    """Cores that may be used, and the vector instructions."""
+    cores = available_cores()
+    features = _cpu_features() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"}
+    text = f"{cores} cores; {', '.join(sorted(features)) or 'no known vector instructions'}"
+    if cores < 2:
+        return Finding("cpu", "warning", f"{text}; the gateway and the engine share one core")
+    return Finding("cpu", "ok", text)
+
+
+def memory(config: Config) -> Finding:
+    """Free memory against what the model and the KV cache take."""
+    available = _available_bytes()
+    device = sizes(config.engine).device
+    weights = expected_bytes(config, device)
+    pages = _CPU_KV_BYTES if config.engine.kv_memory is None else int(config.engine.kv_memory)
+    given = config.engine.copy_memory
+    copies = pages if given is None else int(given)
+    if given is None and config.kv_codec.strategy != NONE:
+        # Copies are of numbers, which take more than the records that pages have.
+        copies = max(pages, _CPU_KV_BYTES)
+    if device != "cpu":
+        pages = copies = 0  # they are in the GPU's memory, and there is one of them
+    needed = config.engine.replicas * (weights + pages + copies)
+    text = (
+        f"{available / _GIB:.1f} GiB free; up to {needed / _GIB:.1f} GiB for "
+        f"{config.engine.replicas} engine(s) with weights and a full KV cache"
+    )
+    if needed > available:
+        return Finding("memory", "warning", f"{text}; lower [engine] kv_memory or copy_memory")
+    return Finding("memory", "ok", text)
+
+
+def descriptors(config: Config) -> Finding:
+    """File descriptors against the connections allowed; the daemon raises its own soft limit."""
+    from gatewayd.daemon.systemd.descriptors import needed
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed(config.server.connections)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        text = (
+            f"{hard} allowed, {wanted} needed for [server] connections; raise ulimit -Hn, or "
+            "LimitNOFILE= of the unit"
+        )
+        return Finding("descriptors", "warning", text)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        return Finding("descriptors", "ok", f"{soft} allowed; the daemon takes {wanted}")
+    return Finding("descriptors", "ok", f"{soft} allowed")
+
+
+def port(config: Config) -> Finding:
+    """The port is free, or a gatewayd answers there."""
+    from gatewayd.http.server.listener import ListenError, listen
+
+    host, number = config.server.host, config.server.port
+    try:
+        listen(host, number).close()
+    except ListenError as error:
+        if _is_ours(host, number):
+            return Finding("port", "ok", f"a gatewayd answers on {number} of {host}")
+        return Finding("port", "failure", str(error))
+    return Finding("port", "ok", f"{number} of {host} is free")
+
+
+def _is_ours(host: str, number: int) -> bool:
+    """Whether a gatewayd listens there."""
+    connection = http.client.HTTPConnection(host, number, timeout=1)
+    try:
+        connection.request("GET", "/readyz")
+        answer = json.loads(connection.getresponse().read(4096))
+        return answer["status"] in ("ready", "not_ready")
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return False
+    finally:
+        connection.close()
+
+
+def model(config: Config) -> Finding:
+    """The model's folder is readable and of an architecture that is served."""
+    folder = model_folder(config)
+    try:
+        described = json.loads((folder / "config.json").read_text("utf-8"))
+        architecture = str((described.get("architectures") or ["none"])[0])
+    except (OSError, ValueError, AttributeError) as error:
+        return Finding("model", "failure", f"{folder} is not a Hugging Face checkpoint: {error}")
+    if architecture not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        text = f"{folder}: {architecture} is not served; these are: {known}"
+        return Finding("model", "failure", text)
+    missing = [name for name in ("tokenizer.json",) if not (folder / name).is_file()]
+    if not config.model.dummy_weights and not files_of_weights(folder):
+        missing.append("*.safetensors or *.gguf")
+    if missing:
+        return Finding("model", "failure", f"{folder} has no {' and no '.join(missing)}")
+    return Finding("model", "ok", f"{folder}: {architecture}")
+
+
+def plugins(config: Config) -> Finding:
+    """What is chosen loads and takes its settings, each in a process of its own."""
+    from gatewayd.cli.authoring.health import check
+    from gatewayd.config.chosen_strategies import enabled, settings_of
+    from gatewayd_hooks.host.catalog import Catalog
+
+    chosen = enabled(config)
+    settings = {plugin: settings_of(config, plugin) for plugin in chosen}
+    checkups = check(Catalog.installed(), chosen, settings, only=chosen)
+    for state in ("failure", "warning"):
+        found = [
+            f"{checkup.plugin} {problem.text}: {problem.advice}"
+            for checkup in checkups
+            if checkup.state == state
+            for problem in checkup.problems
+        ]
+        if found:
+            return Finding("plugins", state, "; ".join(found))
+    return Finding("plugins", "ok", f"all {len(chosen)} that are chosen load")
+
+
+def _cpu_features() -> set[str]:
+    for line in _lines("/proc/cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def _available_bytes() -> int:
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,59 @@
+"""``gatewayd doctor``: is this machine fit, and would the daemon start?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+
+from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, print_json
+from gatewayd.cli.doctor import (
+    checks,
+)
+from gatewayd.cli.doctor import (
+    gpu as checks_gpu,
+)
+from gatewayd.cli.doctor import (
+    service as checks_service,
+)
+from gatewayd.cli.doctor import (
+    weights as checks_weights,
+)
+from gatewayd.cli.doctor.finding import Finding
+from gatewayd.config.tables import Config
+
+CHECKS: tuple[Callable[[Config], Finding], ...] = (
+    checks.python,
+    checks.torch,
+    checks.cpu,
+    checks_gpu.gpu,
+    checks.memory,
+    checks.descriptors,
+    checks_service.disk,
+    checks_service.sqlite,
+    checks_service.unit,
+    checks_service.confinement,
+    checks.port,
+    checks.model,
+    checks_weights.weights,
+    checks.plugins,
+)
+_MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
+
+
+def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Check this machine and the setup; exit status 1 if something would not work."""
+    loaded = load_config(config).config
+    findings = [check(loaded) for check in CHECKS]
+    is_fit = all(finding.state != "failure" for finding in findings)
+    if as_json:
+        print_json({"ok": is_fit, "checks": [asdict(finding) for finding in findings]})
+    else:
+        console = Console()
+        for finding in findings:
+            console.print(f"{_MARKS[finding.state]:<24}{finding.subject:<13}", end="")
+            console.print(finding.text, markup=False, highlight=False, soft_wrap=True)
+    if not is_fit:
+        raise typer.Exit(FAILURE)

@@ -1,0 +1,119 @@
+"""The doctor's checks of what is around a service: its unit, sandbox, disk and database."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from pathlib import Path
+
+from gatewayd.cli.doctor.finding import Finding
+from gatewayd.config.strategies import NONE
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import model_folder
+from gatewayd_hooks.helpers import children
+
+MOST_EXPOSURE = 2.0
+_UNIT = Path("/etc/systemd/system/gatewayd.service")
+_GIB = 1 << 30
+_LACKING = 2
+"""Exit status of ``gatewayd_engine.process.sandbox`` where the system lacks a mechanism."""
+_EXPOSURE = re.compile(r"exposure level for \S+: ([\d.]+)")
+
+
+def disk(config: Config) -> Finding:
+    """The store's folder can be written, and its disk has room."""
+    from gatewayd.store.location import TEMPORARY, default_folder
+
+    path = config.store.path
+    folder = default_folder(os.environ) if path is None else Path(path).expanduser().absolute()
+    if path == TEMPORARY or folder is None:
+        folder = Path(tempfile.gettempdir())
+    there = next(each for each in (folder, *folder.parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        who = f"uid {os.geteuid()}"
+        return Finding("disk", "failure", f"{there} cannot be written by {who}; see [store] path")
+    free = shutil.disk_usage(there).free
+    floor = int(config.store.free_bytes)
+    text = f"{folder}: {free / _GIB:.1f} GiB free"
+    if free < floor:
+        text += f", less than [store] free_bytes = {floor / _GIB:.1f} GiB: nothing more is kept"
+        return Finding("disk", "failure", text)
+    if free < floor + int(config.store.bytes):
+        text += f"; [store] bytes may take {int(config.store.bytes) / _GIB:.1f} GiB"
+    return Finding("disk", "ok", text)
+
+
+def sqlite(config: Config) -> Finding:
+    """The SQLite that Python has is new enough, and made for threads."""
+    from gatewayd.store.wal import has_bug
+
+    version = sqlite3.sqlite_version
+    if sqlite3.threadsafety == 0:
+        return Finding("sqlite", "failure", f"{version} is made without threads; install another")
+    if has_bug():
+        text = (
+            f"{version} may damage a database that two programs write to at once: let nothing but "
+            "gatewayd write to its store, or install 3.51.3 or later"
+        )
+        return Finding("sqlite", "warning", text)
+    return Finding("sqlite", "ok", version)
+
+
+def confinement(config: Config) -> Finding:
+    """Grammar checkers can be confined; tried in a child process."""
+    if config.guide.strategy == NONE:
+        return Finding("confinement", "ok", "no grammars are compiled, by [guide] strategy")
+    command = children.python("-m", "gatewayd_engine.process.sandbox", str(model_folder(config)))
+    try:
+        done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("confinement", "failure", f"it cannot be tried: {error}")
+    why = "".join((done.stdout.strip() or done.stderr.strip()).splitlines()[-1:])
+    if done.returncode == 0:
+        return Finding("confinement", "ok", "grammar checkers are restricted to their own files")
+    if done.returncode == _LACKING:
+        text = f"{why}: grammar checkers can access what the daemon can"
+        return Finding("confinement", "warning", text)
+    text = f"{why}: requests with grammars are refused"
+    return Finding("confinement", "failure", text)
+
+
+def unit(config: Config) -> Finding:
+    """How exposed the service is, by systemd's own score; less is better."""
+    from gatewayd.daemon.systemd.units import UnitsMissing, own_program, unit_files, why_unseen
+
+    if shutil.which("systemd-analyze") is None:
+        return Finding("unit", "ok", "systemd is not installed here")
+    try:
+        files = unit_files(own_program(), gpu=False)
+    except UnitsMissing as error:
+        return Finding("unit", "failure", str(error))
+    if _UNIT.exists():
+        return _judge("gatewayd.service", f"{_UNIT}:")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, _UNIT.name)
+        path.write_text(files[0].text, "utf-8")
+        found = _judge(str(path), "not installed; what `gatewayd install` writes:")
+    if why := why_unseen(own_program()):
+        return Finding("unit", found.state, f"{found.text}; as a service: {why}")
+    return found
+
+
+def _judge(unit: str, whose: str) -> Finding:
+    command = ["systemd-analyze", "security", "--no-pager", "--offline=true", unit]
+    try:
+        done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("unit", "warning", f"systemd-analyze cannot be run: {error}")
+    score = _EXPOSURE.search(done.stdout)
+    if score is None:
+        reason = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+        return Finding("unit", "warning", f"{whose} no score: {''.join(reason)}")
+    text = f"{whose} exposure {score[1]} of 10"
+    if float(score[1]) > MOST_EXPOSURE:
+        return Finding("unit", "warning", f"{text}, above {MOST_EXPOSURE}; look at its drop-ins")
+    return Finding("unit", "ok", text)

@@ -1,0 +1,114 @@
+"""The doctor's look at the weights: whether their files are whole, and can be read. No torch."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gatewayd.cli.doctor.finding import Finding
+from gatewayd.config.strategies import AUTO, NONE
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import model_folder
+from gatewayd_engine.model.checkpoint_layout import layout
+from gatewayd_engine.model.gguf.files import has_gguf
+from gatewayd_engine.model.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.shards import weight_files
+from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.strategy import Kind
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Announcement
+
+_GIB = 1 << 30
+
+
+def weights(config: Config) -> Finding:
+    """Headers fit the files that they are of, and what they announce is installed."""
+    folder = model_folder(config)
+    if config.model.dummy_weights:
+        return Finding("weights", "ok", "made up, by [model] dummy_weights")
+    try:
+        spec = read_spec(folder, config.model.max_model_len)
+        # Those of GGUF were looked at with the description of the model.
+        is_gguf = has_gguf(folder)
+        paths = files_of_weights(folder) if is_gguf else weight_files(folder)
+        found = [] if is_gguf else [read_header(path) for path in paths]
+    except (SpecError, LoadError, OSError) as error:
+        return Finding("weights", "failure", str(error))
+    if problem := _problem(config, spec):
+        return Finding("weights", "failure", problem)
+    size = sum(path.stat().st_size for path in paths)
+    count = "" if is_gguf else f", {sum(map(len, found))} tensors"
+    text = f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}{_how(spec)}"
+    return Finding("weights", "ok", text)
+
+
+def files_of_weights(folder: Path) -> list[Path]:
+    """Files of weights: those of GGUF count where there are no others."""
+    return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
+
+
+def expected_bytes(config: Config, device: str) -> int:
+    """Memory that the weights will take, as far as can be known without reading them.
+
+    Floats are made the type of activations, whatever the files hold, and so are codes by some
+    quantizers. What else is quantized, by its files or while loading, is taken for as large as the
+    files are.
+    """
+    folder = model_folder(config)
+    stored = sum(file.stat().st_size for file in files_of_weights(folder))
+    try:
+        spec = read_spec(folder, config.model.max_model_len)
+    except (SpecError, LoadError, OSError):
+        return stored
+    quantizer = _quantizer(config, spec)
+    if quantizer is not None and not _makes_floats(config, quantizer, device):
+        return stored
+    is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and device != "cpu")
+    return sum(map(prod, layout(spec).values())) * (2 if is_half else 4)
+
+
+def _problem(config: Config, spec: ModelSpec) -> str | None:
+    """Why the announcement cannot be served, as an engine would say when it is started."""
+    announced = spec.quantization
+    if announced is None:
+        return None
+    method = str(announced.values.get("quant_method"))
+    said, chosen = f"{announced.where}.quant_method is {method[:100]!r}", config.quantizer.strategy
+    name = _method(announced)
+    installed = Catalog.installed().names(Kind.QUANTIZER)
+    if name not in installed:
+        return f"{said}, and no installed quantizer has that name; there are {', '.join(installed)}"
+    if chosen not in (AUTO, name):
+        return f"{said}, but [quantizer] strategy is {chosen}; set it to {AUTO}"
+    return None
+
+
+def _quantizer(config: Config, spec: ModelSpec) -> str | None:
+    """Whose form the weights will have; None for floats."""
+    chosen = config.quantizer.strategy
+    if chosen not in (AUTO, NONE):
+        return chosen
+    return None if spec.quantization is None else _method(spec.quantization)
+
+
+def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
+    """Whether all that a quantizer reads or rounds are floats in memory."""
+    if quantizer == "sparse24":
+        return device == "cpu"
+    if quantizer == "gguf" or (quantizer == "fp8" and device == "cpu"):
+        return not config.quantizer.settings(quantizer).get("packed", False)
+    return False
+
+
+def _method(announced: Announcement) -> str:
+    """The quantizer of what a checkpoint announces, as it is called here."""
+    return str(announced.values.get("quant_method")).lower().replace("-", "_")
+
+
+def _how(spec: ModelSpec) -> str:
+    if spec.quantization is None:
+        return ""
+    return f", quantized: {spec.quantization.values.get('quant_method')}"

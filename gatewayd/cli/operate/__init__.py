@@ -1,0 +1,1 @@
+"""Commands that act on a running daemon: pause, pin, swap, explain, and the like."""

@@ -1,0 +1,37 @@
+"""``gatewayd pause``, ``resume`` and ``drain``: whether a running daemon takes new requests."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gatewayd.cli.common import ConfigFile
+from gatewayd.cli.durations import seconds_of
+from gatewayd.cli.operate.swap import Socket, ask
+
+
+def pause(
+    time: Annotated[
+        str | None,
+        typer.Option("--for", metavar="TIME", help="Such as 90s, 10m or 2h; else until resumed."),
+    ] = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Refuse new requests with 503; those that are there go on."""
+    seconds = None if time is None else seconds_of("--for", time)
+    ask(config, socket, "POST", "/admin/pause", {"seconds": seconds})
+    typer.echo("new requests are refused " + ("until resumed" if time is None else f"for {time}"))
+
+
+def resume(config: ConfigFile = None, socket: Socket = None) -> None:
+    """Take new requests again."""
+    found = ask(config, socket, "POST", "/admin/resume")
+    typer.echo(f"the daemon is {found['state']}")
+
+
+def drain(config: ConfigFile = None, socket: Socket = None) -> None:
+    """Finish what is there and stop, as SIGTERM does."""
+    ask(config, socket, "POST", "/admin/drain")
+    typer.echo("the daemon finishes its requests and stops")

@@ -1,0 +1,102 @@
+"""``gatewayd explain``: where the time of a request went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+from rich.table import Table
+
+from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
+from gatewayd.cli.operate.swap import Socket, ask
+
+_LABEL = 10
+_WIDTH = 40
+"""Characters that stand for the whole time."""
+
+
+def explain(
+    request: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="The x-request-id of an answer; none lists the last."),
+    ] = None,
+    slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest instead.")] = False,
+    limit: Annotated[int, typer.Option("--limit", help="How many are listed.", min=1)] = 20,
+    config: ConfigFile = None,
+    socket: Socket = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say where the time of a request went, of the last ones that a running daemon has served."""
+    if request is None:
+        _list(config, socket, "slowest" if slowest else "newest", limit, as_json=as_json)
+        return
+    found = ask(config, socket, "GET", f"/admin/requests/{quote(request, safe='')}")
+    if as_json:
+        print_json(found)
+        return
+    typer.echo("\n".join(waterfall(found)))
+
+
+def _list(
+    config: Path | None, socket: Path | None, order: str, limit: int, *, as_json: bool
+) -> None:
+    found = ask(config, socket, "GET", f"/admin/requests?order={order}&limit={limit}")
+    if as_json:
+        print_json(found)
+        return
+    rows = found["requests"]
+    table = Table(
+        whole("id", [row["id"] for row in rows]),
+        "endpoint",
+        "class",
+        "outcome",
+        "ms",
+        "ttft ms",
+        "most of it",
+        box=None,
+        pad_edge=False,
+    )
+    for row in rows:
+        ttft = "" if row["ttft_ms"] is None else f"{row['ttft_ms']:.1f}"
+        outcome = " ".join(filter(None, (row["outcome"], row["error"])))
+        ends = (row["id"], row["endpoint"], row["priority"], outcome)
+        table.add_row(*ends, f"{row['ms']:.1f}", ttft, due(row))
+    console().print(table)
+
+
+def waterfall(found: dict[str, Any]) -> list[str]:
+    """Lines of text: what it was, a bar for each part, and what most of it was."""
+    total = found["ms"]
+    lines = [
+        f"{found['id']}  {found['endpoint']}  {found['priority']}  {found['outcome']}",
+        f"{found['prompt_tokens']} prompt tokens ({found['cached_tokens']} cached), "
+        f"{found['completion_tokens']} generated, {found['preemptions']} preemptions, "
+        f"{found['engine_ms']:.1f} ms of an engine",
+        "",
+    ]
+    width = max([_LABEL, *(len(due(part)) for part in found["parts"])])
+    for part in found["parts"]:
+        begin = part["begin_ms"]
+        bar = _bar(begin, part["ms"], total)
+        at = "" if begin is None else f"{begin:.1f}"
+        lines.append(f"{due(part):<{width}} {at:>10} {part['ms']:>10.1f} ms  |{bar}|")
+    lines += [f"{'all':<{width}} {'':>10} {total:>10.1f} ms", "", found["verdict"]]
+    return lines
+
+
+def due(found: dict[str, Any]) -> str:
+    """A cause, and the strategy behind it."""
+    return f"{found['cause']}: {found['strategy']}" if found["strategy"] else str(found["cause"])
+
+
+def _bar(begin: float | None, ms: float, total: float) -> str:
+    """Where it was in the whole; dots for what was spread over other parts."""
+    if total <= 0:
+        return " " * _WIDTH
+    length = min(_WIDTH, max(1, round(_WIDTH * ms / total)))
+    if begin is None:
+        return ("·" * length).ljust(_WIDTH)
+    start = min(_WIDTH - length, round(_WIDTH * begin / total))
+    return (" " * start + "█" * length).ljust(_WIDTH)

@@ -1,0 +1,46 @@
+"""``gatewayd pin``: what a running daemon keeps in its prefix cache before anything else."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from gatewayd.cli.common import ConfigFile, fail
+from gatewayd.cli.durations import seconds_of
+from gatewayd.cli.operate.swap import Socket, ask
+
+
+def pin(
+    text: Annotated[
+        str | None, typer.Argument(help="The beginning of prompts; - reads it from stdin.")
+    ] = None,
+    time: Annotated[
+        str, typer.Option("--for", metavar="TIME", help="Such as 90s, 10m, 2h or 1d.")
+    ] = "10m",
+    off: Annotated[
+        bool, typer.Option("--off", help="Let go of it, or without a text of everything.")
+    ] = False,
+    system: Annotated[
+        bool, typer.Option("--system", help="It is the system message of chats.")
+    ] = False,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Keep what is cached of a prompt: it is given up after everything else, for a time."""
+    if text is None and not off:
+        fail("give the text to pin, or --off", 2)
+    if text == "-":
+        text = sys.stdin.read()
+    body: dict[str, Any] = {"seconds": 0 if off else seconds_of("--for", time)}
+    if text is not None and system:
+        body["messages"] = [{"role": "system", "content": text}]
+    elif text is not None:
+        body["prompt"] = text
+    answer = ask(config, socket, "PUT", "/admin/pins", body)
+    if off:
+        typer.echo("no longer pinned")
+        return
+    for engine, tokens in answer["pinned_tokens"].items():
+        typer.echo(f"engine {engine}: {tokens} of {answer['prompt_tokens']} tokens are pinned")

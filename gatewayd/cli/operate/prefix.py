@@ -1,0 +1,44 @@
+"""``gatewayd prefix``: what a running daemon has cached."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlencode
+
+import typer
+
+from gatewayd.cli.common import ConfigFile, fail
+from gatewayd.cli.operate.swap import Socket, ask
+
+app = typer.Typer(no_args_is_help=True, help="The prefix cache of a running daemon.")
+
+
+@app.callback()
+def prefix() -> None:
+    """The prefix cache of a running daemon."""
+
+
+@app.command()
+def evict(
+    page: Annotated[
+        str | None, typer.Argument(metavar="ENGINE/PAGE", help="A page and all behind it.")
+    ] = None,
+    tenant: Annotated[str | None, typer.Option(help="All pages of a tenant.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All that is cached.")] = False,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Give up cached pages that no sequence uses."""
+    if sum((page is not None, tenant is not None, everything)) != 1:
+        fail("give one of ENGINE/PAGE, --tenant and --all", 2)
+    route = "/admin/prefixes"
+    if page is not None:
+        engine, slash, number = page.partition("/")
+        if not (slash and engine.isdecimal() and number.isdecimal()):
+            fail(f"{page} is not ENGINE/PAGE, such as 0/17", 2)
+        route += f"/{engine}/{number}"
+    elif tenant is not None:
+        route += f"?{urlencode({'tenant': tenant})}"
+    found = ask(config, socket, "DELETE", route)
+    stay = f"; {found['in_use']} are in use and stay" if found["in_use"] else ""
+    typer.echo(f"{found['pages']} pages are free{stay}")

@@ -1,0 +1,56 @@
+"""``gatewayd request``: what an operator does to a request that waits or runs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import quote
+
+import typer
+
+from gatewayd.cli.common import ConfigFile
+from gatewayd.cli.operate.swap import Socket, ask
+
+app = typer.Typer(no_args_is_help=True, help="Requests that wait or run; by their x-request-id.")
+
+RequestId = Annotated[str, typer.Argument(metavar="ID", help="The x-request-id of its answer.")]
+
+
+@app.command()
+def cancel(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
+    """End a request: its client gets the error `cancelled`."""
+    found = ask(config, socket, "POST", _route(request, "cancel"))
+    typer.echo(f"request {found['request']} is cancelled")
+
+
+@app.command()
+def hold(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
+    """Let a request make no progress; it gives its place and its pages up until released."""
+    found = ask(config, socket, "POST", _route(request, "hold"))
+    typer.echo(f"request {found['request']} is held")
+
+
+@app.command()
+def release(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
+    """Let a held request go on."""
+    found = ask(config, socket, "POST", _route(request, "release"))
+    typer.echo(f"request {found['request']} goes on")
+
+
+@app.command()
+def bump(
+    request: RequestId,
+    priority: Annotated[
+        str | None, typer.Option(help="Its new class: realtime, standard or batch.")
+    ] = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Put a request first in its class, or into another one."""
+    body = None if priority is None else {"priority": priority}
+    found = ask(config, socket, "POST", _route(request, "bump"), body)
+    where = "first in its class" if priority is None else f"of class {priority}"
+    typer.echo(f"request {found['request']} is {where}")
+
+
+def _route(request: str, verb: str) -> str:
+    return f"/admin/requests/{quote(request, safe='')}/{verb}"

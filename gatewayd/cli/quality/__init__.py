@@ -1,0 +1,1 @@
+"""``gatewayd quality``: accuracy and size of quantization and KV schemes."""

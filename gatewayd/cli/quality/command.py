@@ -1,0 +1,249 @@
+"""``gatewayd quality``: what weights and keys of fewer bits cost, and what they save."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from gatewayd.cli.bench.options import Set, pairs
+from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.child import ChildFailed, told
+from gatewayd.cli.common import (
+    AsJson,
+    ConfigFile,
+    console,
+    fail,
+    load_config,
+    named_folder,
+    print_json,
+)
+from gatewayd.cli.quality.report import Result, markdown, most_kl, notes, reasons, table, values
+from gatewayd.cli.quality.texts import samples
+from gatewayd.config.strategies import AUTO, NONE
+from gatewayd.config.tables import Config
+from gatewayd.engines.replicas.launch import checked_context_len, engine_config, model_folder
+from gatewayd_engine.model import embedded
+from gatewayd_engine.model.spec import ANNOUNCED
+from gatewayd_engine.offline.quality.job import (
+    Advanced,
+    Event,
+    Failed,
+    Job,
+    Measured,
+    Scheme,
+    Unusable,
+)
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.strategy import Kind
+
+_STORED = "as stored"
+_TOKENS, _CONTEXTS = 30_000, 8_192
+"""Tokens that are read, and those of long contexts, of which the ends are decoded."""
+_MISUSED = 2
+
+
+def quality(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A checkpoint's folder. Default: the configured one."),
+    ] = None,
+    quantizer: Annotated[
+        str, typer.Option(metavar="A,B", help="Quantizers to try, beside the weights as stored.")
+    ] = "",
+    kv_codec: Annotated[
+        str, typer.Option(metavar="A,B", help="KV codecs to try with each, beside none.")
+    ] = "",
+    kv_compression: Annotated[
+        str,
+        typer.Option(metavar="A,B", help="KV compressions to try with each, beside none."),
+    ] = "",
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="The model to compare with. Default: MODEL itself."),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Text, or .jsonl of kind and text. Default: bundled."),
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Tokens to read, of all texts. Default: {_TOKENS}, or {_CONTEXTS} with"
+            " --kv-compression.",
+        ),
+    ] = None,
+    set_: Set = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    most: Annotated[
+        float | None,
+        typer.Option(
+            "--most-kl", min=0, metavar="X", help="End with 1 where a mean KL is larger than X."
+        ),
+    ] = None,
+) -> None:
+    """Read texts with each scheme and say what it loses: perplexity, agreement, KL divergence.
+
+    Compared is with the same model in float32, or with that of --against. A prompt is computed in
+    chunks over the KV pool, as an engine does. The bundled texts are of the corpus of
+    gatewayd-nano; of other models take --text, from what they are asked.
+
+    A KV compression acts where answers are decoded: with --kv-compression texts are long, the first
+    three quarters of each are a prompt, and of all schemes what follows it is counted. The
+    compressions compute that token by token; three take a minute or two of the embedded model.
+
+    Of a quantized checkpoint without --against there is perplexity alone. Where a scheme cannot be
+    used the others are measured, and the command ends with 1.
+    """
+    folder = None if model is None else named_folder(model)
+    catalog = Catalog.installed()
+    quantizers = _names("--quantizer", quantizer, catalog.names(Kind.QUANTIZER), AUTO)
+    codecs = _names("--kv-codec", kv_codec, catalog.names(Kind.KV_CODEC), NONE)
+    known = catalog.names(Kind.KV_COMPRESSION)
+    compressions = _names("--kv-compression", kv_compression, known, NONE)
+    flags = pairs(set_)
+    ways = [*product(quantizers, codecs, compressions)]
+    loaded = [_load(config, folder, flags, *way) for way in ways]
+    schemes = [
+        Scheme(_name(*way), engine_config(one)) for way, one in zip(ways, loaded, strict=True)
+    ]
+    here = model_folder(loaded[0])
+    other = str(here) if against is None else named_folder(against)
+    base = _load(config, other, flags, NONE, NONE, NONE)
+    reference = None
+    try:
+        contexts = [checked_context_len(one) for one in (loaded[0], base)]
+        if against is not None or not _is_quantized(here):
+            plain = msgspec.structs.replace(engine_config(base), dtype="float32")
+            reference = Scheme(str(model_folder(base)), plain)
+        is_packed = len(compressions) > 1
+        count = tokens or (_CONTEXTS if is_packed else _TOKENS)
+        found = samples(here, text, count, min(contexts), packed=is_packed)
+    except ValueError as error:
+        fail(str(error))
+    _say_what_is_left_out(config, folder, compressions)
+    if text is None:
+        _say_what_is_read(here, model_folder(base))
+    job = Job(reference, schemes, found)
+    measured = _run(job, loaded[0].engine.environment)
+    results = list(zip([scheme.name for scheme in schemes], measured, strict=True))
+    if as_json:
+        print_json({"model": str(here), "schemes": values(results)})
+    elif as_markdown:
+        typer.echo(markdown(results))
+    else:
+        console().print(table(results))
+        for line in reasons(results):
+            console().print(line, markup=False, soft_wrap=True)
+    for line in notes(results):
+        typer.echo(line, err=True)
+    if reference is None:
+        typer.echo(
+            "its weights are quantized already: give --against the folder that they were made of",
+            err=True,
+        )
+    if broken := reasons(results):
+        fail(f"not all can be used: {broken[0]}")
+    if most is not None:
+        _judge(results, most, is_compared=reference is not None)
+
+
+def _run(job: Job, names: list[str]) -> list[Result]:
+    """What comes of each scheme, with a bar over all texts of all of them."""
+    results: list[Result] = []
+    total = len(job.samples) * len(job.schemes)
+    try:
+        with Stages() as stages:
+            for event in told("gatewayd_engine.offline.quality", "measures", job, Event, names):
+                if isinstance(event, Failed):
+                    fail(event.reason)
+                elif isinstance(event, Advanced):
+                    done = event.scheme * len(job.samples) + event.done
+                    stages.advance("texts x schemes", done, total)
+                elif isinstance(event, Measured | Unusable):
+                    results.append(event)
+    except ChildFailed as error:
+        fail(str(error))
+    return results
+
+
+def _judge(results: list[tuple[str, Result]], most: float, *, is_compared: bool) -> None:
+    """End with 1 unless all, which was measured, was compared and is near enough."""
+    if not is_compared:
+        fail("--most-kl: there is nothing to compare with; give --against")
+    if (found := most_kl(results)) > most:
+        fail(f"--most-kl: the largest mean divergence is {found:.5f}, more than {most:g}")
+
+
+def _names(option: str, given: str, known: list[str], first: str) -> list[str]:
+    """The names of an option behind ``first``, each once; ends where one is not installed."""
+    names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
+    for name in names:
+        if name not in (*known, first, NONE):
+            fail(f"{option}: {name} is not installed; there are {', '.join(known)}", _MISUSED)
+    return list(dict.fromkeys((first, *names)))
+
+
+def _say_what_is_left_out(file: Path | None, folder: str | None, tried: list[str]) -> None:
+    configured = load_config(file, {} if folder is None else {"model.path": folder}).config
+    if (name := configured.kv_compression.strategy) not in tried:
+        typer.echo(
+            f"[kv_compression] {name} is left out: it acts where answers are decoded; measure it"
+            f" with --kv-compression {name}",
+            err=True,
+        )
+
+
+def _say_what_is_read(model: Path, reference: Path) -> None:
+    """Unless an embedded model is among the two; then the bundled texts are what it knows."""
+    ours = {embedded.folder(name).resolve() for name in embedded.names()}
+    if not ours & {model.resolve(), reference.resolve()}:
+        typer.echo(
+            "the bundled texts are chats about Python's standard library and its source files,"
+            " which the embedded models were trained on; take --text, from what yours is asked",
+            err=True,
+        )
+
+
+def _name(quantizer: str, codec: str, compression: str) -> str:
+    parts = [_STORED if quantizer == AUTO else quantizer]
+    parts += [] if codec == NONE else [f"kv {codec}"]
+    parts += [] if compression == NONE else [compression]
+    return ", ".join(parts)
+
+
+def _load(
+    file: Path | None,
+    folder: str | None,
+    given: Mapping[str, Any],
+    quantizer: str,
+    codec: str,
+    compression: str,
+) -> Config:
+    """The daemon's configuration with a scheme of this command line, on the CPU."""
+    flags = {
+        **given,
+        "quantizer.strategy": quantizer,
+        "kv_codec.strategy": codec,
+        "kv_compression.strategy": compression,
+        "engine.device": "cpu",
+    }
+    if folder is not None:
+        flags["model.path"] = folder
+    return load_config(file, flags).config
+
+
+def _is_quantized(folder: Path) -> bool:
+    """Whether only a quantizer can read a checkpoint; its ``config.json`` was read before."""
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    if any(values.get(name) is not None for name in ANNOUNCED):
+        return True
+    return any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))

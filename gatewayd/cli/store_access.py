@@ -1,0 +1,67 @@
+"""How commands of tenants reach their store: over the daemon's socket, or by themselves."""
+
+from __future__ import annotations
+
+import getpass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from gatewayd.cli.common import fail, load_config
+
+
+def act(
+    config: Path | None,
+    socket: Path | None,
+    method: str,
+    route: str,
+    body: object = None,
+    **query: str | None,
+) -> Any:  # noqa: ANN401 - JSON
+    """Do one of ``tenants.actions``; a refusal ends the command.
+
+    A running daemon does it where there is a socket. Where nobody listens the store is opened,
+    which a daemon without a socket would not let happen.
+    """
+    from gatewayd.admin.client import AdminError, call
+
+    path = str(socket) if socket is not None else load_config(config).config.admin.socket
+    given = {name: value for name, value in query.items() if value is not None}
+    if path is not None and (socket is not None or Path(path).exists()):
+        try:
+            return call(path, method, f"{route}?{urlencode(given)}" if given else route, body)
+        except AdminError as error:
+            fail(str(error))
+    return _offline(config, method, route, body, given)
+
+
+def _offline(
+    config: Path | None, method: str, route: str, body: object, query: dict[str, str]
+) -> Any:  # noqa: ANN401 - JSON
+    from gatewayd.cli.store import folder_of
+    from gatewayd.errors import GatewayError
+    from gatewayd.store.database import connect
+    from gatewayd.store.errors import StoreError
+    from gatewayd.store.location import take
+    from gatewayd.store.schema import bring_up
+    from gatewayd.tenants.actions import action_of, body_of
+    from gatewayd.tenants.tenancy import act_offline
+
+    action, params = action_of(method, route)
+    try:
+        checked = body_of(action, body)
+        place = take(str(folder_of(config)))
+        try:
+            engine = connect(place.database)
+            try:
+                bring_up(engine, place.database)
+                who = f"{getpass.getuser()}, on the command line"
+                return act_offline(engine, place.folder, action, {**params, **query}, checked, who)
+            finally:
+                engine.dispose()
+        finally:
+            place.close()
+    except StoreError as error:
+        fail(f"{error}; a running daemon is asked through its socket: [admin] socket")
+    except GatewayError as error:
+        fail(error.message)

@@ -1,0 +1,1 @@
+"""Commands for tenants, API keys, prices and usage."""

@@ -1,0 +1,270 @@
+"""``gatewayd tenant``: who uses the daemon, and how much they may."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
+from gatewayd.cli.operate.swap import Socket
+from gatewayd.cli.store_access import act
+from gatewayd.wire.tenants import PAGES
+
+app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and weights.")
+
+Name = Annotated[str, typer.Argument(metavar="TENANT")]
+_NONE = ("none", "unlimited")
+_MICROS = 1_000_000
+_SHARE = "PAGES|SHARE%"
+_PAGES = (PAGES, "neither a number of pages, nor a share such as 12.5%, nor none")
+_FORMS = {
+    "kv_floor": _PAGES,
+    "kv_ceiling": _PAGES,
+    "budget_period": ("^(day|month)$", "none of day, month and none"),
+    "service_class": (
+        "^(realtime|standard|batch)$",
+        "none of realtime, standard, batch and none",
+    ),
+}
+"""Of options that are words: what they match, and what is said of those that do not."""
+
+
+def _option(flag: str, text: str, value: str = "N") -> Any:  # noqa: ANN401 - typer's
+    return typer.Option(flag, metavar=f"{value}|none", help=text)
+
+
+Requests = Annotated[str | None, _option("--requests-per-minute", "At most so many.")]
+Tokens = Annotated[str | None, _option("--tokens-per-minute", "Of prompts and answers.")]
+Concurrency = Annotated[str | None, _option("--concurrency", "Requests at once.")]
+BudgetTokens = Annotated[str | None, _option("--budget-tokens", "That it may use in all.")]
+BudgetMoney = Annotated[
+    str | None, _option("--budget-money", "The same in money, such as 12.50; needs prices.")
+]
+BudgetPeriod = Annotated[
+    str | None, _option("--budget-period", "In UTC; none for all time.", "day|month")
+]
+Floor = Annotated[
+    str | None, _option("--kv-floor", "Cached pages that others' requests leave there.", _SHARE)
+]
+Ceiling = Annotated[
+    str | None, _option("--kv-ceiling", "Of the KV cache, what its requests may hold.", _SHARE)
+]
+Class = Annotated[
+    str | None,
+    _option(
+        "--service-class",
+        "Most urgent class that it may ask for; none for standard.",
+        "realtime|standard|batch",
+    ),
+]
+Retention = Annotated[
+    str | None, _option("--retention-priority", "Maximum kv_retention.priority; none for 50.")
+]
+RetentionSeconds = Annotated[
+    str | None, _option("--retention-seconds", "Maximum time of more than 50; none for a day.")
+]
+StoreBytes = Annotated[
+    str | None,
+    _option(
+        "--store-bytes",
+        "Most bytes in the store, such as 10GiB; none for its fair share.",
+        "SIZE",
+    ),
+]
+Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]
+
+
+@app.command()
+def create(
+    tenant: Name,
+    requests_per_minute: Requests = None,
+    tokens_per_minute: Tokens = None,
+    concurrency: Concurrency = None,
+    budget_tokens: BudgetTokens = None,
+    budget_money: BudgetMoney = None,
+    budget_period: BudgetPeriod = None,
+    weight: Weight = None,
+    kv_floor: Floor = None,
+    kv_ceiling: Ceiling = None,
+    service_class: Class = None,
+    retention_priority: Retention = None,
+    retention_seconds: RetentionSeconds = None,
+    store_bytes: StoreBytes = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Add a tenant; it comes in with a key, see gatewayd key create."""
+    counts = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrency": concurrency,
+        "most_tokens": budget_tokens,
+        "retention_priority": retention_priority,
+        "retention_seconds": retention_seconds,
+    }
+    words = {
+        "kv_floor": kv_floor,
+        "kv_ceiling": kv_ceiling,
+        "budget_period": budget_period,
+        "service_class": service_class,
+    }
+    terms = _terms(counts, budget_money, weight, words) | _size(store_bytes)
+    act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
+    typer.echo(f"tenant {tenant} is there")
+
+
+@app.command("set")
+def set_(
+    tenant: Name,
+    requests_per_minute: Requests = None,
+    tokens_per_minute: Tokens = None,
+    concurrency: Concurrency = None,
+    budget_tokens: BudgetTokens = None,
+    budget_money: BudgetMoney = None,
+    budget_period: BudgetPeriod = None,
+    weight: Weight = None,
+    kv_floor: Floor = None,
+    kv_ceiling: Ceiling = None,
+    service_class: Class = None,
+    retention_priority: Retention = None,
+    retention_seconds: RetentionSeconds = None,
+    store_bytes: StoreBytes = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Change what a tenant may use, from now on; none takes a limit away."""
+    counts = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrency": concurrency,
+        "most_tokens": budget_tokens,
+        "retention_priority": retention_priority,
+        "retention_seconds": retention_seconds,
+    }
+    words = {
+        "kv_floor": kv_floor,
+        "kv_ceiling": kv_ceiling,
+        "budget_period": budget_period,
+        "service_class": service_class,
+    }
+    terms = _terms(counts, budget_money, weight, words) | _size(store_bytes)
+    if not terms:
+        fail("say what to change", 2)
+    act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
+    typer.echo(f"tenant {tenant} is changed")
+
+
+@app.command()
+def remove(tenant: Name, config: ConfigFile = None, socket: Socket = None) -> None:
+    """Remove a tenant with its keys, files, batches and responses; its usage stays."""
+    act(config, socket, "DELETE", f"/admin/tenants/{tenant}")
+    typer.echo(f"tenant {tenant} is removed")
+
+
+@app.command("list")
+def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
+    """Show all tenants, what they may use and what they have used."""
+    found = act(config, socket, "GET", "/admin/tenants")
+    if as_json:
+        print_json(found)
+        return
+    table = Table(
+        whole("tenant", [row["tenant"] for row in found]),
+        *("weight", "requests/min", "tokens/min", "at once", "kv floor", "ceiling"),
+        *("tokens used", "of", "money used", "of", "in a"),
+        *("class", "retention", "kept", "of"),
+        box=None,
+        pad_edge=False,
+    )
+    for row in found:
+        table.add_row(
+            row["tenant"],
+            f"{row['weight']:g}",
+            *map(_shown, (row["requests_per_minute"], row["tokens_per_minute"])),
+            *map(_shown, (row["concurrency"], row["kv_floor"], row["kv_ceiling"])),
+            str(row["used_tokens"]),
+            _shown(row["most_tokens"]),
+            money(row["used_micros"]),
+            "-" if row["most_micros"] is None else money(row["most_micros"]),
+            _shown(row["budget_period"]),
+            row["service_class"] or "standard",
+            _retention(row),
+            size(row["kept_bytes"]),
+            "-" if row["store_bytes"] is None else size(row["store_bytes"]),
+        )
+    console().print(table)
+
+
+def money(micros: int) -> str:
+    """Millionths as an amount: ``1_500_000`` is ``1.50``; never by way of a float."""
+    whole_, rest = divmod(micros, _MICROS)
+    return f"{whole_}.{rest:06d}".rstrip("0").ljust(len(str(whole_)) + 3, "0")
+
+
+def micros_of(text: str, option: str) -> int:
+    """The other way round."""
+    units, _, rest = text.partition(".")
+    if not (units.isdigit() and text.isascii() and len(rest) <= 6 and (rest or "0").isdigit()):
+        fail(f"{option} {text} is no amount such as 12.50, with at most 6 decimals", 2)
+    return int(units) * _MICROS + int(rest.ljust(6, "0"))
+
+
+def size(num_bytes: int) -> str:
+    """Bytes for people: ``1.5GiB``."""
+    from pydantic import ByteSize
+
+    return ByteSize(num_bytes).human_readable()
+
+
+def _size(text: str | None) -> dict[str, int | None]:
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    if text is None or text in _NONE:
+        return {} if text is None else {"store_bytes": None}
+    try:
+        return {"store_bytes": int(TypeAdapter(ByteSize).validate_python(text))}
+    except ValidationError:
+        fail(f"--store-bytes {text} is neither a size such as 10GiB nor none", 2)
+
+
+def _retention(row: dict[str, Any]) -> str:
+    """The highest priority of a cache retention, and for how long; without a grant the usual."""
+    priority, seconds = row["retention_priority"], row["retention_seconds"]
+    if priority is None:
+        return "-"
+    return f"{priority}" if seconds is None else f"{priority} for {seconds} s"
+
+
+def _shown(value: int | str | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _terms(
+    counts: dict[str, str | None],
+    budget_money: str | None,
+    weight: float | None,
+    words: dict[str, str | None],
+) -> dict[str, Any]:
+    terms: dict[str, Any] = {}
+    for name, text in counts.items():
+        if text in _NONE:
+            terms[name] = None
+        elif text is not None:
+            if not (text.isascii() and text.isdigit()):
+                fail(f"{text} is neither a whole number nor none", 2)
+            terms[name] = int(text)
+    for name, text in words.items():
+        if text is None:
+            continue
+        if text not in _NONE and not re.match(_FORMS[name][0], text):
+            fail(f"{text} is {_FORMS[name][1]}", 2)
+        terms[name] = None if text in _NONE else text
+    if budget_money is not None:
+        is_none = budget_money in _NONE
+        terms["most_micros"] = None if is_none else micros_of(budget_money, "--budget-money")
+    if weight is not None:
+        terms["weight"] = weight
+    return terms

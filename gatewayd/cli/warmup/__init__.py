@@ -1,0 +1,1 @@
+"""``gatewayd warmup``: compile and tune ahead of the first start."""

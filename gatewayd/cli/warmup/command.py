@@ -1,0 +1,97 @@
+"""``gatewayd warmup``: make and measure once what an engine's first start would wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json
+from gatewayd.cli.warmup.table import table_of
+from gatewayd.config.device_defaults import sizes
+from gatewayd.config.tables import Config
+from gatewayd_engine.tuning.table import load
+
+
+def warmup(
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A checkpoint. Default: that of the configuration."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:N or auto. Default: auto.")
+    ] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compile the kernels of a model, choose the fastest and capture its steps, then end.
+
+    What is compiled and measured stays on disk, so that the daemon's next start on this machine
+    takes seconds. Run it with the daemon's configuration, as the daemon's user: after an
+    installation, and when torch, Triton or FlashInfer have changed. On a CPU nothing is compiled.
+    """
+    given = {"model.path": None if model is None else str(model), "engine.device": device}
+    flags = {key: value for key, value in given.items() if value is not None}
+    loaded = load_config(config, flags).config
+    with Stages() as stages:
+        seconds, total, tuning_file = asyncio.run(_start_and_end(loaded, stages))
+    caches = _caches() if sizes(loaded.engine).device != "cpu" else {}
+    tuning = load(Path(tuning_file)) if tuning_file else None
+    if as_json:
+        choices = None if tuning is None else {"file": tuning_file, **msgspec.to_builtins(tuning)}
+        document = {"ready_seconds": total, "stages": seconds, "caches": caches}
+        print_json({**document, "choices": choices})
+        return
+    if tuning is not None:
+        console().print(table_of(tuning))
+        for name in tuning.excluded:
+            console().print(f"left out, because it has ended an engine: {name}", soft_wrap=True)
+        console().print(f"These choices are kept in {tuning_file}", soft_wrap=True)
+    for stage, taken in seconds.items():
+        console().print(f"{taken:8.1f} s  {stage}")
+    console().print(f"{total:8.1f} s  until ready")
+    for name, folder in caches.items():
+        console().print(f"{name} keeps what it compiles in {folder}", soft_wrap=True)
+
+
+async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, float], float, str]:
+    """Seconds of each stage, and of all; where choices are kept."""
+    # Late: --help should not wait for the daemon's modules.
+    from gatewayd.cli.bench.offline.engine import EngineError, running
+
+    began = time.perf_counter()
+    seconds: dict[str, float] = {}
+    last, since = "", began
+
+    def watch(stage: str, fraction: float) -> None:
+        nonlocal last, since
+        now = time.perf_counter()
+        if last:
+            seconds[last] = seconds.get(last, 0.0) + now - since
+        last, since = stage, now
+        stages.advance(stage, fraction, 1.0)
+
+    try:
+        async with running(config, watch) as (_, model):
+            watch("", 1.0)
+            total = time.perf_counter() - began
+    except EngineError as error:
+        fail(str(error))
+    return seconds, total, model.tuning_file
+
+
+def _caches() -> dict[str, Any]:
+    """Where compiled kernels are kept, by who compiles them."""
+    home = Path.home()
+    return {
+        "Triton": os.environ.get("TRITON_CACHE_DIR", str(home / ".triton" / "cache")),
+        "FlashInfer": str(
+            Path(os.environ.get("FLASHINFER_WORKSPACE_BASE", home)) / ".cache" / "flashinfer"
+        ),
+    }

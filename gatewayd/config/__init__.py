@@ -1,0 +1,1 @@
+"""The configuration: every key with its bounds, where values come from, defaults by device."""

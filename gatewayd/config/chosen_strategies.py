@@ -1,0 +1,113 @@
+"""What the configuration chooses for the slots of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gatewayd.config.strategies import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
+from gatewayd.config.tables import Config
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.settings import is_secret
+from gatewayd_hooks.strategy import Kind
+
+_NOBODY = {
+    Kind.PREFIX_CACHE: (NONE,),
+    Kind.GUIDE: (NONE,),
+    Kind.DRAFTER: (NONE,),
+    Kind.KV_CODEC: (NONE,),
+    Kind.KV_COMPRESSION: (NONE,),
+    Kind.QUANTIZER: (NONE, AUTO),
+    Kind.TOOL_PARSER: (NONE, AUTO),
+    Kind.REASONING_PARSER: (NONE, AUTO),
+}
+"""What stands for no strategy, or for one that is chosen later."""
+
+
+def names_in(table: SlotTable) -> list[str]:
+    """The strategies of a slot, in their order."""
+    if isinstance(table, StrategyTable):
+        return [table.strategy]
+    names: list[str] = table.strategies  # type: ignore[attr-defined]
+    return list(names)
+
+
+def chosen_in(table: SlotTable) -> list[tuple[str, dict[str, Any]]]:
+    """The same with what the configuration says of each."""
+    return [(name, table.settings(name)) for name in names_in(table)]
+
+
+def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
+    """Every strategy that is chosen, with its kind and its table."""
+    for kind in Kind:
+        table: Any = getattr(config, kind.value, None)
+        if table is None:
+            continue  # a kind that has hooks alone
+        for name in names_in(table):
+            if name not in _NOBODY.get(kind, ()):
+                yield kind, name, table
+        if isinstance(table, QuantizerTable):
+            # They serve beside the strategy; none of them can be "none".
+            yield from ((kind, name, table) for name in table.kernels)
+
+
+def enabled(config: Config) -> set[str]:
+    """Every plugin that the configuration chooses, as ``<kind>.<name>``."""
+    plugins = config.plugins
+    hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
+    hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
+    return hooked | {f"{kind}.{name}" for kind, name, _ in configured(config)}
+
+
+def settings_of(config: Config, plugin: str) -> dict[str, Any]:
+    """What the configuration says of one strategy, chosen or not."""
+    kind, _, name = plugin.partition(".")
+    table = getattr(config, kind, None)
+    return table.settings(name) if isinstance(table, SlotTable) else {}
+
+
+def hidden_settings(config: Config) -> set[str]:
+    """Dotted keys of strategies' settings that must not be shown.
+
+    A table whose plugin cannot be loaded is hidden whole: nobody knows what is secret in it.
+    """
+    host = PluginHost(Catalog.installed())
+    hidden = set()
+    for kind in Kind:
+        table: Any = getattr(config, kind.value, None)
+        for name, settings in ((table and table.model_extra) or {}).items():
+            try:
+                config_type = host.info(kind, name).config_type
+            except PluginError:
+                hidden.add(f"{kind.value}.{name}")
+                continue
+            hidden |= {
+                f"{kind.value}.{name}.{key}"
+                for key in settings
+                if key not in config_type.model_fields or is_secret(config_type, key)
+            }
+    return hidden
+
+
+def shown_slots(config: Config) -> list[dict[str, Any]]:
+    """What is chosen for every slot, with its settings; secrets are hidden."""
+    hidden = hidden_settings(config)
+    found = []
+    for kind in Kind:
+        table = getattr(config, kind.value, None)
+        if isinstance(table, SlotTable):
+            settings = {
+                name: {
+                    key: "***" if _is_hidden(hidden, kind, name, key) else value
+                    for key, value in table.settings(name).items()
+                }
+                for name in names_in(table)
+            }
+            found.append({"kind": kind.value, "names": names_in(table), "settings": settings})
+    return found
+
+
+def _is_hidden(hidden: set[str], kind: Kind, name: str, key: str) -> bool:
+    return f"{kind.value}.{name}" in hidden or f"{kind.value}.{name}.{key}" in hidden

@@ -1,0 +1,225 @@
+"""Where the configuration comes from: flag, then environment, then file, then default.
+
+Every value's origin is kept, for ``gatewayd config show`` and for error messages.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_settings import EnvSettingsSource
+
+from gatewayd.config import credentials
+from gatewayd.config.tables import ENV_DELIMITER, ENV_PREFIX, Config
+
+DEFAULT = "default"
+_HIDDEN = "***"
+_SHORT_NAMES = {"GATEWAYD_API_KEY": "GATEWAYD_SERVER__API_KEY"}
+CONFIG_VARIABLE = "GATEWAYD_CONFIG"
+
+Path_ = tuple[str, ...]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; one sentence per problem, each with its origin."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value of the configuration.
+
+    Attributes:
+        key: dotted, such as ``server.port``.
+        value: printable; secrets are hidden.
+        origin: a flag, an environment variable, a file, or ``default``.
+    """
+
+    key: str
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration and where its values come from.
+
+    Attributes:
+        config: the values.
+        origins: of those that are no defaults, by their dotted keys.
+        secrets: keys whose values are credentials.
+    """
+
+    config: Config
+    origins: Mapping[str, str]
+    secrets: frozenset[str] = frozenset()
+
+    def settings(self) -> list[Setting]:
+        """Every value, in the order of the tables."""
+        # Late: the daemon's own reading of its configuration needs no plugin.
+        from gatewayd.config.chosen_strategies import hidden_settings
+
+        dumped = self.config.model_dump(mode="python")
+        hidden = hidden_settings(self.config) | self.secrets
+        return [
+            Setting(
+                key,
+                _HIDDEN if _is_under(key, hidden) else _printable(value),
+                self.origins.get(key, DEFAULT),
+            )
+            for key, value in _leaves(dumped)
+        ]
+
+
+def load(
+    file: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    needs_secrets: bool = True,
+) -> Loaded:
+    """Read, merge and check the configuration.
+
+    Args:
+        file: a TOML file; None takes ``GATEWAYD_CONFIG``, or no file at all.
+        flags: dotted keys to values that the command line has set.
+        environ: the environment; None takes the process's own.
+        needs_secrets: whether a credential that is not there is an error; otherwise its name stays.
+
+    Raises:
+        ConfigError: a file that cannot be read, an unknown key, a value out of bounds.
+    """
+    environ = os.environ if environ is None else environ
+    if file is None and environ.get(CONFIG_VARIABLE):
+        file = Path(environ[CONFIG_VARIABLE])
+    merged: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    if file is not None:
+        _merge(merged, _read_file(file), origins, lambda key: f"file {file}")
+    _merge(merged, _read_environment(environ), origins, _variable)
+    for key, value in (flags or {}).items():
+        nested: Any = value
+        for part in reversed(key.split(".")):
+            nested = {part: nested}
+        flag = "--" + key.rpartition(".")[2].replace("_", "-")
+        _merge(merged, nested, origins, lambda _, flag=flag: f"flag {flag}")
+    secrets = credentials.named(merged)
+    missing = credentials.fill(merged, credentials.Credentials(environ, file))
+    if missing and needs_secrets:
+        raise ConfigError([f"{origins[key]}: {key}: {why}" for key, why in missing.items()])
+    try:
+        return Loaded(Config(**merged), origins, frozenset(secrets))
+    except ValidationError as error:
+        raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError([f"cannot read {file}: {error}"]) from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([f"{file} is not TOML: {error}"]) from error
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """``GATEWAYD_SERVER__PORT=80`` as ``{"server": {"port": "80"}}``; pydantic converts."""
+    ours: dict[str, str] = {}
+    # The long names first: where both are set, the short one is ignored.
+    for name, value in sorted(environ.items(), key=lambda item: item[0] in _SHORT_NAMES):
+        name = _SHORT_NAMES.get(name, name)
+        table, delimiter, _ = name.removeprefix(ENV_PREFIX).partition(ENV_DELIMITER)
+        if not name.startswith(ENV_PREFIX) or not delimiter:
+            continue  # GATEWAYD_CONFIG, and variables that other programs of the project read
+        if table.lower() not in Config.model_fields:
+            near = _nearest(table.lower(), Config.model_fields)
+            raise ConfigError([f"environment {name}: there is no table [{table.lower()}]{near}"])
+        ours.setdefault(name, value)
+    source = EnvSettingsSource(Config)
+    source.env_vars = {name.lower(): value for name, value in ours.items()}
+    try:
+        return source()
+    except ValueError as error:
+        raise ConfigError([f'environment: {error}; a list is written as ["a", "b"]']) from error
+
+
+def _variable(key: str) -> str:
+    return "environment " + ENV_PREFIX + key.upper().replace(".", ENV_DELIMITER)
+
+
+def _merge(
+    into: dict[str, Any],
+    new: Mapping[str, Any],
+    origins: dict[str, str],
+    origin: Any,  # noqa: ANN401
+    path: Path_ = (),
+) -> None:
+    for name, value in new.items():
+        here = (*path, name)
+        if isinstance(value, Mapping) and isinstance(into.setdefault(name, {}), dict):
+            _merge(into[name], value, origins, origin, here)
+        else:
+            into[name] = value
+            key = ".".join(here)
+            origins[key] = origin(key)
+
+
+def _leaves(tree: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield ".".join((*path, name)), value
+
+
+def _printable(value: Any) -> Any:  # noqa: ANN401
+    return _HIDDEN if isinstance(value, SecretStr) else value
+
+
+def _is_under(key: str, prefixes: Collection[str]) -> bool:
+    return any(key == prefix or key.startswith(prefix + ".") for prefix in prefixes)
+
+
+def _explain(error: Any, origins: Mapping[str, str], secrets: Collection[str]) -> str:  # noqa: ANN401
+    """One problem as a sentence: the key, its origin, what is wrong, what to write instead."""
+    path = tuple(str(part) for part in error["loc"])
+    key = ".".join(path)
+    origin = next(
+        (o for k, o in origins.items() if k == key or k.startswith(key + ".")), None
+    ) or origins.get(".".join(path[:-1]), "configuration")
+    if error["type"] == "extra_forbidden":
+        siblings = _fields(path[:-1])
+        return f"{origin}: unknown key {key}{_nearest(path[-1], siblings, path[:-1])}"
+    value = error["input"]
+    is_secret = key == "server.api_key" or key in secrets
+    shown = "" if isinstance(value, dict) or is_secret else f" = {value!r}"
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{origin}: {key}{shown}: {message[0].lower()}{message[1:]}"
+
+
+def _fields(path: Path_) -> list[str]:
+    """Names of the keys of a table; of the tables for the empty path."""
+    table: Any = Config
+    for part in path:
+        field = table.model_fields.get(part)
+        table = None if field is None else field.annotation
+        if not (isinstance(table, type) and issubclass(table, BaseModel)):
+            return []
+    return list(table.model_fields)
+
+
+def _nearest(name: str, known: Any, path: Path_ = ()) -> str:  # noqa: ANN401
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    if matches:
+        return f"; did you mean {'.'.join((*path, matches[0]))}?"
+    return f"; there is {', '.join(known)}" if known else ""

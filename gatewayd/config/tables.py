@@ -1,0 +1,264 @@
+"""The configuration: one class per table of ``etc/gatewayd.toml``, which is its manual.
+
+Only values and their bounds are here; ``config_load`` says where values come from. Keys that
+name no default are optional. Nothing is silently ignored: an unknown key is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from gatewayd.config.slo import SloTable
+from gatewayd.config.strategies import (
+    AdmissionTable,
+    DrafterTable,
+    EvictionTable,
+    ExecutorTable,
+    KvCodecTable,
+    KvCompressionTable,
+    KvTierTable,
+    LogitsProcessorTable,
+    PreemptionTable,
+    PrefixCacheTable,
+    ProtocolTable,
+    QuantizerTable,
+    ReasoningParserTable,
+    RouterTable,
+    SchedulerTable,
+    SpecControllerTable,
+    StrategyTable,
+    ToolParserTable,
+)
+from gatewayd_hooks.helpers.children import is_private
+
+ENV_PREFIX = "GATEWAYD_"
+ENV_DELIMITER = "__"
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Table(BaseModel):
+    """A table of the file: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._\[\]:-]+)$", max_length=300)]
+"""Of a page, as browsers send it: no path, no slash at the end."""
+
+
+class ServerTable(Table):
+    """Where clients connect and what a connection may cost."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65_535)
+    api_key: SecretStr | None = Field(default=None, min_length=8)
+    allowed_origins: list[Origin] = []
+    drain_seconds: float = Field(default=30.0, ge=0, le=3600)
+    body_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=KIB, le=GIB)
+    bodies_bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=KIB)
+    body_seconds: Seconds = 30.0
+    header_bytes: ByteSize = Field(default=ByteSize(32 * KIB), ge=KIB, le=MIB)
+    header_count: int = Field(default=100, ge=10, le=10_000)
+    header_seconds: Seconds = 10.0
+    idle_seconds: Seconds = 60.0
+    stall_seconds: Seconds = 30.0
+    connections: int = Field(default=2048, ge=1, le=1_000_000)
+    peer_connections: int = Field(default=1024, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _every_page_needs_a_key(self) -> Self:
+        if "*" in self.allowed_origins and self.api_key is None:
+            raise ValueError("allowed_origins has '*' without an api_key: name the origins")
+        return self
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.bodies_bytes < self.body_bytes:
+            raise ValueError(
+                f"bodies_bytes is {int(self.bodies_bytes)} and body_bytes {int(self.body_bytes)}: "
+                "bodies_bytes must be at least as large"
+            )
+        return self
+
+
+class ModelTable(Table):
+    """What is served."""
+
+    path: str | None = None
+    served_name: str | None = Field(default=None, min_length=1, max_length=256)
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_model_len: int | None = Field(default=None, ge=1)
+    dummy_weights: bool = False
+
+
+class EngineTable(Table):
+    """The engine processes."""
+
+    replicas: int = Field(default=1, ge=1, le=64)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    page_size_tokens: int = Field(default=16, ge=1, le=128)
+    kv_memory: ByteSize | None = Field(default=None, ge=MIB)
+    copy_memory: ByteSize | None = Field(default=None, ge=0)
+    cascade_attention: bool = False
+    capture: Literal["auto", "off"] = "auto"
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    kv_pages: int | None = Field(default=None, ge=2)
+    draft_memory: ByteSize | None = Field(default=None, ge=0)
+    max_running: int | None = Field(default=None, ge=1, le=65_536)
+    max_batch_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    fault_limit: int = Field(default=3, ge=1)
+    strategy_budget_ms: float = Field(default=50.0, gt=0, le=3_600_000)
+    strategy_hang_seconds: Seconds = 2.0
+    load_seconds: Seconds = 600.0
+    hang_seconds: Seconds = 10.0
+    environment: list[str] = Field(default=[], max_length=256)
+
+    @field_validator("environment")
+    @classmethod
+    def _is_no_secret_of_ours(cls, names: list[str]) -> list[str]:
+        if private := [name for name in names if is_private(name)]:
+            raise ValueError(f"{', '.join(private)}: the daemon's own, and never passed on")
+        return names
+
+
+class QueueTable(Table):
+    """How much may wait."""
+
+    max_waiting_requests: int = Field(default=2048, ge=1)
+    max_waiting_tokens: int = Field(default=4_000_000, ge=1)
+
+
+class GuideTable(StrategyTable):
+    """What keeps answers to schemas and grammars; ``none`` refuses requests that ask for it."""
+
+    strategy: str = Field(default="llguidance", pattern=r"^[a-z0-9_]+$")
+    compile_seconds: float = Field(default=1.0, gt=0, le=60)
+    compile_memory: ByteSize = Field(default=ByteSize(512 * MIB), ge=MIB)
+    processes: int = Field(default=2, ge=1, le=64)
+
+
+class StoreTable(Table):
+    """Where files, batches and responses are kept, and what they may take in all."""
+
+    path: str | None = Field(default=None, min_length=1)
+    bytes: ByteSize = Field(default=ByteSize(64 * GIB), ge=MIB)
+    free_bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=0)
+    ledger_days: float = Field(default=7.0, ge=0, le=3650)
+    ledger_rows: int = Field(default=20_000, ge=1, le=100_000_000)
+    usage_rows: int = Field(default=1_000_000, ge=20_000, le=1_000_000_000)
+
+
+class FilesTable(Table):
+    """What clients may upload."""
+
+    bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=KIB, le=1024 * GIB)
+
+
+class BatchesTable(Table):
+    """What batches may take."""
+
+    concurrency: int = Field(default=32, ge=1, le=65_536)
+    open: int = Field(default=100, ge=1, le=100_000)
+    lines: int = Field(default=50_000, ge=1, le=10_000_000)
+    keep_days: int = Field(default=30, ge=1, le=36_500)
+
+
+class ResponsesTable(Table):
+    """How long responses are kept, and how many run without a client."""
+
+    background: int = Field(default=128, ge=1, le=100_000)
+    keep_days: int = Field(default=30, ge=1, le=36_500)
+
+
+class PluginsTable(Table):
+    """What has hooks and no strategy: what is told about requests, and parts of the console."""
+
+    observers: list[str] = []
+    console: list[str] = []
+
+
+class AdminTable(Table):
+    """How operators reach a running daemon."""
+
+    socket: str | None = Field(default=None, min_length=1, max_length=107)
+
+
+class LogTable(Table):
+    """What the daemon writes to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+
+
+class Config(BaseSettings):
+    """The whole configuration. Make it with ``config_load.load``."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=ENV_DELIMITER,
+    )
+
+    server: ServerTable = ServerTable()
+    model: ModelTable = ModelTable()
+    engine: EngineTable = EngineTable()
+    queue: QueueTable = QueueTable()
+    scheduler: SchedulerTable = SchedulerTable()
+    prefix_cache: PrefixCacheTable = PrefixCacheTable()
+    eviction: EvictionTable = EvictionTable()
+    preemption: PreemptionTable = PreemptionTable()
+    quantizer: QuantizerTable = QuantizerTable()
+    guide: GuideTable = GuideTable()
+    drafter: DrafterTable = DrafterTable()
+    spec_controller: SpecControllerTable = SpecControllerTable()
+    admission: AdmissionTable = AdmissionTable()
+    router: RouterTable = RouterTable()
+    executor: ExecutorTable = ExecutorTable()
+    tool_parser: ToolParserTable = ToolParserTable()
+    reasoning_parser: ReasoningParserTable = ReasoningParserTable()
+    logits_processor: LogitsProcessorTable = LogitsProcessorTable()
+    kv_tier: KvTierTable = KvTierTable()
+    kv_codec: KvCodecTable = KvCodecTable()
+    kv_compression: KvCompressionTable = KvCompressionTable()
+    protocol: ProtocolTable = ProtocolTable()
+    store: StoreTable = StoreTable()
+    files: FilesTable = FilesTable()
+    batches: BatchesTable = BatchesTable()
+    responses: ResponsesTable = ResponsesTable()
+    slo: SloTable = SloTable()
+    plugins: PluginsTable = PluginsTable()
+    admin: AdminTable = AdminTable()
+    log: LogTable = LogTable()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what the constructor is given: ``config_load`` merges, to know every origin."""
+        return (init_settings,)

@@ -1,0 +1,1 @@
+"""Builds and runs the daemon: composition, resources, reload, systemd."""

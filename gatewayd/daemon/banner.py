@@ -1,0 +1,84 @@
+"""What an operator sees on a terminal: progress while weights load, then how to use it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from gatewayd.engines.api import Fleet, ReplicaState, ReplicaStatus
+
+_REFRESH_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What is said when the daemon is ready.
+
+    Attributes:
+        model: its name.
+        url: where it listens.
+        can_chat: whether the model has a chat template.
+        needs_key: whether clients need the API key.
+    """
+
+    model: str
+    url: str
+    can_chat: bool
+    needs_key: bool
+
+    def curl(self) -> str:
+        """A command to copy that gives a first answer."""
+        question = "What does json.dumps do?"
+        body: dict[str, object] = {"model": self.model}
+        if self.can_chat:
+            path, body["messages"] = "chat/completions", [{"role": "user", "content": question}]
+        else:
+            path, body["prompt"] = "completions", question
+        key = ' \\\n  -H "authorization: Bearer $GATEWAYD_API_KEY"' if self.needs_key else ""
+        return (
+            f"curl {self.url}/v1/{path}{key} \\\n"
+            f"  -H 'content-type: application/json' \\\n"
+            f"  -d {shlex.quote(json.dumps(body))}"
+        )
+
+    def show(self, console: Console, load_seconds: float) -> None:
+        """Print it."""
+        title = f"[bold green]gatewayd[/] serves [bold]{self.model}[/] at [link]{self.url}[/]"
+        docs = f"{self.url}/v1 is the base URL for any OpenAI client; Ctrl-C stops it."
+        console.print(Panel(f"{title}\n{docs}\nReady after {load_seconds:.1f} s.", expand=False))
+        console.print("Try:\n")
+        console.print(self.curl(), highlight=False, markup=False, soft_wrap=True)
+        console.print()
+
+
+async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
+    """Draw progress until the fleet is ready; cancel it when it will not be."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars = [progress.add_task(f"{model}: starting", total=1.0) for _ in fleet.status()]
+        while not fleet.is_ready:
+            for bar, replica in zip(bars, fleet.status(), strict=True):
+                text, fraction = _stage(replica)
+                progress.update(bar, description=f"{model}: {text}", completed=fraction)
+            await asyncio.sleep(_REFRESH_SECONDS)
+
+
+def _stage(replica: ReplicaStatus) -> tuple[str, float]:
+    """``loading weights 40%`` as the text and the fraction."""
+    if replica.state is ReplicaState.READY:
+        return "ready", 1.0
+    text, _, percent = replica.detail.rpartition(" ")
+    if percent.endswith("%") and percent[:-1].isdigit():
+        return text, int(percent[:-1]) / 100
+    return replica.detail, 0.0

@@ -1,0 +1,239 @@
+"""The composition root: a daemon's parts, put together from its configuration.
+
+The text side is read first, then the port is bound, the store opened and the gateway's strategies
+loaded. Nothing runs yet: engines, tasks and signals are ``daemon.py``'s.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from gatewayd import __version__
+from gatewayd.admin.app import build_admin
+from gatewayd.admin.audit_log import Record
+from gatewayd.admin.control import Control
+from gatewayd.admin.operations import Operations, operation_routes
+from gatewayd.admin.pinning import Pinning
+from gatewayd.admin.plugins import plugin_routes
+from gatewayd.admin.prefixes import Prefixes, prefix_routes
+from gatewayd.admin.server import AdminServer
+from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
+from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
+from gatewayd.admin.watchers import Watching
+from gatewayd.config.tables import Config
+from gatewayd.daemon.banner import Welcome
+from gatewayd.daemon.parts import Desk, Door, Options, Parts, StartError
+from gatewayd.daemon.reload import Reloading
+from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.systemd.descriptors import make_room
+from gatewayd.daemon.systemd.notifier import Manager
+from gatewayd.daemon.systemd.watchdog import Progress
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.grammar_checks.checks import GuideChecks
+from gatewayd.engines.replicas import launch
+from gatewayd.engines.replicas.setup import Launch
+from gatewayd.http.app import build_app
+from gatewayd.http.server.listener import ListenError, Server, is_loopback, listeners, url_of
+from gatewayd.http.services import Limits, Services
+from gatewayd.metrics.registry import Metrics
+from gatewayd.metrics.reloads import ReloadCollector
+from gatewayd.metrics.store import StoreCollector
+from gatewayd.metrics.tenants import LedgerCollector
+from gatewayd.pipeline.generation import Generation
+from gatewayd.pipeline.live_requests import Live
+from gatewayd.plugins.loaded import Plugged, check_strategies
+from gatewayd.store.errors import StoreError
+from gatewayd.text.text_model import TextModel
+from gatewayd.tracing.log_buffer import LogLines
+from gatewayd.tracing.recent import Recent
+from gatewayd_hooks.host.loading import PluginError
+
+_log = logging.getLogger("gatewayd.daemon")
+
+
+def compose(config: Config, options: Options, drain: Callable[[str], None]) -> Parts:
+    """Bind the port and read what is read once.
+
+    Args:
+        config: as its file says.
+        options: what surrounds it.
+        drain: ends the daemon as by a signal, for whoever asks it to at the admin socket.
+
+    Raises:
+        StartError: the port, the model's folder, the store or a strategy cannot be used.
+    """
+    try:
+        context_len = launch.checked_context_len(config)
+        text = TextModel.from_folder(launch.model_folder(config))
+        bound, is_held = listeners(config.server.host, config.server.port)
+    except (OSError, ValueError, ListenError) as error:
+        raise StartError(str(error)) from error
+    door = Door(listeners=bound, is_held=is_held, url=url_of(bound[0]))
+    make_room(config.server.connections)
+    try:
+        durable = Durable(config)
+        try:
+            return _beside_store(config, options, drain, door, text, context_len, durable)
+        except BaseException:
+            durable.close()
+            raise
+    except (PluginError, ListenError, StoreError) as error:
+        door.close()
+        raise StartError(str(error)) from error
+
+
+def _beside_store(
+    file: Config,
+    options: Options,
+    drain: Callable[[str], None],
+    door: Door,
+    text: TextModel,
+    context_len: int,
+    durable: Durable,
+) -> Parts:
+    config = _in_effect(file, durable)
+    name, template = launch.served_name(config), text.template
+    plugged = Plugged.load(config, model=name, chat_template=template.source if template else "")
+    fleet = _engines(config, options, plugged)
+    control = Control(config, fleet, plugged, durable.overrides)
+    archive, live = durable.archive, Live[Generation]()
+    recent = Recent(keep=archive.add, keep_refused=archive.refuse)
+    durable.tenancy.directory.watch_quotas(fleet.bound)
+    metrics = Metrics(
+        fleet,
+        name,
+        version=__version__,
+        max_model_len=context_len,
+        control=control,
+        recent=recent,
+        slo=config.slo,
+        running=live.generated,
+    )
+    control.on_promise = metrics.slo.promise
+    plugged.metrics(metrics.registry)
+    metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
+    metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
+    progress = Progress(fleet.troubles, durable.database.move)
+    manager = Manager(name, fleet, progress)
+    reloading = Reloading(options.reload, control, manager)
+    metrics.registry.register(ReloadCollector(reloading.outcomes))
+    folder = str(launch.model_folder(config))
+    guides = GuideChecks(lambda: control.config.guide, folder, fleet)
+    control.on_reload = guides.wake
+    key = config.server.api_key
+    secret = None if key is None else key.get_secret_value()
+    services = Services(
+        fleet=fleet,
+        text=text,
+        models=(name,),
+        metrics=metrics,
+        version=__version__,
+        api_key=secret,
+        allowed_origins=tuple(config.server.allowed_origins),
+        only_local_hosts=key is None and all(map(is_loopback, door.listeners)),
+        limits=Limits(
+            body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
+        ),
+        observers=plugged.observers,
+        live=live,
+        parsers=plugged.parsers,
+        protocols=plugged.protocols,
+        durable=durable,
+        guides=guides,
+        detector=lambda: control.detector,
+    )
+    lines = LogLines([] if secret is None else [secret])
+    sources = Sources(
+        url=door.url,
+        model=name,
+        fleet=fleet,
+        control=control,
+        registry=metrics.registry,
+        recent=recent,
+        live=live,
+        tenancy=durable.tenancy,
+        lines=lines,
+    )
+    return Parts(
+        config=config,
+        door=door,
+        text=text,
+        durable=durable,
+        plugged=plugged,
+        fleet=fleet,
+        control=control,
+        manager=manager,
+        progress=progress,
+        reloading=reloading,
+        guides=guides,
+        server=Server(build_app(services), metrics.answered, config.server),
+        desk=_desk(config, sources, text, durable, drain),
+        lines=lines,
+        welcome=Welcome(
+            model=name, url=door.url, can_chat=template is not None, needs_key=key is not None
+        ),
+    )
+
+
+def _in_effect(file: Config, durable: Durable) -> Config:
+    """The configuration with what operators changed; the file alone if that cannot be used."""
+    overrides = durable.overrides
+    overrides.file = file
+    config = overrides.over(file)
+    if config is not file and (problems := check_strategies(config)):
+        _log.error("the configuration is as the file says: %s", "; ".join(problems))
+        overrides.disregard()
+        return file
+    return config
+
+
+def _engines(config: Config, options: Options, plugged: Plugged) -> EngineFleet:
+    fleet = EngineFleet(
+        Launch(
+            executor=plugged.executor,
+            command=tuple(options.command),
+            env=launch.environment(config, options.env),
+            config=launch.engine_config(config),
+            patience=launch.patience(config),
+        ),
+        plugged.router,
+        launch.queue_limits(config),
+        config.engine.replicas,
+        plugged.admission,
+    )
+    fleet.deadlines = launch.deadlines(config)
+    return fleet
+
+
+def _desk(
+    config: Config,
+    sources: Sources,
+    text: TextModel,
+    durable: Durable,
+    drain: Callable[[str], None],
+) -> Desk | None:
+    if config.admin.socket is None:
+        return None
+    fleet, control, live = sources.fleet, sources.control, sources.live
+    snapshots = Snapshots(sources)
+    watching = Watching(partial(snapshots.make, STREAMED_SECONDS))
+    record = Record(durable.tenancy)
+    operations = Operations(live, fleet, control, sources.model, drain, record)
+    prefixes = PrefixRoute(fleet.inspection, text.tokenizer.decode)
+    app = build_admin(
+        control,
+        Pinning(text, fleet),
+        sources.recent,
+        durable.tenancy,
+        [
+            *snapshot_routes(snapshots, watching, sources.lines, prefixes),
+            *operation_routes(operations),
+            *prefix_routes(Prefixes(fleet, record)),
+            *plugin_routes(control),
+        ],
+        live,
+        durable.archive,
+    )
+    return Desk(server=AdminServer(app, config.admin.socket), watching=watching)

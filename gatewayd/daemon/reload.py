@@ -1,0 +1,64 @@
+"""SIGHUP: the configuration is read again; the old one stays if it is bad."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from gatewayd.admin.control import Control, Refused
+from gatewayd.config.load import ConfigError
+from gatewayd.config.tables import Config
+from gatewayd.daemon.systemd.notifier import Manager
+
+_log = logging.getLogger(__name__)
+
+
+class Reloading:
+    """Strategies, limits and the log level change; the rest is named.
+
+    Args:
+        read: the configuration again.
+        control: makes the changes.
+        manager: is told.
+
+    Attributes:
+        outcomes: how many were ``applied`` and ``refused``.
+    """
+
+    def __init__(self, read: Callable[[], Config], control: Control, manager: Manager) -> None:
+        self._read = read
+        self._control = control
+        self._manager = manager
+        self._wanted = False
+        self._task: asyncio.Task[None] | None = None
+        self.outcomes = Counter(applied=0, refused=0)
+
+    def ask(self) -> None:
+        """Read it soon; what is asked for during a reading is one more after it."""
+        self._wanted = True
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="reload")
+
+    async def _run(self) -> None:
+        self._manager.reloading()
+        refusal = ""
+        while self._wanted:
+            self._wanted = False
+            refusal = await self._reload()
+            self.outcomes["refused" if refusal else "applied"] += 1
+        self._manager.reloaded(refusal)
+
+    async def _reload(self) -> str:
+        """Read it once; the reason if it is refused."""
+        try:
+            await self._control.reload(self._read(), "SIGHUP")
+        except (ConfigError, Refused) as error:
+            _log.error("the configuration stays as it is: %s", error)
+            return str(error)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, the old one stays
+            _log.exception("the configuration could not be read again")
+            return repr(error)
+        _log.info("the log level is %s", self._control.config.log.level)
+        return ""

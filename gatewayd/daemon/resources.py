@@ -1,0 +1,216 @@
+"""All that outlives the process, put together: the store, files, batches, and their routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+from starlette.routing import Route
+
+from gatewayd.admin.overrides import records as override_records
+from gatewayd.admin.overrides.kept import Overrides
+from gatewayd.config.tables import Config
+from gatewayd.errors import StoreUnavailable
+from gatewayd.fairness.fair_queue import QueueStats
+from gatewayd.http.asgi import App
+from gatewayd.http.methods import route
+from gatewayd.http.own_usage import OwnUsage
+from gatewayd.http.services import Services
+from gatewayd.resources.batches.open_batches import Batches
+from gatewayd.resources.batches.routes import BatchCancel, BatchCreate, BatchList, BatchOne
+from gatewayd.resources.batches.run import BatchLimits
+from gatewayd.resources.expiry import Expiry
+from gatewayd.resources.files import records as file_records
+from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.context import Files
+from gatewayd.resources.files.routes import FileContent, FileCreate, FileDelete, FileList, FileOne
+from gatewayd.resources.responses.background import Background
+from gatewayd.resources.responses.conversations import Conversations
+from gatewayd.resources.responses.event_routes import ResponseOne
+from gatewayd.resources.responses.routes import (
+    ResponseCancel,
+    ResponseCount,
+    ResponseCreate,
+    ResponseDelete,
+    ResponseInput,
+)
+from gatewayd.store import wal
+from gatewayd.store.clock import Clock
+from gatewayd.store.database import Database, connect
+from gatewayd.store.disk_quota import Room
+from gatewayd.store.errors import StoreError
+from gatewayd.store.location import Place, take
+from gatewayd.store.schema import bring_up
+from gatewayd.tenants.tenancy import Tenancy, prepared
+from gatewayd.tracing.archive import Archive
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 60.0
+_DAY = 86_400
+_USAGE_SECONDS = 400 * _DAY
+"""That rows of usage are kept: a year and whoever adds it up late."""
+
+
+class Durable:
+    """The store of a daemon. Make it, ``start`` it, ``stop`` it, then ``close``.
+
+    Args:
+        config: of the daemon.
+
+    Raises:
+        StoreError: the store cannot be used; with the reason.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        place = self._place = take(config.store.path)
+        try:
+            self.clock = Clock(place.last_used)
+            self.database, self.vault, self.tenancy, self.overrides = _open(place, self.clock)
+        except BaseException:
+            place.close()
+            raise
+        self.archive = Archive(
+            self.database,
+            self.clock,
+            days=config.store.ledger_days,
+            rows=config.store.ledger_rows,
+        )
+        self.room = Room(
+            place.database,
+            self.database,
+            self.vault,
+            limit=int(config.store.bytes),
+            floor=int(config.store.free_bytes),
+        )
+        limits = BatchLimits(
+            concurrency=config.batches.concurrency,
+            open=config.batches.open,
+            lines=config.batches.lines,
+            line_bytes=int(config.server.body_bytes),
+        )
+        self.batches = Batches(self.database, self.vault, limits, self.room, self.clock)
+        self._background = Background(self.database, most=config.responses.background)
+        self._conversations = Conversations(self.database, int(config.server.body_bytes))
+        self._app: App | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def routes(self, services: Services) -> list[Route]:
+        """Every route of what is kept."""
+        files = Files(
+            self.database,
+            self.vault,
+            self.room,
+            self.clock,
+            limit=int(self._config.files.bytes),
+            only_local_pages=services.only_local_hosts,
+        )
+        return [
+            route("/v1/files", GET=FileList(files), POST=FileCreate(files)),
+            route("/v1/files/{file_id}", GET=FileOne(files), DELETE=FileDelete(files)),
+            route("/v1/files/{file_id}/content", GET=FileContent(files)),
+            route("/v1/batches", GET=BatchList(self.batches), POST=BatchCreate(self.batches)),
+            route("/v1/batches/{batch_id}", GET=BatchOne(self.batches)),
+            route("/v1/batches/{batch_id}/cancel", POST=BatchCancel(self.batches)),
+            route("/v1/gateway/usage", GET=OwnUsage(self.database, self.room, self.clock.now)),
+            *self._response_routes(services),
+        ]
+
+    def _response_routes(self, services: Services) -> list[Route]:
+        database, background, conversations = self.database, self._background, self._conversations
+        one = "/v1/responses/{response_id}"
+        create = ResponseCreate(services, database, conversations, background, self.room)
+        return [
+            route("/v1/responses", POST=create),
+            route("/v1/responses/input_tokens", POST=ResponseCount(services, conversations)),
+            route(
+                one,
+                GET=ResponseOne(services, database, background),
+                DELETE=ResponseDelete(database, background),
+            ),
+            route(f"{one}/cancel", POST=ResponseCancel(background)),
+            route(f"{one}/input_items", GET=ResponseInput(database)),
+        ]
+
+    @property
+    def queues(self) -> dict[str, QueueStats]:
+        """How the queues of batches and of stored conversations stand."""
+        return {**self.batches.queues, "conversations": self._conversations.queue.standing}
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many batches and background responses were too many of a tenant's."""
+        return {
+            "open_batches": self.batches.cap.num_refused,
+            "background": self._background.cap.num_refused,
+        }
+
+    def answer_with(self, app: App) -> None:
+        """Take what answers the lines of batches: the routes, without anybody's key."""
+        self._app = app
+
+    async def start(self) -> None:
+        """Delete what is too old, go on with batches."""
+        if self._app is None:
+            raise RuntimeError("answer_with comes first")
+        self._tasks = [
+            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self.archive.run(), name="archive"),
+        ]
+        await self._background.start()
+        await self.batches.start(self._app, self.tenancy.directory)
+
+    async def stop(self) -> None:
+        """Leave batches to the next start."""
+        await self.batches.stop()
+        await self._background.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def close(self) -> None:
+        """Close the store; nobody uses it any more."""
+        self.archive.flush()
+        self.tenancy.close(self.database.submit)
+        self.database.close()
+        self._place.close()
+
+    async def _sweep(self) -> None:
+        config = self._config
+        days = (config.responses.keep_days, config.batches.keep_days)
+        expiry = Expiry(self.database, self.vault, self.clock, *(each * _DAY for each in days))
+        while True:
+            with contextlib.suppress(StoreUnavailable):  # logged where it was raised
+                await self.tenancy.check()
+                await expiry.sweep()
+                await self.archive.prune()
+                await self.tenancy.add_up(config.store.usage_rows)
+                if self.clock.is_steady:
+                    await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
+                await self.room.look()
+            if self.clock.is_steady:
+                self._place.touch(self.clock.now())
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+
+def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy, Overrides]:
+    wal.warn_of_bug()
+    engine = connect(place.database)
+    bring_up(engine, place.database)
+    begun = prepared(engine, place.folder)
+    try:
+        vault = Vault(place.contents)
+        with engine.connect() as connection:
+            known = file_records.ids(connection)
+        if strangers := vault.clean(known):
+            _log.info("deleted %d contents that were never finished", strangers)
+    except OSError as error:
+        raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
+    database = Database(engine)
+    tenancy = Tenancy(database, place.folder, begun, clock.now)
+    with engine.connect() as connection:
+        tenancy.load(connection)
+        changes = override_records.latest(connection)
+    return database, vault, tenancy, Overrides(changes, database.submit, clock.now)

@@ -1,0 +1,205 @@
+"""One run of the daemon: engines start, requests are served, until a signal ends it.
+
+The port is open at once; ``/readyz`` says when the model is. Ending is the same in reverse, with
+time for the requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+import time
+
+import uvloop
+from rich.console import Console
+
+from gatewayd import __version__
+from gatewayd.config.tables import Config
+from gatewayd.daemon.banner import show_loading
+from gatewayd.daemon.compose import compose
+from gatewayd.daemon.parts import Options
+from gatewayd.runtime import garbage_collector as collector
+from gatewayd.runtime import malloc_limits as memory
+from gatewayd.tracing import logs
+
+_log = logging.getLogger("gatewayd.daemon")
+
+_POLL_SECONDS = 0.05
+"""How often a stopping daemon looks whether requests are left."""
+
+_CUT_SECONDS = 2.0
+"""After requests were cut: for their last event to reach the clients."""
+
+
+class Daemon:
+    """Make it, then await ``run`` once.
+
+    Attributes:
+        parts: what it is made of.
+    """
+
+    def __init__(self, config: Config, options: Options) -> None:
+        """Bind the port and read what is read once.
+
+        Raises:
+            StartError: the port, the model's folder, the store or a strategy cannot be used.
+        """
+        self._stop_reason = ""
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self.parts = compose(config, options, self._drain)
+
+    async def run(self) -> int:
+        """Serve until a signal or until no engine can be started.
+
+        Returns:
+            The exit status: 0 after a signal, 1 when the engines have failed.
+        """
+        parts = self.parts
+        if parts.desk is not None:
+            logs.keep(parts.lines)
+        parts.fleet.start()
+        await parts.durable.start()
+        managing = asyncio.create_task(parts.manager.run(), name="service manager")
+        serving = asyncio.create_task(parts.server.serve(parts.door.listeners), name="http")
+        failing = asyncio.create_task(parts.fleet.wait_failed(), name="engines")
+        admin = None
+        if parts.desk is not None:
+            admin = asyncio.create_task(parts.desk.server.run_until_stopped(), name="admin")
+        greeting = asyncio.create_task(self._greet(), name="greeting")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        self._handle_signals()
+        _log.info("listening on %s, loading %s", parts.door.url, parts.welcome.model)
+        await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        greeting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await greeting
+        status = 0
+        if failing.done():
+            status = 1
+            self._stop_reason = failing.result()
+            _log.error("no engine can be started: %s", self._stop_reason)
+        await self._end(serving, failure=self._stop_reason if status else "")
+        if parts.desk is not None and admin is not None:
+            parts.desk.server.should_exit = True
+            await admin
+            logs.leave(parts.lines)
+        for task in (failing, stopping, managing):
+            task.cancel()
+        return status
+
+    async def _greet(self) -> None:
+        """Show progress, then say that the model is ready."""
+        parts = self.parts
+        began = time.monotonic()
+        console = Console(stderr=True)
+        if console.is_terminal:
+            await show_loading(parts.fleet, console, parts.welcome.model)
+        else:
+            await parts.fleet.wait_ready()
+        collector.settle()
+        seconds = time.monotonic() - began
+        _log.info(
+            "serving %s at %s, ready after %.2f s",
+            parts.welcome.model,
+            parts.door.url,
+            seconds,
+        )
+        if console.is_terminal:
+            parts.welcome.show(console, seconds)
+        parts.manager.ready()
+        parts.plugged.started(version=__version__, model=parts.welcome.model)
+
+    async def _end(self, serving: asyncio.Task[None], failure: str) -> None:
+        """Let requests finish, cut what is left, end the engines."""
+        parts = self.parts
+        seconds = parts.config.server.drain_seconds
+        parts.manager.stopping(seconds, failure)
+        parts.plugged.stopping(self._stop_reason)
+        await parts.durable.stop()  # lines of batches are run again after the next start
+        if parts.door.is_held:
+            # Requests come in yet, over connections that are open; what is held would never end.
+            parts.fleet.release_held()
+        else:
+            parts.fleet.drain()
+        deadline = time.monotonic() + seconds
+        if not await self._finished(serving, seconds):
+            _log.warning("cutting %d sequences", parts.fleet.num_unfinished)
+            parts.fleet.cut()
+            await asyncio.wait([serving], timeout=_CUT_SECONDS)
+            parts.server.force_exit = True
+        left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
+        await parts.fleet.stop(left)
+        await serving
+        await parts.guides.close()
+        if parts.desk is not None:
+            parts.desk.watching.close()
+        parts.progress.close()
+        parts.durable.close()
+        parts.plugged.close()
+        _log.info("stopped")
+
+    async def _finished(self, serving: asyncio.Task[None], seconds: float) -> bool:
+        """Wait until no connection is left; False after too long or a second signal."""
+        finishing = asyncio.create_task(self._finish(serving), name="finishing")
+        hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
+        waiting = [finishing, hurry]
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self.parts.server.should_exit = True
+        return serving.done()
+
+    async def _finish(self, serving: asyncio.Task[None]) -> None:
+        """Wait for the requests, then close the port and wait for the connections.
+
+        Until then whoever asks is told: load balancers by ``/readyz``, clients by 503. Where
+        systemd holds the port, nobody can ask: the next daemon will answer.
+        """
+        if self.parts.door.is_held:
+            await self.parts.server.hand_over()
+        while self.parts.fleet.num_unfinished and not serving.done():
+            await asyncio.wait([serving], timeout=_POLL_SECONDS)
+        self.parts.server.should_exit = True
+        await asyncio.wait([serving])
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number.name)
+        loop.add_signal_handler(signal.SIGHUP, self.parts.reloading.ask)
+
+    def _drain(self, who: str) -> None:
+        """Stop as by a signal, but never at once."""
+        if not self._stop.is_set():
+            self._on_stop(who)
+
+    def _on_stop(self, name: str) -> None:
+        if self._stop.is_set():
+            _log.warning("%s again: stopping now", name)
+            self._hurry.set()
+            self.parts.fleet.hurry()
+            return
+        seconds = self.parts.config.server.drain_seconds
+        _log.info("%s: finishing requests for at most %.0f s", name, seconds)
+        self._stop_reason = name
+        self._stop.set()
+
+
+def run(config: Config, options: Options) -> int:
+    """Run a daemon on a fresh event loop; returns the exit status.
+
+    Raises:
+        StartError: it cannot start.
+    """
+    memory.settle()
+    sys.setswitchinterval(0.0005)
+
+    async def main() -> int:
+        return await Daemon(config, options).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

@@ -1,0 +1,132 @@
+"""A first configuration: a file, a key, a folder for what is kept."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatewayd.config.credentials import FOLDER, PREFIX
+
+KEY = "api-key"
+_MOST_SOCKET = 107
+"""Bytes of the path of a unix socket."""
+
+
+class BeginError(Exception):
+    """Something cannot be made; the sentence says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """Where a first configuration is.
+
+    Attributes:
+        config: the file.
+        state: the folder of files, batches and responses.
+        admin: the socket for operators.
+    """
+
+    config: Path
+    state: Path
+    admin: Path
+
+    @property
+    def key(self) -> Path:
+        """The file of the key that clients send."""
+        return self.config.parent / FOLDER / KEY
+
+    def text(self, model: Path | None, port: int) -> str:
+        """The configuration's content."""
+        path = "# path = unset: the embedded model" if model is None else f"path = {_toml(model)}"
+        socket = f"socket = {_toml(self.admin)}"
+        if len(str(self.admin)) > _MOST_SOCKET:
+            socket = f"# {self.admin} would be too long a path for a socket"
+        return f"""\
+# Made by `gatewayd init`. `gatewayd config show` prints every key and its value; gatewayd.toml of
+# share/gatewayd, or of etc/ in the project, explains them.
+
+[server]
+host = "127.0.0.1"
+port = {port}
+# The file {self.key}
+api_key = "{PREFIX}{KEY}"
+
+[model]
+{path}
+
+[store]
+path = {_toml(self.state)}
+
+[admin]
+{socket}
+"""
+
+    def make(self, model: Path | None, port: int) -> list[str]:
+        """Make what is not there; whatever is stays as it is.
+
+        Returns:
+            A sentence for each.
+
+        Raises:
+            BeginError: something cannot be made.
+        """
+        said = [_make_folder(self.state, 0o700), _make_folder(self.config.parent, 0o755)]
+        said.append(_make_folder(self.key.parent, 0o700))
+        said.append(_make_file(self.key, secrets.token_urlsafe(32) + "\n", 0o600))
+        said.append(_make_file(self.config, self.text(model, port), 0o644))
+        return said
+
+
+def of_system(instance: str | None = None) -> Beginning:
+    """Where ``gatewayd.service`` looks, or ``gatewayd@INSTANCE.service``."""
+    name = "gatewayd" if instance is None else f"gatewayd-{instance}"
+    return Beginning(
+        Path("/etc/gatewayd", instance or "", "gatewayd.toml"),
+        Path("/var/lib", name),
+        Path("/run", name, "admin.sock"),
+    )
+
+
+def of_user(environ: Mapping[str, str]) -> Beginning:
+    """Where a user's programs keep such things."""
+    home = Path(environ.get("HOME") or Path.home())
+    config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "gatewayd"
+    state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "gatewayd"
+    return Beginning(config / "gatewayd.toml", state, state / "admin.sock")
+
+
+def _toml(path: Path) -> str:
+    return '"' + str(path.absolute()).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _make_folder(path: Path, mode: int) -> str:
+    if path.is_dir():
+        return f"kept {path}"
+    try:
+        path.mkdir(parents=True)
+        path.chmod(mode)  # whatever the umask is: the service's user has to read it
+    except OSError as error:
+        raise BeginError(f"cannot make {path}: {error.strerror}") from error
+    return f"made {path}"
+
+
+def _make_file(path: Path, text: str, mode: int) -> str:
+    try:
+        # Never readable by others, not even for a moment.
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        return f"kept {path}"
+    except OSError as error:
+        raise BeginError(f"cannot write {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            os.fchmod(fd, mode)
+            stream.write(text)
+    except OSError as error:
+        # The next attempt would keep half of it.
+        path.unlink(missing_ok=True)
+        raise BeginError(f"cannot write {path}: {error.strerror}") from error
+    return f"wrote {path}"

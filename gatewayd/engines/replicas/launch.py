@@ -1,0 +1,161 @@
+"""From the configuration to engines: what is served, and how each engine is set up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from gatewayd.config.device_defaults import sizes
+from gatewayd.config.strategies import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
+from gatewayd.config.tables import Config
+from gatewayd.engines.backlog import QueueLimits
+from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.tracing import logs
+from gatewayd_engine.model import embedded
+from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_hooks.helpers import children
+
+ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
+
+# glibc reads its settings before any of our code runs. Left alone it gives the activations of
+# each prompt back to the system and asks for them again, layer by layer: 5 % of a prefill.
+_KEEP = str(1 << 30)
+ENGINE_ENV = {
+    "MALLOC_MMAP_THRESHOLD_": _KEEP,
+    "MALLOC_TRIM_THRESHOLD_": _KEEP,
+    "PYTHONFAULTHANDLER": "1",
+}
+
+
+def model_folder(config: Config) -> Path:
+    """The checkpoint to serve, absolute: the configured folder, or the embedded model."""
+    if config.model.path is None:
+        return embedded.folder()
+    return Path(config.model.path).expanduser().absolute()
+
+
+def served_name(config: Config) -> str:
+    """What clients call the model."""
+    return config.model.served_name or model_folder(config).resolve().name
+
+
+def context_len(config: Config) -> int:
+    """Tokens of the model's context as far as its folder tells; the engine knows better.
+
+    Raises:
+        OSError, ValueError: ``config.json`` cannot be read.
+    """
+    text = (model_folder(config) / "config.json").read_text("utf-8")
+    stated = json.loads(text).get("max_position_embeddings")
+    model_len = stated if isinstance(stated, int) else 1 << 20
+    return min(model_len, config.model.max_model_len or model_len)
+
+
+def checked_context_len(config: Config) -> int:
+    """Tokens of the model's context.
+
+    Raises:
+        ValueError: the model's ``config.json`` cannot be read; with its path.
+    """
+    try:
+        return context_len(config)
+    except (OSError, ValueError, AttributeError) as error:
+        file = model_folder(config) / "config.json"
+        reason = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
+        if isinstance(error, AttributeError):
+            reason = "it holds no JSON object"
+        raise ValueError(f"cannot read {file}: {reason}") from error
+
+
+def environment(config: Config, more: Mapping[str, str] = ENGINE_ENV) -> dict[str, str]:
+    """The environment of a process that computes, whole.
+
+    Args:
+        config: names what is passed on besides the list of ``children``.
+        more: variables of ours.
+    """
+    return children.environment(more, config.engine.environment)
+
+
+def queue_limits(config: Config) -> QueueLimits:
+    """The caps on waiting work."""
+    queue = config.queue
+    return QueueLimits(queue.max_waiting_requests, queue.max_waiting_tokens)
+
+
+def deadlines(config: Config) -> tuple[float | None, ...]:
+    """Seconds within which a request of each ``Priority`` is to have begun; None for no wish."""
+    classes = (config.slo.realtime, config.slo.standard, config.slo.batch)
+    return tuple(None if c.ttft_ms is None else c.ttft_ms / 1000 for c in classes)
+
+
+def patience(config: Config) -> Patience:
+    """The limits on an engine's silence."""
+    engine = config.engine
+    return Patience(
+        load_seconds=engine.load_seconds,
+        hang_seconds=engine.hang_seconds,
+        doubt_seconds=engine.hang_seconds / 2,
+    )
+
+
+def engine_config(config: Config) -> EngineConfig:
+    """What each engine is told first."""
+    engine, model, chosen = config.engine, config.model, sizes(config.engine)
+    return EngineConfig(
+        model=str(model_folder(config)),
+        scheduler=_choice(config.scheduler.strategy, config.scheduler),
+        prefix_cache=_optional(config.prefix_cache),
+        eviction=_choice(config.eviction.strategy, config.eviction),
+        preemption=_choice(config.preemption.strategy, config.preemption),
+        quantizer=_quantizer(config.quantizer),
+        quantizer_skip=config.quantizer.skip,
+        quantizer_kernels=[_choice(name, config.quantizer) for name in config.quantizer.kernels],
+        guide=_optional(config.guide),
+        drafter=_optional(config.drafter),
+        spec_controller=_choice(config.spec_controller.strategy, config.spec_controller),
+        logits_processors=[
+            _choice(name, config.logits_processor) for name in config.logits_processor.strategies
+        ],
+        kv_tiers=[_choice(name, config.kv_tier) for name in config.kv_tier.strategies],
+        kv_codec=_optional(config.kv_codec),
+        kv_compression=_optional(config.kv_compression),
+        dtype=model.dtype,
+        device=chosen.device,
+        dummy_weights=model.dummy_weights,
+        page_size=engine.page_size_tokens,
+        kv_pages=engine.kv_pages,
+        kv_bytes=None if engine.kv_memory is None else int(engine.kv_memory),
+        copy_bytes=None if engine.copy_memory is None else int(engine.copy_memory),
+        cascade_attention=engine.cascade_attention,
+        capture=engine.capture,
+        gpu_memory_utilization=engine.gpu_memory_utilization,
+        draft_bytes=None if engine.draft_memory is None else int(engine.draft_memory),
+        max_running=chosen.max_running,
+        max_batch_tokens=chosen.max_batch_tokens,
+        max_model_len=model.max_model_len,
+        threads=engine.threads,
+        seed=engine.seed,
+        fault_limit=engine.fault_limit,
+        strategy_budget_ms=engine.strategy_budget_ms,
+        strategy_hang_seconds=engine.strategy_hang_seconds,
+        load_seconds=engine.load_seconds,
+        log_level=config.log.level,
+        log_json=not logs.is_text(config.log),
+    )
+
+
+def _optional(table: StrategyTable) -> StrategyChoice | None:
+    return None if table.strategy == NONE else _choice(table.strategy, table)
+
+
+def _quantizer(table: QuantizerTable) -> StrategyChoice | None:
+    """The choice; for ``auto`` with the tables of all, for the engine reads the checkpoint."""
+    if table.strategy == AUTO:
+        return StrategyChoice(AUTO, dict(table.model_extra or {}))
+    return _optional(table)
+
+
+def _choice(name: str, table: SlotTable) -> StrategyChoice:
+    return StrategyChoice(name, table.settings(name))

@@ -1,0 +1,1 @@
+"""Fair sharing between tenants: queues, thread pools, capacity and caps."""

@@ -1,0 +1,1 @@
+"""``/v1/decisions``: questions answered by the likelihood of their labels."""

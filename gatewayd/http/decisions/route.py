@@ -1,0 +1,186 @@
+"""``POST /v1/decisions``: questions answered by how likely their labels are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, isfinite
+from typing import Any
+
+from gatewayd.engines.api import EngineRequest
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NumericalError
+from gatewayd.http import body_threads as collecting
+from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
+from gatewayd.http.decisions.continuations import Continuations
+from gatewayd.http.decisions.prompts import Asked, asked, conversation
+from gatewayd.http.openai.generate import receive_request
+from gatewayd.http.openai.sampling import priority_of, salt_of
+from gatewayd.http.schema.decisions import (
+    MAX_LABELS_TOGETHER,
+    ChoiceQuestion,
+    DecisionRequest,
+    Predicate,
+    ScoreQuestion,
+)
+from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.services import Services
+from gatewayd.tenants.principal import principal_of
+from gatewayd.text.shared_prompts import Endings, render_endings
+from gatewayd.text.tokenizer import PER_TEXT
+from gatewayd_engine.process.messages import SamplingParams
+
+
+class Decisions:
+    """Questions about an input in, probabilities out."""
+
+    label = "/v1/decisions"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services, arrival = self._services, self._services.clock()
+        request, ignored = await receive_request(services, DecisionRequest, scope, receive)
+        name = services.check_model(request.model)
+        model = await services.loaded_model()
+        questions, rendered = await self._rendered(request, model.max_model_len)
+        tokenizer = services.text.tokenizer
+        spelled = {label for one in questions for label in one.labels}
+
+        def encode() -> tuple[list[list[int]], dict[str, tuple[int, ...]]]:
+            ids = {label: tuple(tokenizer.encode(label)) for label in spelled}
+            return rendered.encode(), ids
+
+        size = rendered.size + sum([len(label) + PER_TEXT for label in spelled])
+        prompts, ids = await tokenizer.apart(size, encode)
+        labels = [[ids[label] for label in one.labels] for one in questions]
+        _check_lengths(prompts, labels, model.max_model_len)
+        asking = Continuations(
+            services,
+            EngineRequest(
+                request_id=scope["request_id"],
+                prompt=(),
+                params=SamplingParams(max_tokens=1),
+                salt=salt_of(request),
+                cache_key=request.prompt_cache_key or "",
+                priority=priority_of(request),
+            ),
+            departure_of(scope, receive),
+            endpoint=self.label,
+            arrival=arrival,
+            principal=principal_of(scope),
+            model=name,
+        )
+        scores = await asking.scores(prompts, labels, model.vocab_size)
+        answers = [
+            answer(question, probabilities(told))
+            for question, told in zip(request.questions, scores, strict=True)
+        ]
+        usage = {
+            "input_tokens": asking.input_tokens,
+            "input_tokens_details": {
+                "cached_tokens": asking.cached_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": asking.input_tokens,
+        }
+        body = {"answers": answers, "model": name, "usage": usage}
+        await send_json(send, body, headers=[*ignored_header(ignored), *asking.headers])
+
+    async def _rendered(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
+        """The questions, and what the prompts are made of; of parts and items in a thread."""
+        texts = [request.input, *[one.instructions for one in request.questions]]
+        if all(isinstance(text, str) for text in texts):
+            return self._render(request, limit)
+        return await collecting.apart(lambda: self._render(request, limit))
+
+    def _render(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
+        questions = [asked(one, at) for at, one in enumerate(request.questions)]
+        _check_count(questions)
+        text, parsers = self._services.text, self._services.parsers
+        template = text.template
+        shows_calls = template is not None and "tool_calls" in template.source
+        thinks = template is not None and template.takes("enable_thinking")
+        rendered = render_endings(
+            text,
+            conversation(request.input, parsers, shows_calls=shows_calls),
+            [one.ending for one in questions],
+            limit=limit,
+            param="input",
+            # The label comes at once, not behind a thought.
+            arguments={"enable_thinking": False} if thinks else {},
+        )
+        return questions, rendered
+
+
+def _check_count(questions: Sequence[Asked]) -> None:
+    count = sum([len(one.labels) for one in questions])
+    if count > MAX_LABELS_TOGETHER:
+        raise InvalidRequest(
+            f"questions have {count} answers to choose from; the maximum of a request is "
+            f"{MAX_LABELS_TOGETHER}: ask in parts",
+            param="questions",
+        )
+
+
+def _check_lengths(
+    prompts: Sequence[Sequence[int]], labels: Sequence[Sequence[Sequence[int]]], context: int
+) -> None:
+    for at, (prompt, some) in enumerate(zip(prompts, labels, strict=True)):
+        count = len(prompt) + max(map(len, some))
+        if count > context:
+            raise ContextLengthExceeded(
+                f"input, questions[{at}] and a label have {count} tokens; the model's context is "
+                f"{context}: shorten them by {count - context}",
+                param="input",
+            )
+
+
+def probabilities(scores: Sequence[float]) -> list[float]:
+    """Of log-probabilities, so that they add up to 1.
+
+    Raises:
+        NumericalError: none of them is a number above minus infinity.
+    """
+    best = max(scores)
+    if not isfinite(best):
+        raise NumericalError("the model's logits are not finite")
+    weights = [exp(score - best) for score in scores]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def answer(
+    question: Predicate | ChoiceQuestion | ScoreQuestion, likely: Sequence[float]
+) -> dict[str, Any]:
+    """OpenAI's object.
+
+    Args:
+        question: that was asked.
+        likely: probabilities of its labels.
+    """
+    head = {"type": question.type, "name": question.name}
+    if isinstance(question, Predicate):
+        return {**head, "probability": likely[0]}
+    confidence = max(likely)
+    if isinstance(question, ChoiceQuestion):
+        return {
+            **head,
+            "choice": question.choices[likely.index(confidence)].value,
+            "confidence": confidence,
+            "probabilities": [
+                {"value": choice.value, "probability": p}
+                for choice, p in zip(question.choices, likely, strict=True)
+            ],
+        }
+    return {
+        **head,
+        "score": sum([value * p for value, p in enumerate(likely)]),
+        "confidence": confidence,
+        "probabilities": [
+            {"label": level.label, "value": value, "probability": p}
+            for value, (level, p) in enumerate(zip(question.levels, likely, strict=True))
+        ],
+    }

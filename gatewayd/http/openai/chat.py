@@ -1,0 +1,160 @@
+"""``POST /v1/chat/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from gatewayd.engines.api import EngineRequest
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.openai.chat_parts_wire import ChatPartsWire
+from gatewayd.http.openai.chat_prompt import chat_prompt
+from gatewayd.http.openai.chat_wire import ChatWire
+from gatewayd.http.openai.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
+from gatewayd.http.openai.sampling import (
+    choice_options,
+    class_param_of,
+    fit_max_tokens,
+    priority_of,
+    retention_of,
+    salt_of,
+    sampling_params,
+)
+from gatewayd.http.openai.wire import Identity, Wire
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.services import Services
+from gatewayd.pipeline.choice import ChoiceOptions
+from gatewayd.text.output_parts import Parsers
+from gatewayd.text.tokenizer import Tokenizer
+
+_PROMPT_END = 16
+"""Tokens at the end of a prompt in which templates open the reasoning."""
+
+
+class ChatRoute(GenerationRoute[ChatRequest]):
+    """Messages in, messages out."""
+
+    label = "/v1/chat/completions"
+    table = ChatRequest
+
+    async def prepare(self, request: ChatRequest, request_id: str) -> Prepared:
+        """Render and encode the messages, check what the table cannot."""
+        return await prepare_chat(self._services, request, request_id)
+
+
+async def prepare_chat(
+    services: Services,
+    request: ChatRequest,
+    request_id: str,
+    *,
+    wire: Callable[[Identity, Tokenizer, int], Wire] | None = None,
+) -> Prepared:
+    """Turn a conversation into work, for this route and others that answer it in their own way.
+
+    Args:
+        services: of the gateway.
+        request: checked against its table.
+        request_id: the gateway's.
+        wire: how it is answered, made from what every chunk repeats, the tokenizer and the number
+            of choices; None for this route's own way.
+
+    Raises:
+        GatewayError: it is refused.
+    """
+    name = services.check_model(request.model)
+    model = await services.loaded_model()
+    _check_fields(request)
+    check_prompt_logprobs(request)
+    asked, param = request.max_completion_tokens, "max_completion_tokens"
+    if asked is None:
+        asked, param = request.max_tokens, "max_tokens"
+    if asked == 0:
+        raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
+    prompt, offer, continued, ignored = await chat_prompt(
+        services, request, limit=model.max_model_len
+    )
+    max_tokens = fit_max_tokens(
+        asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
+    )
+    wish, parsers, tokenizer = offer.wish, services.parsers, services.text.tokenizer
+    prompt_end = tokenizer.decode(prompt[-_PROMPT_END:]) if parsers.reasoning else ""
+    params = sampling_params(
+        request,
+        model,
+        max_tokens=max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+        guide=await services.check_guide(wish),
+        behind=parsers.bounds(prompt_end, continues=continued is not None),
+        may_be_shorter=asked is None,
+    )
+    n = request.n or 1
+    identity = identity_of(
+        request, "chatcmpl-", request_id, name, with_logprobs=bool(request.logprobs)
+    )
+    engine_request = EngineRequest(
+        request_id=request_id,
+        prompt=prompt,
+        params=params,
+        salt=salt_of(request),
+        cache_key=request.prompt_cache_key or "",
+        priority=priority_of(request),
+        class_param=class_param_of(request),
+        length_param=param,
+        retention=retention_of(request),
+        retry_started=not request.stream,
+        guide_param=wish and wish.param,
+    )
+    options = choice_options(
+        request,
+        tokenizer,
+        continues=continued is not None,
+        prefix=continued or "" if request.echo else "",
+    )
+    readers = parsers.readers(
+        offer.tools,
+        prompt_end=prompt_end,
+        most_calls=offer.most_calls,
+        finds_reasoning=request.separate_reasoning is not False,
+        keeps_reasoning=request.include_reasoning is not False,
+    )
+    if readers is not None:
+        options = _read(options, readers, tokenizer, request, continues=continued is not None)
+    if wire is None and readers is not None:
+        wire = partial(ChatPartsWire, call_id=parsers.call_id, is_legacy=bool(request.functions))
+    return Prepared(
+        requests=[engine_request],
+        num_choices=n,
+        options=options,
+        wire=(wire or ChatWire)(identity, tokenizer, n),
+        identity=identity,
+        ignored=ignored,
+    )
+
+
+def _read(
+    options: ChoiceOptions,
+    readers: Parsers,
+    tokenizer: Tokenizer,
+    request: ChatRequest,
+    *,
+    continues: bool,
+) -> ChoiceOptions:
+    """Let parsers read the answers, and see the special tokens that they look for."""
+    detokenizer = partial(
+        tokenizer.detokenizer,
+        skip_special=request.skip_special_tokens,
+        shown=readers.marks,
+        continues=continues,
+    )
+    return msgspec.structs.replace(options, parsers=readers, detokenizer=detokenizer)
+
+
+def _check_fields(request: ChatRequest) -> None:
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs to be true", param="top_logprobs")
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequest("stream_options needs stream to be true", param="stream_options")

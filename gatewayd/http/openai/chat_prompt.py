@@ -1,0 +1,168 @@
+"""The prompt that a conversation makes: for an answer, or to be counted at any length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.http import body_threads as collecting
+from gatewayd.http.asgi import encode_json
+from gatewayd.http.openai.conversation import arguments_of, continued_of, for_template
+from gatewayd.http.openai.tools import Offer, offer_of
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.messages import Message
+from gatewayd.http.services import Services
+from gatewayd.text.text_model import ChatText
+
+_LEAST_COUNTED, _MOST_COUNTED = 128 << 10, 1 << 20
+_COUNTED_PER_TOKEN = 8
+"""Characters: half a second of the thread that encodes long texts, and 220 MiB, at the most."""
+_NO_LIMIT = 2**63
+_ENTRY = 256
+"""Characters that take about as long as a message, a part or a call, which may be empty."""
+
+
+class ChatPrompt(NamedTuple):
+    """What the engine is given, and what follows for its answer.
+
+    Attributes:
+        token_ids: of the whole prompt.
+        offer: what the model may call.
+        continued: the text that the answer goes on with; None for an answer of its own.
+        ignored: fields that ask for what the chat template does not look at.
+    """
+
+    token_ids: list[int]
+    offer: Offer
+    continued: str | None
+    ignored: Sequence[str]
+
+
+async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -> ChatPrompt:
+    """Render and encode a conversation; a large one in a thread.
+
+    Args:
+        services: of the gateway.
+        request: checked against its table.
+        limit: tokens of the context, to refuse hopeless lengths without encoding them.
+
+    Raises:
+        GatewayError: it is refused.
+    """
+    if not _is_large(request, services.limits.thread_bytes):
+        text, prompt = _rendered(services, request, limit)
+        token_ids = await services.text.tokenizer.apart(text.size, text.encode)
+        return prompt._replace(token_ids=token_ids)
+
+    def render() -> tuple[ChatText | None, ChatPrompt]:
+        _check_fits(request, limit, services.text.tokenizer.longest_token)
+        text, prompt = _rendered(services, request, limit)
+        if not text.is_marked:
+            return text, prompt
+        # What it keeps of the conversation is let go of here.
+        return None, prompt._replace(token_ids=text.encode())
+
+    unencoded, prompt = await collecting.apart(render)
+    if unencoded is None:
+        return prompt
+    token_ids = await services.text.tokenizer.apart(unencoded.size, unencoded.encode)
+    return prompt._replace(token_ids=token_ids)
+
+
+def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[ChatText, ChatPrompt]:
+    """The text, and all but its token ids."""
+    parsers, template = services.parsers, services.text.template
+    continued = continued_of(request)
+    takes_tools = template is not None and template.takes("tools")
+    offer = offer_of(request, parsers, takes_tools=takes_tools)
+    arguments = arguments_of(request, template)
+    text = services.text.render_chat(
+        for_template(request.messages, parsers),
+        limit=limit,
+        tools=offer.shown,
+        add_generation_prompt=request.add_generation_prompt is not False and continued is None,
+        is_continued=continued is not None,
+        arguments=arguments.taken,
+    )
+    return text, ChatPrompt([], offer, continued, arguments.ignored)
+
+
+def _is_large(request: ChatRequest, most: int) -> bool:
+    """Whether so many characters would keep the event loop waiting."""
+    length = entries = 0
+    for message in request.messages:
+        content = message.content
+        if isinstance(content, str):
+            length += len(content) + _ENTRY
+        elif content is not None:
+            entries += len(content)
+        if message.role == "assistant":
+            entries += 1 + len(message.tool_calls or ())
+    if entries * _ENTRY > most or length > most:
+        return True  # without looking at each part and call: there may be very many
+    is_plain = not (entries or request.tools or request.functions or request.chat_template_kwargs)
+    return not is_plain and entries * _ENTRY + _length(request) > most
+
+
+def _check_fits(request: ChatRequest, limit: int, longest_token: int) -> None:
+    """Refuse what is hopeless before arguments are parsed and templates rendered.
+
+    Raises:
+        ContextLengthExceeded: there are more characters than the context could hold, were all
+            tokens as long as the longest.
+    """
+    length, most = sum(map(_characters, request.messages)), limit * longest_token
+    if length > most:
+        raise ContextLengthExceeded(
+            f"messages have {length} characters; the model's context of {limit} tokens holds at "
+            f"most {most}: shorten the prompt",
+            param="messages",
+        )
+
+
+async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt:
+    """The same of a conversation that nobody answers: it may be longer than the context.
+
+    Raises:
+        GatewayError: it is refused, or longer than ``most_counted``.
+    """
+    services.check_model(request.model)
+    most = most_counted((await services.loaded_model()).max_model_len)
+    if _is_large(request, services.limits.thread_bytes):
+        await collecting.apart(lambda: check_counted(_length(request), most, "messages"))
+    else:
+        check_counted(_length(request), most, "messages")
+    return await chat_prompt(services, request, limit=_NO_LIMIT)
+
+
+def most_counted(max_model_len: int) -> int:
+    """Characters that are encoded only to be counted: what a context can hold, and some more."""
+    return min(_MOST_COUNTED, max(_LEAST_COUNTED, _COUNTED_PER_TOKEN * max_model_len))
+
+
+def check_counted(length: int, most: int, param: str) -> None:
+    """Refuse texts that would keep others waiting.
+
+    Raises:
+        InvalidRequest: there are more characters than the maximum.
+    """
+    if length > most:
+        raise InvalidRequest(
+            f"the text has {length} characters; the maximum is {most}: send it in parts",
+            param=param,
+        )
+
+
+def _length(request: ChatRequest) -> int:
+    functions = [*[tool.function for tool in request.tools or ()], *(request.functions or ())]
+    told = [len(one.description or "") for one in functions]
+    schemas = [len(encode_json(one.parameters)) for one in functions if one.parameters]
+    if request.chat_template_kwargs:
+        schemas.append(len(encode_json(request.chat_template_kwargs)))
+    return sum([*told, *schemas, *[_characters(message) for message in request.messages]])
+
+
+def _characters(message: Message) -> int:
+    calls = [len(call.function.arguments) for call in message.tool_calls or ()]
+    return len(message.text) + len(message.thought or "") + sum(calls)

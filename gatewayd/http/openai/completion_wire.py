@@ -1,0 +1,178 @@
+"""The answers of ``/v1/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gatewayd.http.asgi import encode_json
+from gatewayd.http.openai.completion_logprobs import Columns, PromptColumns
+from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, take_scored_prompt
+from gatewayd.http.openai.wire import Identity, chunk_usage, last_events, stop_fields, usage_of
+from gatewayd.pipeline.choice import Choice
+from gatewayd.pipeline.choice_types import ScoredToken
+from gatewayd.pipeline.generation import Generation
+from gatewayd.text.tokenizer import Tokenizer
+
+
+class _News(NamedTuple):
+    """What came to a choice since the last time."""
+
+    text: str
+    scored: list[ScoredToken]
+    ids: list[int]
+
+    @classmethod
+    def of(cls, choice: Choice) -> _News:
+        """Take it; scored tokens follow the text."""
+        return cls(choice.take(), choice.take_scored(), choice.take_ids())
+
+
+class CompletionWire:
+    """Writes text completions and their chunks, with the prompt before them if it is echoed."""
+
+    def __init__(
+        self, identity: Identity, tokenizer: Tokenizer, prompts: Sequence[str] | None
+    ) -> None:
+        """Prepare one answer.
+
+        Args:
+            identity: of the answer.
+            tokenizer: of the model.
+            prompts: texts to echo, one for each prompt, or None.
+        """
+        self._identity = identity
+        self._tokenizer = tokenizer
+        self._prompts = prompts
+        self._opened: set[int] = set()
+        self._prompt_columns: dict[int, PromptColumns] = {}
+        self._prompt_scores: dict[int, bytes] = {}
+        same = (encode_json(identity.id), identity.created, encode_json(identity.model))
+        self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,' % same
+        self._head += b'"choices":[{"index":'
+        self._is_plain = not (identity.with_ids or identity.with_logprobs or prompts is not None)
+
+    def opening(self, generation: Generation) -> bytes:
+        """Nothing: the first chunk of each choice carries its prompt."""
+        return b""
+
+    def before_chunk(self, generation: Generation, choice: Choice) -> Callable[[], None] | None:
+        """Write the log-probabilities of the prompt, once a choice has something to tell."""
+        index = choice.prompt_index
+        if (
+            self._prompts is None
+            or not self._identity.with_logprobs
+            or choice.index in self._opened
+            or index in self._prompt_columns
+            or (choice.first is None and not choice.is_done)
+        ):
+            return None
+        prompt = generation.work.requests[index].prompt
+        scored = take_scored_prompt(generation, index)
+
+        def work() -> None:
+            self._prompt_columns[index] = PromptColumns(self._tokenizer, prompt, scored)
+
+        return work
+
+    def chunk(self, generation: Generation, choice: Choice) -> bytes:
+        """The text so far, and the reason when it has ended."""
+        if self._is_plain:
+            text = choice.take()
+            if not text and not choice.is_done:
+                return b""
+            return b'%b%d,"text":%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}]%b' % (
+                self._head,
+                choice.index,
+                encode_json(text),
+                encode_json(choice.finish_reason),
+                encode_json(choice.stop_reason),
+                chunk_usage(self._identity, generation),
+            )
+        # A wake-up may be another choice's or a ping's: until this one has something, its
+        # prompt need not be scored, and what the first chunk leaves out is never told.
+        news = _News.of(choice)
+        if not (any(news) or choice.is_done):
+            return b""
+        is_first = choice.index not in self._opened
+        fields = self._choice(generation, choice, news, with_prompt=is_first)
+        self._opened.add(choice.index)
+        # The template opens the object with the index; the rest follows it.
+        rest = encode_json(fields)[1:]
+        return b"%b%d,%b]%b" % (
+            self._head,
+            choice.index,
+            rest,
+            chunk_usage(self._identity, generation),
+        )
+
+    def closing(self, generation: Generation) -> bytes:
+        """The usage, if wanted, and the end."""
+        return last_events(self._identity, b"text_completion", generation)
+
+    def answer(self, generation: Generation) -> bytes:
+        """The completion object."""
+        identity = self._identity
+        choices = []
+        for choice in generation.choices:
+            if generation.is_abandoned:  # while this is written in a thread
+                break
+            fields = self._choice(generation, choice, _News.of(choice), with_prompt=True)
+            # One by one: what a hundred scored prompts look like before would be a gigabyte.
+            choices.append(encode_json({"index": choice.index, **fields}))
+        return (
+            b'{"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[%b],"usage":%b}'
+            % (
+                encode_json(identity.id),
+                identity.created,
+                encode_json(identity.model),
+                b",".join(choices),
+                usage_of(generation),
+            )
+        )
+
+    def _choice(
+        self, generation: Generation, choice: Choice, news: _News, *, with_prompt: bool
+    ) -> dict[str, Any]:
+        prompt = generation.work.requests[choice.prompt_index].prompt
+        echoed = self._prompts[choice.prompt_index] if self._prompts is not None else ""
+        fields: dict[str, Any] = {
+            "text": (echoed if with_prompt else "") + news.text,
+            "logprobs": None,
+            **stop_fields(choice),
+        }
+        if self._identity.with_logprobs:
+            columns = Columns(self._tokenizer)
+            for token in news.scored:
+                columns.add(token.logprobs, len(echoed) + token.start, opens=token.opens)
+            fields["logprobs"] = columns.fields
+            if with_prompt and self._prompts is not None:
+                fields["logprobs"] = self._columns_of_prompt(generation, choice).before(columns)
+        if self._identity.with_ids:
+            fields["token_ids"] = news.ids
+            fields["prompt_token_ids"] = list(prompt) if with_prompt else None
+        if self._identity.with_prompt_logprobs:
+            fields["prompt_logprobs"] = self._scores_of_prompt(generation, choice)
+        return fields
+
+    def _scores_of_prompt(self, generation: Generation, choice: Choice) -> msgspec.Raw:
+        """Written once for all choices of a prompt."""
+        index = choice.prompt_index
+        if index not in self._prompt_scores:
+            scored = take_scored_prompt(generation, index)
+            self._prompt_scores[index] = encode_prompt_logprobs(scored, self._tokenizer)
+        return msgspec.Raw(self._prompt_scores[index])
+
+    def _columns_of_prompt(self, generation: Generation, choice: Choice) -> PromptColumns:
+        """Made once for all choices of a prompt, forgotten with the last one."""
+        index = choice.prompt_index
+        work = self.before_chunk(generation, choice)
+        if work is not None:
+            work()
+        columns = self._prompt_columns[index]
+        columns.num_told += 1
+        if columns.num_told == generation.work.num_choices:
+            del self._prompt_columns[index]
+        return columns

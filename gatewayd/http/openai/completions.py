@@ -1,0 +1,167 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gatewayd.engines.api import EngineRequest
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.openai.completion_wire import CompletionWire
+from gatewayd.http.openai.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
+from gatewayd.http.openai.sampling import (
+    check_ids,
+    choice_options,
+    class_param_of,
+    fit_max_tokens,
+    priority_of,
+    retention_of,
+    salt_of,
+    sampling_params,
+)
+from gatewayd.http.openai.structured_output import wish_of
+from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
+from gatewayd.text.tokenizer import PER_TEXT, Tokenizer
+from gatewayd_engine.process.messages import ModelInfo
+
+
+class _Prompt(NamedTuple):
+    ids: list[int]
+    text: str | None
+    """What the client sent, or None where it sent ids."""
+
+
+class CompletionRoute(GenerationRoute[CompletionRequest]):
+    """Text in, text out."""
+
+    label = "/v1/completions"
+    table = CompletionRequest
+    default_tokens: int | None = DEFAULT_MAX_TOKENS
+    """Where a request asks for nothing; None for all that is left of the context."""
+
+    async def prepare(self, request: CompletionRequest, request_id: str) -> Prepared:
+        """Encode the prompts, check what the table cannot."""
+        services = self._services
+        name = services.check_model(request.model)
+        model = await services.loaded_model()
+        self._check_fields(request)
+        prompts = await self._prompts(request, model)
+        is_score = request.max_tokens == 0
+        max_tokens = fit_max_tokens(
+            # To score a prompt alone the engine generates one token, which is thrown away.
+            1 if is_score else request.max_tokens,
+            self.default_tokens,
+            max([len(prompt.ids) for prompt in prompts]),
+            model.max_model_len,
+            prompt_param="prompt",
+        )
+        wish = wish_of(request)
+        params = sampling_params(
+            request,
+            model,
+            max_tokens=max_tokens,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.logprobs if request.echo else request.prompt_logprobs,
+            guide=await services.check_guide(wish),
+            may_be_shorter=request.max_tokens is None and self.default_tokens is None,
+        )
+        tokenizer = services.text.tokenizer
+        echoed = None
+        if request.echo:
+            size = sum([len(one.ids) for one in prompts if one.text is None])
+            echoed = await tokenizer.apart(
+                size, lambda: [_shown(prompt, tokenizer) for prompt in prompts]
+            )
+        identity = identity_of(
+            request, "cmpl-", request_id, name, with_logprobs=request.logprobs is not None
+        )
+        return Prepared(
+            requests=[
+                EngineRequest(
+                    request_id=request_id if len(prompts) == 1 else f"{request_id}-{at}",
+                    prompt=prompt.ids,
+                    params=params,
+                    salt=salt_of(request),
+                    cache_key=request.prompt_cache_key or "",
+                    priority=priority_of(request),
+                    class_param=class_param_of(request),
+                    retention=retention_of(request),
+                    retry_started=not request.stream,
+                    guide_param=wish and wish.param,
+                )
+                for at, prompt in enumerate(prompts)
+            ],
+            num_choices=request.n or 1,
+            options=choice_options(request, tokenizer, continues=True, discard=is_score),
+            wire=CompletionWire(identity, tokenizer, echoed),
+            identity=identity,
+        )
+
+    async def _prompts(self, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
+        text, given = self._services.text, _each(request.prompt)
+        for one in given:
+            if isinstance(one, str):
+                text.check_length(one, model.max_model_len, "prompt")
+            else:
+                check_ids(one, model.vocab_size, "prompt")
+
+        def encode() -> list[_Prompt]:
+            return [
+                _Prompt(text.tokenizer.encode(one, add_special=request.add_special_tokens), one)
+                if isinstance(one, str)
+                else _Prompt(one, None)
+                for one in given
+            ]
+
+        size = sum([len(one) + PER_TEXT for one in given if isinstance(one, str)])
+        prompts = await text.tokenizer.apart(size, encode)
+        if not all([prompt.ids for prompt in prompts]):
+            raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
+        return prompts
+
+    def _check_fields(self, request: CompletionRequest) -> None:
+        n = request.n or 1
+        if request.best_of is not None and request.best_of > n:
+            raise InvalidRequest(
+                f"best_of is {request.best_of} and n is {n}; best_of must not be over n",
+                param="best_of",
+            )
+        if request.echo and request.prompt_logprobs is not None:
+            raise InvalidRequest(
+                "prompt_logprobs needs echo to be false; with echo, logprobs tells of the prompt",
+                param="prompt_logprobs",
+            )
+        check_prompt_logprobs(request)
+        if request.max_tokens == 0 and not (request.echo or request.prompt_logprobs is not None):
+            raise InvalidRequest(
+                "max_tokens is 0; the minimum is 1 without echo or prompt_logprobs",
+                param="max_tokens",
+            )
+        if request.stream_options is not None and not request.stream:
+            raise InvalidRequest("stream_options needs stream to be true", param="stream_options")
+        total = n * _count(request.prompt)
+        if total > self._services.limits.num_choices:
+            raise InvalidRequest(
+                f"{total} choices are asked for; the maximum is "
+                f"{self._services.limits.num_choices} over all prompts",
+                param="n",
+            )
+
+
+def _count(prompt: str | list[str] | list[int] | list[list[int]]) -> int:
+    return 1 if isinstance(prompt, str) or isinstance(prompt[0], int) else len(prompt)
+
+
+def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
+    """The prompts, whichever of the four forms they came in."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [prompt]
+    return prompt
+
+
+def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
+    """The prompt as it is echoed."""
+    return tokenizer.decode(prompt.ids, skip_special=True) if prompt.text is None else prompt.text

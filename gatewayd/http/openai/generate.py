@@ -1,0 +1,166 @@
+"""What both completion routes do: receive, check, start, answer, account."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import partial
+from typing import Generic, TypeVar
+
+import msgspec
+
+from gatewayd.engines.api import EngineRequest
+from gatewayd.http import body_threads as collecting
+from gatewayd.http.asgi import (
+    JSON_HEADER,
+    Receive,
+    Scope,
+    Send,
+    ignored_header,
+    read_json_body,
+    send_body,
+)
+from gatewayd.http.openai.answer_headers import answer_headers
+from gatewayd.http.openai.granted import granted
+from gatewayd.http.openai.large_answers import apart, is_large
+from gatewayd.http.openai.sampling import tier_of
+from gatewayd.http.openai.sse_stream import Stream
+from gatewayd.http.openai.wire import Identity, Wire
+from gatewayd.http.parse import parse
+from gatewayd.http.queue_timeout import in_time
+from gatewayd.http.schema.generation import GenerationTable
+from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.services import Services
+from gatewayd.pipeline.choice import ChoiceOptions
+from gatewayd.pipeline.work import Work
+from gatewayd.tenants.principal import principal_of
+from gatewayd_hooks.requests.tables import RequestTable
+
+BODY_BYTES = "gatewayd.body_bytes"
+"""Of a scope whose body has been received: how long it was."""
+
+RequestT = TypeVar("RequestT", bound=GenerationTable)
+TableT = TypeVar("TableT", bound=RequestTable)
+
+
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+    """A checked request, ready for the engines.
+
+    Attributes:
+        requests: one for each prompt.
+        num_choices: for each prompt.
+        options: of every choice.
+        wire: how to answer.
+        identity: what every chunk of the answer repeats.
+        ignored: fields that were taken and not acted on, beside those that the table knows.
+    """
+
+    requests: list[EngineRequest]
+    num_choices: int
+    options: ChoiceOptions
+    wire: Wire
+    identity: Identity
+    ignored: Sequence[str] = ()
+
+
+async def receive_request(
+    services: Services, table: type[TableT], scope: Scope, receive: Receive
+) -> tuple[TableT, list[str]]:
+    """Receive and check a body; a large one in a thread.
+
+    Raises:
+        GatewayError: it is refused, or asks for more than its sender was granted.
+        ClientGone: it did not come to its end.
+    """
+    body = await read_json_body(scope, receive, services.limits.body_bytes)
+    scope[BODY_BYTES] = len(body)
+    if len(body) > services.limits.thread_bytes:
+        request, ignored = await collecting.apart(lambda: parse(table, body))
+    else:
+        request, ignored = parse(table, body)
+    return granted(request, ignored, principal_of(scope))
+
+
+def identity_of(
+    request: GenerationTable, prefix: str, request_id: str, model: str, *, with_logprobs: bool
+) -> Identity:
+    """What every chunk of the answer will repeat."""
+    stream = request.stream_options
+    wants_usage = bool(request.stream and stream and stream.include_usage)
+    return Identity(
+        id=prefix + request_id.removeprefix("req_"),
+        model=model,
+        created=int(time.time()),
+        include_usage=wants_usage,
+        continuous_usage=bool(wants_usage and stream and stream.continuous_usage_stats),
+        with_ids=bool(request.return_token_ids),
+        with_logprobs=with_logprobs,
+        with_prompt_logprobs=request.prompt_logprobs is not None,
+        service_tier=tier_of(request),
+    )
+
+
+class GenerationRoute(ABC, Generic[RequestT]):
+    """An ASGI app; a subclass says what its request means."""
+
+    label: str
+    table: type[RequestT]
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._pipeline = services.pipeline
+
+    @abstractmethod
+    async def prepare(self, request: RequestT, request_id: str) -> Prepared:
+        """Turn a request into work.
+
+        Raises:
+            GatewayError: it is refused.
+        """
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        arrival = services.clock()
+        request, ignored = await receive_request(services, self.table, scope, receive)
+        seconds = request.queue_timeout
+        left = 0.0 if seconds is None else arrival + seconds - services.clock()
+        preparing = self.prepare(request, scope["request_id"])
+        prepared = await in_time(preparing, seconds, left)
+        generation = await self._pipeline.start(
+            Work(
+                request_id=scope["request_id"],
+                endpoint=self.label,
+                requests=prepared.requests,
+                num_choices=prepared.num_choices,
+                options=prepared.options,
+                arrival=arrival,
+                principal=principal_of(scope),
+                model=prepared.identity.model,
+                queue_timeout=seconds,
+            )
+        )
+        departure = departure_of(scope, receive)
+        departure.listen(generation.abandon)
+        try:
+            headers = ignored_header([*ignored, *prepared.ignored])
+            if request.stream:
+                await Stream(
+                    generation,
+                    prepared.wire,
+                    send,
+                    headers=lambda: [*headers, *answer_headers(generation, services.fleet.room)],
+                    ping_seconds=services.limits.ping_seconds,
+                ).run()
+            else:
+                await generation.finish()
+                write = partial(prepared.wire.answer, generation)
+                if not generation.is_abandoned:
+                    answer = await apart(write) if is_large(generation) else write()
+                if not generation.is_abandoned:
+                    headers += answer_headers(generation, services.fleet.room)
+                    await send_body(send, answer, headers=[JSON_HEADER, *headers])
+        finally:
+            generation.close()
+            departure.forget(generation.abandon)

@@ -1,0 +1,71 @@
+"""``prompt_logprobs``: of each prompt token but the first, as vLLM writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.asgi import encode_entries
+from gatewayd.http.openai.wire import finite, token_text
+from gatewayd.http.schema.generation import GenerationTable
+from gatewayd.pipeline.generation import Generation
+from gatewayd.text.tokenizer import Tokenizer
+from gatewayd_engine.process.messages import TokenLogprobs
+
+
+def check_prompt_logprobs(request: GenerationTable) -> None:
+    """Refuse them for streams: they are one answer.
+
+    Raises:
+        InvalidRequest: they are asked for in a stream.
+    """
+    if request.prompt_logprobs is not None and request.stream:
+        raise InvalidRequest("prompt_logprobs needs stream to be false", param="prompt_logprobs")
+
+
+def take_scored_prompt(generation: Generation, prompt: int) -> list[TokenLogprobs]:
+    """Those of a prompt, once.
+
+    The choices of a prompt share its log-probabilities: any of them may have got them.
+    """
+    n = generation.work.num_choices
+    for one in generation.choices[prompt * n : (prompt + 1) * n]:
+        if one.scored_prompt:
+            taken, one.scored_prompt = one.scored_prompt, []
+            return taken
+    return []
+
+
+def encode_prompt_logprobs(scored: list[TokenLogprobs], tokenizer: Tokenizer) -> bytes:
+    """A list as JSON: null for the first token, which nothing comes before, then objects.
+
+    Args:
+        scored: of the tokens from the second on; empty afterwards.
+        tokenizer: of the model.
+    """
+    scored.reverse()
+    parts = [b"null"]
+    while scored:
+        # Few at a time: what is made or freed in one go keeps others from the interpreter.
+        some = [_entry(scored.pop(), tokenizer) for _ in range(min(len(scored), 256))]
+        parts.append(encode_entries(some))
+    return b"[%b]" % b",".join(parts)
+
+
+def _entry(scored: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The token itself and its alternatives, by id."""
+    ranked = zip(scored.top_tokens, scored.top_logprobs, strict=True)
+    entry = {
+        str(token): _one(token, logprob, rank, tokenizer)
+        for rank, (token, logprob) in enumerate(ranked, start=1)
+    }
+    own = _one(scored.token, scored.logprob, scored.rank, tokenizer)
+    return {str(scored.token): own, **entry}
+
+
+def _one(token: int, logprob: float, rank: int, tokenizer: Tokenizer) -> dict[str, Any]:
+    return {
+        "logprob": finite(logprob),
+        "rank": rank,
+        "decoded_token": token_text(tokenizer.piece(token)),
+    }

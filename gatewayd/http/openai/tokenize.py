@@ -1,0 +1,107 @@
+"""``POST /tokenize`` and ``POST /detokenize``, also under ``/v1``."""
+
+from __future__ import annotations
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.asgi import (
+    JSON_HEADER,
+    Receive,
+    Scope,
+    Send,
+    encode_entries,
+    ignored_header,
+    send_body,
+    send_json,
+)
+from gatewayd.http.openai.chat_prompt import check_counted, counted_prompt, most_counted
+from gatewayd.http.openai.generate import receive_request
+from gatewayd.http.openai.sampling import check_ids
+from gatewayd.http.openai.wire import token_text
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from gatewayd.http.services import Services
+from gatewayd.text.tokenizer import Tokenizer
+
+_NO_LIMIT = 2**63
+"""Texts longer than the context can be counted: that is what one tokenizes for."""
+
+
+class Tokenize:
+    """Text to token ids."""
+
+    label = "/tokenize"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        request, ignored = await receive_request(services, TokenizeRequest, scope, receive)
+        services.check_model(request.model)
+        model = await services.loaded_model()
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequest("send either prompt or messages", param="prompt")
+        if request.messages is not None:
+            prompt = await counted_prompt(services, _chat_of(request))
+            ids, ignored = prompt.token_ids, [*ignored, *prompt.ignored]
+        else:
+            ids = await self._encoded(request.prompt or "", model.max_model_len, request)
+        tokenizer = services.text.tokenizer
+        shown = tokenizer if request.return_token_strs else None
+        answer = await tokenizer.apart(len(ids), lambda: _answer(ids, model.max_model_len, shown))
+        await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
+
+    async def _encoded(
+        self, prompt: str, max_model_len: int, request: TokenizeRequest
+    ) -> list[int]:
+        check_counted(len(prompt), most_counted(max_model_len), "prompt")
+        return await self._services.text.encode_prompt(
+            prompt, limit=_NO_LIMIT, add_special=request.add_special_tokens
+        )
+
+
+def _chat_of(request: TokenizeRequest) -> ChatRequest:
+    """The chat whose prompt is shown; its fields were checked in the request's own table."""
+    fields = {name: getattr(request, name) for name in ChatRequest.known & TokenizeRequest.known}
+    return ChatRequest.model_construct(**fields)
+
+
+def _answer(ids: list[int], max_model_len: int, tokenizer: Tokenizer | None) -> bytes:
+    """The object, with the text of each token if there is a tokenizer."""
+    texts = b""
+    if tokenizer is not None:
+        shown = [token_text(tokenizer.piece(token)) for token in ids]
+        texts = b',"token_strs":[%b]' % encode_entries(shown)
+    return b'{"count":%d,"max_model_len":%d,"tokens":[%b]%b}' % (
+        len(ids),
+        max_model_len,
+        encode_entries(ids),
+        texts,
+    )
+
+
+class Detokenize:
+    """Token ids to text."""
+
+    label = "/detokenize"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        request, ignored = await receive_request(services, DetokenizeRequest, scope, receive)
+        services.check_model(request.model)
+        model, ids = await services.loaded_model(), request.tokens
+        if len(ids) > model.max_model_len:
+            raise InvalidRequest(
+                f"tokens has {len(ids)} ids; the maximum is the model's context, "
+                f"{model.max_model_len}: send them in parts",
+                param="tokens",
+            )
+        check_ids(ids, model.vocab_size, "tokens")
+        tokenizer = services.text.tokenizer
+        text = await tokenizer.apart(len(ids), lambda: tokenizer.decode(ids))
+        await send_json(send, {"prompt": text}, headers=ignored_header(ignored))

@@ -1,0 +1,197 @@
+"""What a request offers the model to call: the rules across its fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from gatewayd.errors import InvalidRequest, StrategyUnavailable
+from gatewayd.http.openai.structural_tags import either
+from gatewayd.http.openai.structured_output import Wish, json_schema, wish_of
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.tools import (
+    AllowedTools,
+    FunctionSpec,
+    NamedFunction,
+    NamedTool,
+    function_for_template,
+)
+from gatewayd.plugins.parsers import ModelParsers, Seat
+from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.parsing import Tool, ToolParserStrategy
+
+
+class Offer(NamedTuple):
+    """What the model may call.
+
+    Attributes:
+        shown: to the model, as its chat template knows tools.
+        tools: that it may call; of those shown, all but what ``allowed_tools`` leaves out.
+        wish: what the answer must follow; None for whatever the model says.
+        most_calls: that are told; None for all.
+    """
+
+    shown: Sequence[dict[str, Any]] = ()
+    tools: Sequence[Tool] = ()
+    wish: Wish | None = None
+    most_calls: int | None = None
+
+
+class _Choice(NamedTuple):
+    """``tool_choice``, read.
+
+    Attributes:
+        is_off: whether no call is wanted.
+        must: whether there must be a call.
+        names: of the tools that may be called; None for all.
+    """
+
+    is_off: bool = False
+    must: bool = False
+    names: tuple[str, ...] | None = None
+
+
+def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) -> Offer:
+    """Read the fields of tools.
+
+    Args:
+        request: checked against its table.
+        parsers: of the model.
+        takes_tools: whether the model's chat template shows tools.
+
+    Raises:
+        InvalidRequest: they do not fit together, or the model cannot call tools.
+    """
+    functions, param = _functions(request)
+    choice, choice_param = _choice(request)
+    form = wish_of(request)
+    nothing = Offer(wish=form)
+    if not functions:
+        if choice.must or choice.names is not None:
+            raise InvalidRequest(f"{choice_param} needs {param}", param=choice_param)
+        return nothing
+    _check_names(functions, choice, param, choice_param)
+    if choice.is_off:
+        return nothing
+    if parsers.tools is None or not takes_tools:
+        what = "chat template shows no tools" if not takes_tools else "calls no parser reads"
+        raise InvalidRequest(
+            f"{param} is not supported: this model's {what}"
+            + ("" if not takes_tools else "; see [tool_parser] of the server's configuration"),
+            param=param,
+            code="unsupported_parameter",
+        )
+    tools = [
+        Tool(one.name, one.description or "", one.parameters, bool(one.strict))
+        for one in functions
+        if choice.names is None or one.name in choice.names
+    ]
+    is_single = choice.must and choice.names is not None and not _is_allowed_list(request)
+    is_single = is_single or request.parallel_tool_calls is False or bool(request.functions)
+    is_kept = choice.must or choice.names is not None
+    wish = None
+    if is_kept or form is not None or any(tool.strict for tool in tools):
+        # What is not strict and need not be called may have any arguments, as without a guide.
+        kept = [
+            one if choice.must or one.strict else one._replace(parameters=None) for one in tools
+        ]
+        # Where text has a form, an answer is calls or such a text; where it must be calls, there is
+        # no text.
+        required = choice.must or form is not None
+        spec = _guide(parsers.tools, kept, param, required=required, parallel=not is_single)
+        wish = Wish(spec, choice_param if is_kept else param)
+        if form is not None and not choice.must:
+            wish = _calls_or(form, spec)
+        wish = wish._replace(parts=partial(_schemas, functions, kept, param))
+    return Offer(
+        shown=[function_for_template(one) for one in functions],
+        tools=tools,
+        wish=wish,
+        most_calls=1 if is_single else None,
+    )
+
+
+def _guide(
+    seat: Seat[ToolParserStrategy],
+    tools: Sequence[Tool],
+    param: str,
+    *,
+    required: bool,
+    parallel: bool,
+) -> GuideSpec:
+    make = partial(seat.strategy.guide, required=required, parallel=parallel)
+    try:
+        spec: GuideSpec = seat.call("guide", make, tools)
+    except RecursionError:
+        raise InvalidRequest(f"{param} are nested too deeply", param=param) from None
+    except Exception as error:
+        raise StrategyUnavailable(f"the tool parser {seat.name} failed on {param}") from error
+    return spec
+
+
+def _schemas(
+    functions: Sequence[FunctionSpec], kept: Sequence[Tool], param: str
+) -> tuple[tuple[GuideSpec, str], ...]:
+    """The schemas that arguments are kept to, and their places."""
+    names = {tool.name for tool in kept if tool.parameters is not None}
+    inner = ".function.parameters" if param == "tools" else ".parameters"
+    return tuple(
+        (json_schema(one.parameters), f"{param}[{at}]{inner}")
+        for at, one in enumerate(functions)
+        if one.name in names and one.parameters is not None
+    )
+
+
+def _calls_or(form: Wish, calls: GuideSpec) -> Wish:
+    """Calls, or a text in its form; a guide that cannot put the two together refuses it."""
+    try:
+        return Wish(either(form.spec, calls), form.param)
+    except (ValueError, RecursionError):
+        return form  # which is refused
+
+
+def _functions(request: ChatRequest) -> tuple[Sequence[FunctionSpec], str]:
+    if request.tools:
+        if request.functions:
+            raise InvalidRequest("send either tools or functions", param="functions")
+        return [tool.function for tool in request.tools], "tools"
+    if request.functions:
+        return request.functions, "functions"
+    return (), "tools"
+
+
+def _choice(request: ChatRequest) -> tuple[_Choice, str]:
+    chosen = request.tool_choice
+    if chosen is None and request.function_call is not None:
+        legacy = request.function_call
+        if isinstance(legacy, NamedFunction):
+            return _Choice(must=True, names=(legacy.name,)), "function_call"
+        return _Choice(is_off=legacy == "none"), "function_call"
+    if isinstance(chosen, NamedTool):
+        return _Choice(must=True, names=(chosen.function.name,)), "tool_choice"
+    if isinstance(chosen, AllowedTools):
+        allowed = chosen.allowed_tools
+        names = tuple(tool.function.name for tool in allowed.tools)
+        return _Choice(must=allowed.mode == "required", names=names), "tool_choice"
+    return _Choice(is_off=chosen == "none", must=chosen == "required"), "tool_choice"
+
+
+def _is_allowed_list(request: ChatRequest) -> bool:
+    return isinstance(request.tool_choice, AllowedTools)
+
+
+def _check_names(
+    functions: Sequence[FunctionSpec], choice: _Choice, param: str, choice_param: str
+) -> None:
+    names = [one.name for one in functions]
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            raise InvalidRequest(f"{param}[{at}] is the second of the name {name!r}", param=param)
+    for name in choice.names or ():
+        if name not in names:
+            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InvalidRequest(
+                f"{choice_param} names {name!r}, which is not among the {param}: {known}",
+                param=choice_param,
+            )

@@ -1,0 +1,83 @@
+"""``POST /v1/watermark/detect``: does a text carry the mark of its sender's tenant's answers?"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from gatewayd.errors import InvalidRequest, NotFound, PermissionDenied
+from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
+from gatewayd.http.openai.generate import receive_request
+from gatewayd.http.openai.sampling import check_ids
+from gatewayd.http.schema.watermark import MAX_MARK_TOKENS, DetectRequest
+from gatewayd.http.services import Services
+from gatewayd.store.tables import DEFAULT_TENANT
+from gatewayd.tenants.principal import Principal, principal_of
+
+_MAX_CHARACTERS = 4 * MAX_MARK_TOKENS
+
+
+class Detect:
+    """Text or token ids to a verdict."""
+
+    label = "/v1/watermark/detect"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        request, ignored = await receive_request(services, DetectRequest, scope, receive)
+        principal = principal_of(scope)
+        principal.check_use(services.check_model(request.model))
+        tenant = _whose(request, principal)
+        detector = services.detector()
+        if detector is None:
+            raise NotFound(
+                "answers are not marked here: no strategy of [logits_processor] leaves a mark",
+                code="watermark_not_configured",
+            )
+        ids = await self._ids(request)
+        found = await services.text.tokenizer.apart(len(ids), lambda: detector.detect(ids, tenant))
+        answer = {"object": "watermark.detection", "num_tokens": len(ids), **asdict(found)}
+        await send_json(send, answer, headers=ignored_header(ignored))
+
+    async def _ids(self, request: DetectRequest) -> list[int]:
+        services, text, ids = self._services, request.text, request.tokens
+        if (text is None) == (ids is None):
+            raise InvalidRequest("send either text or tokens", param="text")
+        param = "tokens" if text is None else "text"
+        if text is not None:
+            if len(text) > _MAX_CHARACTERS:
+                raise InvalidRequest(
+                    f"text has {len(text)} characters; the maximum is {_MAX_CHARACTERS}: send it "
+                    "in parts",
+                    param=param,
+                )
+            ids = await services.text.tokenizer.encode_async(text)
+        ids = ids or []
+        if len(ids) > MAX_MARK_TOKENS:
+            raise InvalidRequest(
+                f"{param} has {len(ids)} tokens; the maximum is {MAX_MARK_TOKENS}: send it in "
+                "parts",
+                param=param,
+            )
+        model = await services.loaded_model()
+        check_ids(ids, model.vocab_size, param)
+        return ids
+
+
+def _whose(request: DetectRequest, principal: Principal) -> str:
+    """The tenant whose mark is looked for: its own, for what is told says something of the mark.
+
+    Raises:
+        PermissionDenied: it is another's, and whoever asks is not the operator.
+    """
+    tenant = principal.tenant if request.tenant is None else request.tenant
+    is_operator = principal.is_free and principal.tenant == DEFAULT_TENANT
+    if tenant != principal.tenant and not is_operator:
+        raise PermissionDenied(
+            "this API key may look for the mark of its own tenant only; leave tenant out",
+            param="tenant",
+        )
+    return tenant

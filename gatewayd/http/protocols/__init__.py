@@ -1,0 +1,1 @@
+"""Routes of protocol plugins, such as Anthropic's and Ollama's APIs."""

@@ -1,0 +1,189 @@
+"""An answer as protocols read it: what has come to each choice since the last time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+
+from gatewayd.errors import ClientGone, EngineUnavailable, GatewayError, QueueFull
+from gatewayd.fairness.queue_capacity import QueueCapacity
+from gatewayd.http.asgi import Header
+from gatewayd.http.openai.answer_headers import answer_headers
+from gatewayd.http.openai.chat_wire import chat_logprobs
+from gatewayd.http.openai.large_answers import apart, is_large
+from gatewayd.http.openai.wire import Identity
+from gatewayd.pipeline.choice import Choice
+from gatewayd.pipeline.choice_types import ScoredToken
+from gatewayd.pipeline.generation import Generation
+from gatewayd.text.tokenizer import Tokenizer
+from gatewayd_hooks.parsing import Part
+from gatewayd_hooks.protocols import Delta, Refusal, Timing, Usage
+
+
+class Answer:
+    """Implements ``gatewayd_hooks.protocols.ChatAnswer``; its own iterator.
+
+    Nothing is taken from a choice before it is asked for: what a slow reader leaves gathers there
+    as text, and comes as one.
+    """
+
+    __slots__ = (
+        "_choices",
+        "_generation",
+        "_headers",
+        "_identity",
+        "_is_closed",
+        "_is_over",
+        "_open",
+        "_ready",
+        "_room",
+        "_timing",
+        "_tokenizer",
+        "created",
+        "id",
+        "model",
+    )
+
+    def __init__(
+        self,
+        generation: Generation,
+        identity: Identity,
+        tokenizer: Tokenizer,
+        room: Callable[[], QueueCapacity],
+    ) -> None:
+        """Read a generation.
+
+        Args:
+            generation: that has begun.
+            identity: of the answer.
+            tokenizer: of the model.
+            room: in the queue, when it is asked for.
+        """
+        self.id = identity.id
+        self.model = identity.model
+        self.created = identity.created
+        self._identity = identity
+        self._tokenizer = tokenizer
+        self._generation = generation
+        # A generation lets go of its choices when it is closed; their figures are asked for later.
+        self._choices = self._open = tuple(generation.choices)
+        self._ready: deque[Delta] = deque()
+        self._room = room
+        self._timing: Timing | None = None
+        self._headers: list[Header] = []
+        self._is_closed = self._is_over = False
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        """See ``ChatAnswer``."""
+        return self
+
+    async def __anext__(self) -> Delta:
+        """Wait for what comes next."""
+        ready, generation = self._ready, self._generation
+        while not ready:
+            if self._is_over:
+                if generation.error is not None:
+                    raise refusal_of(generation.error)
+                raise StopAsyncIteration
+            if not generation.is_awake:  # wait(), without a coroutine for each piece
+                await generation.waiter()
+            generation.is_awake = False
+            if generation.is_abandoned:
+                raise ClientGone
+            scored = self._take()
+            for at, tokens in enumerate(scored) if scored else ():
+                write = partial(chat_logprobs, self._tokenizer, tokens)
+                logprobs = await apart(write) if is_large(generation) else write()
+                ready[at] = ready[at]._replace(logprobs=logprobs)
+        return ready.popleft()
+
+    def _take(self) -> list[list[ScoredToken]]:
+        """Make deltas of what has come.
+
+        Returns:
+            The tokens of each, if they are wanted.
+        """
+        # What came with an error is told before it.
+        self._is_over = self._generation.error is not None
+        scored: list[list[ScoredToken]] = []
+        num_done = 0
+        for choice in self._open:
+            is_done = choice.is_done
+            parts = choice.take_parts()
+            if parts or is_done:
+                self._ready.append(_delta(choice, parts))
+                if self._identity.with_logprobs:
+                    scored.append(choice.take_scored())
+            num_done += is_done
+        if num_done:
+            self._open = tuple([choice for choice in self._open if not choice.is_done])
+            self._is_over |= not self._open
+        return scored
+
+    @property
+    def usage(self) -> Usage:
+        """See ``ChatAnswer``."""
+        firsts = self._choices[:: self._generation.work.num_choices]
+        return Usage(
+            self._generation.prompt_tokens,
+            sum([choice.completion_tokens for choice in self._choices]),
+            sum([choice.cached_tokens for choice in firsts]),
+        )
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of those generated so far."""
+        return sum([choice.reasoning_tokens for choice in self._choices])
+
+    @property
+    def timing(self) -> Timing:
+        """See ``ChatAnswer``."""
+        if self._timing is not None:
+            return self._timing
+        generation = self._generation
+        spans = generation.timing
+        total = generation.clock() - generation.work.arrival
+        return Timing(spans.queue or 0.0, spans.prefill or 0.0, spans.decode or 0.0, total)
+
+    def headers(self) -> list[Header]:
+        """As other answers have; of the time when it was closed."""
+        return self._headers or answer_headers(self._generation, self._room())
+
+    def abandon(self) -> None:
+        """The client has gone: the engine stops, and so does whoever iterates."""
+        self._generation.abandon()
+
+    def fail(self, error: GatewayError) -> None:
+        """Whoever writes it cannot go on; what has come to its end stays as it is."""
+        if not self._generation.is_done:
+            self._generation.fail(error)
+
+    def close(self) -> None:
+        """See ``ChatAnswer``."""
+        if not self._is_closed:
+            self._is_closed = self._is_over = True
+            self._timing = self.timing
+            self._headers = self.headers()
+            self._generation.close()
+
+
+def _delta(choice: Choice, parts: Sequence[Part]) -> Delta:
+    stop = choice.stop_reason
+    text = stop if isinstance(stop, str) else None
+    return Delta(choice.index, parts, choice.finish_reason, text)
+
+
+def refusal_of(error: GatewayError) -> Refusal:
+    """An error of ours in the words of the contract."""
+    retry_after = error.retry_after
+    if retry_after is None and isinstance(error, QueueFull | EngineUnavailable):
+        retry_after = 1.0
+    return Refusal(
+        error.status,
+        error.message,
+        type=error.type,
+        code=error.code,
+        param=error.param,
+        retry_after=retry_after,
+    )

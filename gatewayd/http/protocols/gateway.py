@@ -1,0 +1,261 @@
+"""What protocols are given: chat, completions and counting, over the pipeline of our own routes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from gatewayd.errors import GatewayError
+from gatewayd.http import body_threads as collecting
+from gatewayd.http.asgi import Header
+from gatewayd.http.openai.chat import prepare_chat
+from gatewayd.http.openai.chat_prompt import counted_prompt
+from gatewayd.http.openai.completions import CompletionRoute
+from gatewayd.http.openai.generate import Prepared
+from gatewayd.http.openai.granted import granted
+from gatewayd.http.openai.large_answers import apart
+from gatewayd.http.parse import check
+from gatewayd.http.protocols.answer import Answer, refusal_of
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.completion import CompletionRequest
+from gatewayd.http.schema.embeddings import EmbeddingRequest
+from gatewayd.http.services import Services
+from gatewayd.http.vectors.embeddings import Embeddings as Embedder
+from gatewayd.http.vectors.embeddings import shaped
+from gatewayd.http.vectors.pooling import pooled
+from gatewayd.pipeline.work import Work
+from gatewayd.tenants.principal import Principal, current_principal
+from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
+from gatewayd_hooks.requests.tables import RequestTable
+
+T = TypeVar("T")
+TableT = TypeVar("TableT", bound=RequestTable)
+
+
+class Exchange:
+    """One request of a protocol while it is answered.
+
+    Attributes:
+        label: of its route, for the metrics.
+        arrival: when it came.
+        principal: who sends it.
+        ignored: fields that were taken and not acted on.
+        num_answers: that were begun.
+        told: headers of what was made without an answer that is read.
+    """
+
+    __slots__ = (
+        "_answers",
+        "_is_over",
+        "arrival",
+        "ignored",
+        "label",
+        "num_answers",
+        "principal",
+        "told",
+    )
+
+    def __init__(self, label: str, arrival: float, principal: Principal) -> None:
+        self.label = label
+        self.arrival = arrival
+        self.principal = principal
+        self.ignored: list[str] = []
+        self.num_answers = 0
+        self.told: list[Header] = []
+        self._answers: list[Answer] = []
+        self._is_over = False
+
+    def add(self, answer: Answer) -> None:
+        """Watch over an answer."""
+        self._answers.append(answer)
+        if self._is_over:
+            answer.abandon()
+
+    def headers(self) -> list[Header]:
+        """Where the time of the first answer went, and what room is left."""
+        return self._answers[0].headers() if self._answers else self.told
+
+    def abandon(self) -> None:
+        """The client has gone."""
+        self._is_over = True
+        for answer in self._answers:
+            answer.abandon()
+
+    def fail(self, error: GatewayError) -> None:
+        """What still runs ends with an error."""
+        for answer in self._answers:
+            answer.fail(error)
+
+    def close(self) -> None:
+        """End what still runs, and account for all."""
+        self._is_over = True
+        for answer in self._answers:
+            answer.close()
+
+
+class _Continuation(CompletionRoute):
+    """As long as it goes where a protocol asks for nothing: the rule of chats."""
+
+    default_tokens = None
+
+
+class ServedGateway:
+    """Implements ``gatewayd_hooks.protocols.Gateway``."""
+
+    def __init__(self, services: Services) -> None:
+        self.version = services.version
+        self._services = services
+        self._pipeline = services.pipeline
+        self._completions = _Continuation(services)
+        self._embeddings = Embedder(services)
+        self._exchanges: dict[str, Exchange] = {}
+
+    @contextmanager
+    def exchange(
+        self, request_id: str, label: str, arrival: float, principal: Principal
+    ) -> Iterator[Exchange]:
+        """Answer one request of a protocol: what it begins ends with the block."""
+        exchange = self._exchanges[request_id] = Exchange(label, arrival, principal)
+        try:
+            yield exchange
+        finally:
+            del self._exchanges[request_id]
+            exchange.close()
+
+    @property
+    def models(self) -> Sequence[str]:
+        """See ``Gateway``: those that the key of the request that is answered may know of."""
+        return current_principal().visible(self._services.models)
+
+    @property
+    def model(self) -> ServedModel | None:
+        """See ``Gateway``."""
+        services = self._services
+        model, template = services.fleet.model, services.text.template
+        if model is None:
+            return None
+        return ServedModel(
+            created=services.created,
+            architecture=model.architecture,
+            num_parameters=model.num_parameters,
+            dtype=model.dtype,
+            context_length=model.max_model_len,
+            chat_template="" if template is None else template.source,
+            calls_tools=services.parsers.tools is not None,
+            reasons=services.parsers.reasoning is not None,
+        )
+
+    async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
+        """See ``Gateway``."""
+        if len(request.body) > self._services.limits.thread_bytes:
+            return await collecting.apart(lambda: make(request.json()))
+        return make(request.json())
+
+    async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
+        """See ``Gateway``."""
+        try:
+            checked = await self._checked(ChatRequest, body, request)
+            prepared = await prepare_chat(self._services, checked, self._new_id(request))
+            return await self._start(prepared, request)
+        except GatewayError as error:
+            refuse(error)
+
+    async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
+        """See ``Gateway``."""
+        try:
+            checked = await self._checked(CompletionRequest, body, request)
+            prepared = await self._completions.prepare(checked, self._new_id(request))
+            return await self._start(prepared, request)
+        except GatewayError as error:
+            refuse(error)
+
+    async def embed(self, body: Mapping[str, Any], request: HttpRequest) -> Embeddings:
+        """See ``Gateway``."""
+        exchange = self._exchange_of(request)
+        try:
+            checked = await self._checked(EmbeddingRequest, body, request)
+            self._services.check_model(checked.model)
+            work = await self._embeddings.work(
+                checked,
+                self._new_id(request),
+                exchange.arrival,
+                exchange.principal,
+                endpoint=exchange.label,
+            )
+            found = await pooled(self._services, work, None)
+            vectors = await apart(lambda: shaped(checked, found.make()).tolist())
+        except GatewayError as error:
+            refuse(error)
+        exchange.told = found.headers
+        spans, total = found.timing, self._services.clock() - exchange.arrival
+        usage = Usage(found.prompt_tokens, 0, found.cached_tokens)
+        timing = Timing(spans.queue or 0.0, spans.prefill or 0.0, 0.0, total)
+        return Embeddings(vectors, usage, timing)
+
+    async def count_tokens(self, body: Mapping[str, Any]) -> int:
+        """See ``Gateway``."""
+        try:
+            checked, _ = await collecting.apart(lambda: check(ChatRequest, dict(body)))
+            prompt = await counted_prompt(self._services, checked)
+        except GatewayError as error:
+            refuse(error)
+        return len(prompt.token_ids)
+
+    async def _checked(
+        self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest
+    ) -> TableT:
+        """Check a body and its sender's rights; a large one in a thread."""
+        fields, exchange = dict(body), self._exchange_of(request)
+        if len(request.body) > self._services.limits.thread_bytes:
+            checked, ignored = await collecting.apart(lambda: check(table, fields))
+        else:
+            checked, ignored = check(table, fields)
+        checked, ignored = granted(checked, ignored, exchange.principal)
+        exchange.ignored += ignored
+        return checked
+
+    def _new_id(self, request: HttpRequest) -> str:
+        """The request's own id for its first answer, others for more."""
+        exchange = self._exchange_of(request)
+        exchange.num_answers += 1
+        count = exchange.num_answers
+        return request.request_id if count == 1 else f"{request.request_id}-{count}"
+
+    async def _start(self, prepared: Prepared, request: HttpRequest) -> Answer:
+        exchange = self._exchange_of(request)
+        exchange.ignored += prepared.ignored
+        work = Work(
+            request_id=prepared.requests[0].request_id,
+            endpoint=exchange.label,
+            requests=prepared.requests,
+            num_choices=prepared.num_choices,
+            options=prepared.options,
+            arrival=exchange.arrival,
+            principal=exchange.principal,
+            model=prepared.identity.model,
+        )
+        generation = await self._pipeline.start(work)
+        answer = Answer(
+            generation,
+            prepared.identity,
+            self._services.text.tokenizer,
+            lambda: self._services.fleet.room,
+        )
+        exchange.add(answer)
+        return answer
+
+    def _exchange_of(self, request: HttpRequest) -> Exchange:
+        exchange = self._exchanges.get(request.request_id)
+        if exchange is None:
+            raise RuntimeError(f"request {request.request_id} has been answered already")
+        return exchange
+
+
+def refuse(error: GatewayError) -> NoReturn:
+    """Say to a protocol what went wrong.
+
+    Raises:
+        Refusal: always.
+    """
+    raise refusal_of(error) from error

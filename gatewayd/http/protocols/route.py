@@ -1,0 +1,241 @@
+"""A path of a protocol as an ASGI app: a body in, its handler, the answer out, nothing left."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl
+
+from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError, UnsupportedMediaType
+from gatewayd.http.asgi import (
+    Header,
+    Receive,
+    Scope,
+    Send,
+    header,
+    ignored_header,
+    is_json,
+    read_body,
+    send_body,
+)
+from gatewayd.http.protocols.gateway import Exchange, ServedGateway
+from gatewayd.http.protocols.pieces import Pieces
+from gatewayd.http.rights import ProtocolEndpoint
+from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.services import Services
+from gatewayd.tenants.principal import principal_of
+from gatewayd_hooks.protocols import (
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    ProtocolStrategy,
+    Refusal,
+)
+
+_log = logging.getLogger("gatewayd.http")
+
+_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+
+
+class Refused(GatewayError):
+    """What a protocol refuses, on its way to the client."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(
+            refusal.message,
+            param=refusal.param,
+            code=refusal.code,
+            retry_after=refusal.retry_after,
+        )
+        self.status = refusal.status
+        self.type = refusal.type
+
+
+class Mount(NamedTuple):
+    """A protocol that is served.
+
+    Attributes:
+        name: of its plugin.
+        strategy: the protocol.
+    """
+
+    name: str
+    strategy: ProtocolStrategy
+
+
+class Leaving:
+    """Told that the client has gone: stops the engines at once and wakes whoever waits."""
+
+    def __init__(self, exchange: Exchange, task: asyncio.Task[Any] | None) -> None:
+        self.has_come = False
+        self._exchange = exchange
+        self._task = task
+
+    def __call__(self) -> None:
+        """It has gone."""
+        self.has_come = True
+        self._exchange.abandon()
+        if self._task is not None:
+            self._task.cancel()
+
+
+class ProtocolRoute(ProtocolEndpoint):
+    """All methods of one path.
+
+    Attributes:
+        label: in metrics.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        mount: Mount,
+        handlers: Mapping[str, Handler],
+        gateway: ServedGateway,
+        services: Services,
+    ) -> None:
+        self.label = path
+        self._mount = mount
+        self._handlers = handlers
+        self._gateway = gateway
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        request_id: str = scope["request_id"]
+        arrival, principal = self._services.clock(), principal_of(scope)
+        with self._gateway.exchange(request_id, self.label, arrival, principal) as exchange:
+            request = await self._receive(scope, receive)
+            departure = departure_of(scope, receive)
+            leaving = Leaving(exchange, asyncio.current_task())
+            departure.listen(leaving)
+            try:
+                await self._answer(request, exchange, send)
+            except Refusal as refusal:
+                raise Refused(refusal) from refusal
+            except asyncio.CancelledError:
+                if not leaving.has_come:
+                    raise
+                raise ClientGone from None
+            except ClientGone:
+                raise
+            except Exception as error:
+                _log.exception(
+                    "protocol %s failed in request %s to %s",
+                    *(self._mount.name, request_id, self.label),
+                )
+                raise InternalError(MISTAKE) from error
+            finally:
+                departure.forget(leaving)
+
+    async def _receive(self, scope: Scope, receive: Receive) -> HttpRequest:
+        """Receive a request.
+
+        Raises:
+            GatewayError: its body is refused.
+            ClientGone: it did not come to its end.
+        """
+        body = b""
+        if scope["method"] not in ("GET", "HEAD"):
+            if header(scope, b"origin") is not None and not is_json(scope):
+                # A page may send what is not JSON without asking; others than browsers are free.
+                raise UnsupportedMediaType(
+                    "from a web page the body must be JSON: send content-type: application/json"
+                )
+            body = await read_body(scope, receive, self._services.limits.body_bytes)
+        return HttpRequest(
+            method=scope["method"],
+            path=scope["path"],
+            params=scope.get("path_params", {}),
+            query=dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)),
+            headers={
+                name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+            },
+            body=body,
+            request_id=scope["request_id"],
+        )
+
+    async def _answer(self, request: HttpRequest, exchange: Exchange, send: Send) -> None:
+        handler = self._handlers.get(request.method) or self._handlers["GET"]  # HEAD is a GET
+        response = await handler(request)
+
+        def headers() -> list[Header]:
+            """When the answer begins, and more is known of where its time went."""
+            ours = [response.names.get(name, name) for name in exchange.ignored]
+            ignored = dict.fromkeys([*response.ignored, *ours])
+            return [
+                *response_headers(response),
+                *ignored_header(list(ignored)),
+                *exchange.headers(),
+            ]
+
+        if isinstance(response.body, bytes):
+            await send_body(send, response.body, status=response.status, headers=headers())
+            return
+        pieces = Pieces(
+            send,
+            response.status,
+            headers,
+            keepalive=response.keepalive,
+            seconds=self._services.limits.ping_seconds,
+        )
+        await self._stream(pieces, response.body, request, exchange)
+
+    async def _stream(
+        self,
+        pieces: Pieces,
+        body: AsyncIterator[bytes],
+        request: HttpRequest,
+        exchange: Exchange,
+    ) -> None:
+        """Write an iterator's pieces; what goes wrong after the first has its own form."""
+        try:
+            try:
+                await pieces.write(body)
+            except Refusal as refusal:
+                if not pieces.has_begun:
+                    raise
+                await pieces.end(self._late(refusal, request))
+            except ClientGone:
+                raise
+            except Exception:
+                if not pieces.has_begun:
+                    raise
+                _log.exception(
+                    "protocol %s failed in request %s to %s, in its answer",
+                    *(self._mount.name, request.request_id, self.label),
+                )
+                exchange.fail(InternalError(MISTAKE))
+                await pieces.end(self._late(_mistake(), request))
+        finally:
+            close: Callable[[], object] | None = getattr(body, "aclose", None)
+            if close is not None:
+                await body.aclose()  # type: ignore[attr-defined]
+
+    def _late(self, refusal: Refusal, request: HttpRequest) -> bytes:
+        try:
+            return self._mount.strategy.late_error(refusal, request.request_id)
+        except Exception:  # noqa: BLE001 - a plugin may raise anything
+            _log.exception("protocol %s cannot tell an error", self._mount.name)
+            return b""
+
+
+def _mistake() -> Refusal:
+    return Refusal(500, MISTAKE, type=InternalError.type, code=InternalError.code)
+
+
+def response_headers(response: HttpResponse) -> list[Header]:
+    """The headers of a response.
+
+    Raises:
+        ValueError: one cannot be sent.
+    """
+    found = {"content-type": response.content_type, **response.headers}
+    for name, value in found.items():
+        if not (_NAME.fullmatch(name) and _VALUE.fullmatch(value)):
+            raise ValueError(f"the header {name[:64]!r} cannot be sent with {value[:64]!r}")
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in found.items()]

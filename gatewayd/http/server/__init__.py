@@ -1,0 +1,1 @@
+"""The HTTP server: connections and their limits, authentication, errors, scheduling."""

@@ -1,0 +1,217 @@
+"""Who may come in: the API key and the Host header.
+
+Everything is closed but the health checks, and the decision is made on the path alone, before any
+route is looked up: a new route is closed until somebody opens it here.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable
+from functools import lru_cache
+from hashlib import sha256
+from hmac import compare_digest
+
+from gatewayd.errors import (
+    GatewayError,
+    HostNotAllowed,
+    InvalidRequest,
+    TooManyWrongKeys,
+    Unauthorized,
+)
+from gatewayd.http.asgi import Receive, Scope, Send, header
+from gatewayd.http.rights import Rights
+from gatewayd.http.server.client_address import subscriber
+from gatewayd.http.server.request_gate import RequestGate
+from gatewayd.http.server.wrong_key_limit import FREE, Brake
+from gatewayd.tenants.directory import Directory
+from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
+from gatewayd_engine.process.logs import Rarely
+
+_log = logging.getLogger(__name__)
+
+PUBLIC = frozenset(("/livez", "/readyz", "/health"))
+
+# RFC 3986: a name, an IPv4 address or a bracketed IPv6 address, and a port.
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_IPV4 = re.compile(rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
+
+
+class KeyCheck:
+    """Says who sends a request; compares keys by their digests, in constant time."""
+
+    def __init__(self, api_key: str | None, directory: Directory | None = None) -> None:
+        """Take the keys.
+
+        Args:
+            api_key: the operator's; None lets everybody in as long as there are no others.
+            directory: of tenants' keys; None where there are none.
+        """
+        self._digest = None if api_key is None else sha256(api_key.encode()).digest()
+        self._directory = directory
+        self._brake, self._rarely = Brake(), Rarely()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody needs a key."""
+        return self._digest is None and (self._directory is None or not self._directory.has_keys)
+
+    def check(self, scope: Scope) -> Principal:
+        """Look for a key in ``authorization: Bearer`` or ``x-api-key``.
+
+        Raises:
+            Unauthorized: there is none, or none that is good.
+            TooManyWrongKeys: nor were many before it from the same address.
+        """
+        try:
+            return self._found(scope)
+        except Unauthorized as error:
+            if error.code == Unauthorized.code:
+                self._check_brake(scope)
+            raise
+
+    def _check_brake(self, scope: Scope) -> None:
+        client = scope.get("client")
+        address = None if client is None else client[0]
+        if seconds := self._brake.wrong(address):
+            if self._rarely.may(subscriber(address or "")):
+                _log.warning("more than %d wrong API keys have come from %s", FREE, address)
+            raise TooManyWrongKeys(
+                f"the API key is not valid, and neither were {FREE} others from this address: "
+                f"wrong ones are looked at again in {seconds:.0f} s, right ones at once",
+                retry_after=seconds,
+            )
+
+    def _found(self, scope: Scope) -> Principal:
+        directory = self._directory
+        operator = OPERATOR if directory is None else directory.operator
+        if self.is_open:
+            return operator
+        given = header(scope, b"x-api-key")
+        authorization = header(scope, b"authorization")
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            given = authorization[7:].strip()
+        if given is None:
+            raise Unauthorized(
+                "no API key: send 'authorization: Bearer KEY' or 'x-api-key: KEY'",
+                code="missing_api_key",
+            )
+        if self._digest is not None and compare_digest(sha256(given).digest(), self._digest):
+            return operator
+        if directory is None:
+            raise Unauthorized("the API key is not valid")
+        return directory.authenticate(given)
+
+
+def wants_details(scope: Scope) -> bool:
+    """Whether a health check asks for more than whether all is well."""
+    return b"verbose=1" in scope["query_string"].split(b"&")
+
+
+class Guard:
+    """Stands before the request gate, which also counts what is refused here for a valid key."""
+
+    def __init__(
+        self, gate: RequestGate, keys: KeyCheck, rights: Rights, *, only_local_hosts: bool
+    ) -> None:
+        """Put it there.
+
+        Args:
+            gate: called with requests that are let in.
+            keys: who may come in.
+            rights: that each path asks for.
+            only_local_hosts: while nobody needs a key, refuse host names that somebody on the
+                internet can own.
+        """
+        self._gate = gate
+        self._keys = keys
+        self._rights = rights
+        self._only_local_hosts = only_local_hosts
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Let a request through or refuse it, before anything is awaited.
+
+        Raises:
+            RateLimited: it is refused, and its tenant's request limit is used up.
+        """
+        if scope["type"] == "http":
+            is_public = scope["path"] in PUBLIC and not wants_details(scope)
+            if is_public:
+                _host(scope)
+            else:
+                _drop_slash(scope)
+                principal = scope[IN_SCOPE] = self._keys.check(scope)
+                try:
+                    self._check(principal, scope)
+                except GatewayError:
+                    self._gate.count_refused(principal, scope)
+                    raise
+        return self._gate(scope, receive, send)
+
+    def _check(self, principal: Principal, scope: Scope) -> None:
+        """Check a request whose key is valid: rights and host."""
+        if not principal.is_free:
+            self._rights.check(principal, scope["path"])
+        host = _host(scope)
+        if self._only_local_hosts and not _is_local(host) and self._keys.is_open:
+            raise HostNotAllowed(
+                f"without an API key this server answers only to local names, not to "
+                f"{host.decode()!r}: use 127.0.0.1 or localhost, or set server.api_key"
+            )
+
+
+def _drop_slash(scope: Scope) -> None:
+    """Many clients put a slash behind their base URL, or behind every path.
+
+    It goes before rights are looked up, so that they are those of the route that answers.
+    """
+    path = scope["path"]
+    if len(path) > 1 and path.endswith("/"):
+        scope["path"] = path[:-1]
+
+
+def check_origin(scope: Scope) -> None:
+    """Refuse what a browser sends for a page of another machine.
+
+    For routes that take what a page may send without asking first, such as a form.
+
+    Raises:
+        HostNotAllowed: the page is not of a local name.
+    """
+    origin = header(scope, b"origin")
+    if origin is None:
+        return
+    host = origin.partition(b"://")[2]  # none for a page without one, "null"
+    if not host or not _is_local(host):
+        raise HostNotAllowed(
+            f"without an API key this server takes no files from pages of "
+            f"{origin[:128].decode('latin-1')!r}"
+        )
+
+
+def _host(scope: Scope) -> bytes:
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if not hosts and scope.get("http_version") == "1.0":
+        return b""
+    if len(hosts) != 1 or not _is_host(hosts[0]):
+        raise InvalidRequest("the host header is missing or not a host", code="invalid_host")
+    return bytes(hosts[0])
+
+
+@lru_cache(maxsize=64)
+def _is_host(value: bytes) -> bool:
+    return len(value) <= 255 and _HOST.fullmatch(value) is not None
+
+
+@lru_cache(maxsize=64)
+def _is_local(value: bytes) -> bool:
+    """Whether no page on the internet can be reached under this host.
+
+    A browser on this machine sends us what a foreign page asks for once the page's own name is
+    made to mean 127.0.0.1 (DNS rebinding). An address, or a name without a dot, cannot be made to.
+    """
+    if value.startswith(b"["):
+        return True
+    name = value.partition(b":")[0].rstrip(b".").lower()
+    return b"." not in name or name.endswith(b".localhost") or _IPV4.fullmatch(name) is not None

@@ -1,0 +1,166 @@
+"""What surrounds every request: its id, its error answer and its count."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from starlette.exceptions import HTTPException
+
+from gatewayd.errors import (
+    MISTAKE,
+    ClientGone,
+    EngineUnavailable,
+    GatewayError,
+    InternalError,
+    MethodNotAllowed,
+    NotFound,
+    QueueFull,
+)
+from gatewayd.http.asgi import (
+    CLOSE,
+    App,
+    Header,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    Shaped,
+    closes,
+    send_error,
+)
+from gatewayd.http.bodies import give_back
+from gatewayd.http.server.edge_errors import REFUSED
+from gatewayd.http.server.request_id import NAME, answered_id, new_id
+from gatewayd.metrics.registry import Metrics
+from gatewayd.pipeline.refusals import CLIENT_GONE, is_refusal, refused, why_of
+from gatewayd.tenants.principal import IN_SCOPE
+from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing.time_ledger import Why
+
+logger = logging.getLogger("gatewayd.http")
+
+Shape = Callable[[Scope, GatewayError], Shaped | None]
+"""Gives an error the form of the API whose path was asked for; None for OpenAI's."""
+
+_METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
+_GONE = 499
+
+
+class Exchange:
+    """One request and its answer: notes the status, adds the id to the headers.
+
+    Attributes:
+        status: sent, or None while nothing was.
+    """
+
+    __slots__ = ("_id", "_send", "status")
+
+    def __init__(self, send: Send, echoed_id: bytes) -> None:
+        self._send = send
+        self._id: Header = (NAME, echoed_id)
+        self.status: int | None = None
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """Pass a message on; not a coroutine of its own, which each chunk would pay for."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message["headers"], self._id]
+        return self._send(message)
+
+
+class Front:
+    """The outermost layer."""
+
+    def __init__(
+        self, app: App, metrics: Metrics, shape: Shape = lambda scope, error: None
+    ) -> None:
+        """Put it there.
+
+        Args:
+            app: what it surrounds.
+            metrics: where requests are counted.
+            shape: puts errors of other APIs' paths into their forms.
+        """
+        self._app = app
+        self._metrics = metrics
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; answer whatever goes wrong in it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = new_id()
+        scope["request_id"] = request_id
+        scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
+        echoed_id = answered_id(scope["headers"], request_id)
+        trail.begin(echoed_id.decode(), request_id)
+        exchange = Exchange(send, echoed_id)
+        try:
+            await self._app(scope, receive, exchange.send)
+        except ClientGone:
+            self._note(scope, exchange, CLIENT_GONE)  # counted below as 499
+        except GatewayError as error:
+            if is_refusal(error):
+                self._note(scope, exchange, why_of(error))
+            await self._answer(scope, exchange, error)
+            release_frames(error)
+        except HTTPException as error:
+            allow = [(b"allow", value.encode()) for value in (error.headers or {}).values()]
+            await self._answer(scope, exchange, _routing_error(scope, error), allow)
+        except Exception:
+            logger.exception("request %s failed", request_id)
+            mistake = InternalError(MISTAKE)
+            self._note(scope, exchange, why_of(mistake))
+            await self._answer(scope, exchange, mistake)
+        finally:
+            give_back(scope)
+            endpoint = getattr(scope.get("endpoint"), "label", "other")
+            method = scope["method"] if scope["method"] in _METHODS else "other"
+            status = scope.get(REFUSED) or exchange.status or _GONE
+            self._metrics.answered(endpoint, method, status)
+            logger.debug("%s %s was answered with %d", method, endpoint, status)
+
+    def _note(self, scope: Scope, exchange: Exchange, why: Why) -> None:
+        """Keep why a request went no further; of those whose key is good, and that wrote."""
+        asks, label = trail.current(), getattr(scope.get("endpoint"), "label", None)
+        if asks is None or asks.is_sent or label is None or scope["method"] != "POST":
+            return
+        if exchange.status is None and (principal := scope.get(IN_SCOPE)) is not None:
+            tenant = principal.tenant if principal.account is not None else ""
+            self._metrics.refused(refused(asks, scope["request_id"], label, tenant, why))
+
+    async def _answer(
+        self,
+        scope: Scope,
+        exchange: Exchange,
+        error: GatewayError,
+        headers: list[Header] | None = None,
+    ) -> None:
+        if exchange.status is not None:
+            raise error  # an answer has begun: let the server cut the connection
+        if isinstance(error, QueueFull | EngineUnavailable) and error.retry_after is None:
+            error.retry_after = 1
+        extra = [*(headers or []), *([CLOSE] if closes(scope, error) else [])]
+        await send_error(exchange.send, error, extra, self._shape(scope, error))
+
+
+def release_frames(error: BaseException) -> None:
+    """Let go of the frames that an error passed, once it has been answered.
+
+    Where one of them holds the error, itself or by what it works with, they and the request's body
+    would stay in memory until the garbage collector looks through what is old.
+    """
+    found: BaseException | None = error
+    while found is not None and found.__traceback__ is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
+
+
+def _routing_error(scope: Scope, error: HTTPException) -> GatewayError:
+    path = scope["path"][:128]
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        return MethodNotAllowed(f"{scope['method'][:16]} is not allowed on {path}; use {allowed}")
+    return NotFound(f"there is no {path}; /openapi.json lists the routes")

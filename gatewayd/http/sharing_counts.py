@@ -1,0 +1,38 @@
+"""Collects the counts for the metrics of shared resources."""
+
+from __future__ import annotations
+
+from gatewayd.fairness.fair_queue import QueueStats
+from gatewayd.http import body_threads as collecting
+from gatewayd.http.bodies import Bodies
+from gatewayd.http.openai import large_answers as large
+from gatewayd.http.server.request_gate import RequestGate
+from gatewayd.http.services import Services
+from gatewayd.metrics.sharing import SharingCollector
+
+
+def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCollector:
+    """The collector of a gateway's queues, bodies and refusals."""
+    durable, guides = services.durable, services.guides
+
+    def queues() -> dict[str, QueueStats]:
+        found = {
+            **services.text.tokenizer.queues,
+            "parsing": collecting.threads.standing,
+            "large_answers": large.threads.standing,
+        }
+        if guides is not None:
+            found["grammars"] = guides.queue.standing
+        if durable is not None:
+            found.update(durable.queues)
+        return found
+
+    def refusals() -> dict[str, int]:
+        found = {"bodies": bodies.num_refused, "requests": gate.num_refused}
+        if guides is not None:
+            found["lost_checkers"] = guides.losses.num_refused
+        if durable is not None:
+            found.update(durable.refusals)
+        return found
+
+    return SharingCollector(queues, lambda: bodies.total, refusals)

@@ -1,0 +1,72 @@
+"""``POST /v1/embeddings``."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.asgi import encode_json
+from gatewayd.http.schema.embeddings import EmbeddingRequest
+from gatewayd.http.vectors.pooling import Given, Vectors, unit
+from gatewayd.http.vectors.routes import Answered, VectorRoute
+from gatewayd.pipeline.work import Work
+from gatewayd.tenants.principal import Principal
+
+
+class Embeddings(VectorRoute[EmbeddingRequest]):
+    """Texts in, vectors out."""
+
+    label = "/v1/embeddings"
+    table = EmbeddingRequest
+
+    def given(self, request: EmbeddingRequest) -> Sequence[Given]:
+        """The texts, whichever of the four forms they came in."""
+        given = request.input
+        if isinstance(given, str):
+            return [Given(given, "input")]
+        ids = [token for token in given if isinstance(token, int)]
+        if ids:
+            return [Given(ids, "input")]
+        texts = [one for one in given if not isinstance(one, int)]
+        return [Given(one, "input", at) for at, one in enumerate(texts)]
+
+    async def work(
+        self,
+        request: EmbeddingRequest,
+        request_id: str,
+        arrival: float,
+        principal: Principal,
+        *,
+        endpoint: str = "",
+    ) -> Work:
+        """Check the dimensions too."""
+        model = await self._services.loaded_model()
+        if request.dimensions is not None and request.dimensions > model.hidden_size:
+            raise InvalidRequest(
+                f"dimensions is {request.dimensions}; the maximum is the model's hidden size, "
+                f"{model.hidden_size}",
+                param="dimensions",
+            )
+        return await super().work(request, request_id, arrival, principal, endpoint=endpoint)
+
+    def write(self, request: EmbeddingRequest, answered: Answered) -> bytes:
+        """Each vector as its numbers or as base64."""
+        is_base64 = request.encoding_format == "base64"
+        rows = []
+        for at, vector in enumerate(shaped(request, answered.vectors)):
+            # One at a time: numbers are large as objects.
+            shown = b64encode(vector.astype("<f4")).decode() if is_base64 else vector.tolist()
+            row = b'{"object":"embedding","index":%d,"embedding":%b}'
+            rows.append(row % (at, encode_json(shown)))
+        return b'{"object":"list","data":[%b],"model":%b,"usage":%b}' % (
+            b",".join(rows),
+            encode_json(answered.model),
+            encode_json(answered.usage),
+        )
+
+
+def shaped(request: EmbeddingRequest, vectors: Vectors) -> Vectors:
+    """Vectors as a request wants them: the first dimensions, then their length."""
+    kept = vectors[:, : request.dimensions]
+    return kept if request.normalize is False else unit(kept)

@@ -1,0 +1,1 @@
+"""Prometheus metrics of requests, engines, objectives, the store and tenants."""

@@ -1,0 +1,210 @@
+"""What ``/metrics`` shows of the engines, read from the fleet when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from gatewayd.engines.api import Fleet, ReplicaState, ReplicaStatus
+from gatewayd.metrics.histograms import add_histogram
+from gatewayd_engine.process.messages import STEP_SIZES, StrategyRow
+
+
+class ControlFigures(Protocol):
+    """What is known of strategies."""
+
+    swaps: Counter[str]
+
+    def costs(self) -> list[tuple[str, StrategyRow]]:
+        """What strategies have cost, with the engine."""
+
+
+class FleetCollector(Collector):
+    """Reads the engines when somebody scrapes."""
+
+    def __init__(
+        self, fleet: Fleet, model_name: str, control: ControlFigures | None = None
+    ) -> None:
+        self._fleet = fleet
+        self._model_name = model_name
+        self._control = control
+
+    def collect(self) -> Iterator[Metric]:
+        """Give one sample for each replica."""
+        replicas = self._fleet.status()
+        yield from self._gauges(replicas)
+        yield from self._counters(replicas)
+        yield from self._machine(replicas)
+        yield from self._strategies()
+        yield self._step_sizes(replicas)
+        yield from self._states(replicas)
+
+    def _gauges(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
+        waiting = self._gauge("vllm:num_requests_waiting", "Sequences that wait.")
+        reasons = self._gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences that wait for room, a sibling's prompt, an operator, or an engine.",
+            "reason",
+        )
+        usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
+        pages = self._gauge("gatewayd_kv_pages", "Pages of the KV pool.", "state")
+        token = self._gauge("gatewayd_kv_bytes_per_token", "What a token takes in the KV pool.")
+        weights = self._gauge("gatewayd_model_weight_bytes", "Memory that the weights take.")
+        config = self._gauge(
+            "vllm:cache_config_info", "Sizes of the KV pool.", "block_size", "num_gpu_blocks"
+        )
+        for replica in replicas:
+            key, stats = [self._model_name, str(replica.index)], replica.stats
+            running.add_metric(key, stats.num_running)
+            waiting.add_metric(key, stats.num_waiting)
+            capacity = stats.num_waiting - stats.num_deferred - stats.num_held
+            reasons.add_metric([*key, "capacity"], capacity)
+            reasons.add_metric([*key, "deferred"], stats.num_deferred)
+            reasons.add_metric([*key, "held"], stats.num_held)
+            states = {
+                "free": stats.free_pages,
+                "cached": stats.cached_pages,
+                "held": stats.held_pages,
+            }
+            usage.add_metric(key, stats.held_pages / max(1, sum(states.values())))
+            for state, count in states.items():
+                pages.add_metric([*key, state], count)
+            if replica.model is not None:
+                sizes = [str(replica.model.page_size), str(replica.model.num_pages)]
+                config.add_metric([*key, *sizes], 1)
+                token.add_metric(key, replica.model.page_bytes / replica.model.page_size)
+                weights.add_metric(key, replica.model.weight_bytes)
+        if pending := self._fleet.num_pending:
+            waiting.add_metric([self._model_name, "none"], pending)
+            reasons.add_metric([self._model_name, "none", "no_engine"], pending)
+        yield from (running, waiting, reasons, usage, pages, token, config, weights)
+
+    def _machine(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        """What engines take of their machines, of those that have said so."""
+        resident = self._gauge("gatewayd_engine_resident_bytes", "Memory of the engine's process.")
+        seconds = CounterMetricFamily(
+            "gatewayd_engine_cpu_seconds",
+            "Seconds of processors that the engine took.",
+            labels=["model_name", "engine"],
+        )
+        memory = self._gauge("gatewayd_device_memory_bytes", "Memory of the device.", "state")
+        busy = self._gauge("gatewayd_device_utilization", "Part of time in which it computes.")
+        for replica in replicas:
+            if (machine := replica.machine) is None:
+                continue
+            key = [self._model_name, str(replica.index)]
+            seconds.add_metric(key, machine.cpu_seconds)
+            if machine.resident_bytes is not None:
+                resident.add_metric(key, machine.resident_bytes)
+            if machine.device_used is not None and machine.device_total is not None:
+                memory.add_metric([*key, "used"], machine.device_used)
+                memory.add_metric([*key, "free"], machine.device_total - machine.device_used)
+            if machine.device_utilization is not None:
+                busy.add_metric(key, machine.device_utilization)
+        yield from (resident, seconds, memory, busy)
+
+    def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        for name, text, attribute in (
+            ("vllm:num_preemptions", "Sequences that had to wait again.", "preemptions"),
+            ("gatewayd_preemption_swaps", "Sequences swapped to host memory.", "swaps"),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
+            ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
+            ("gatewayd_kv_evictions", "Cached pages given up for others.", "evictions"),
+            ("gatewayd_kv_compactions", "Prompts of which few keys are left.", "compactions"),
+            ("gatewayd_kv_compacted_pages", "Pages that those gave back.", "compacted_pages"),
+            ("vllm:spec_decode_num_drafts", "Times a sequence had drafts.", "num_drafts"),
+            ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", "draft_tokens"),
+            ("vllm:spec_decode_num_accepted_tokens", "Guesses kept.", "accepted_tokens"),
+            ("gatewayd_engine_steps", "Steps of the engine.", "step"),
+            ("gatewayd_engine_computed_tokens", "Tokens computed.", "computed_tokens"),
+            ("gatewayd_engine_busy_seconds", "Seconds in which steps ran.", "busy_seconds"),
+            ("gatewayd_strategy_faults", "Strategy faults answered by the default.", "faults"),
+        ):
+            family = CounterMetricFamily(name, text, labels=["model_name", "engine"])
+            for replica in replicas:
+                value = getattr(replica.stats, attribute)
+                family.add_metric([self._model_name, str(replica.index)], value)
+            yield family
+        yield self._accepted_at(replicas)
+        yield self._tier_hits(replicas)
+
+    def _accepted_at(self, replicas: Sequence[ReplicaStatus]) -> Metric:
+        family = CounterMetricFamily(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guesses kept, by their place among those of a step.",
+            labels=["model_name", "engine", "position"],
+        )
+        for replica in replicas:
+            for position, count in enumerate(replica.stats.accepted_at or [0]):
+                family.add_metric([self._model_name, str(replica.index), str(position)], count)
+        return family
+
+    def _tier_hits(self, replicas: Sequence[ReplicaStatus]) -> Metric:
+        family = CounterMetricFamily(
+            "gatewayd_kv_tier_hits",
+            "Prompt tokens found in a KV tier.",
+            labels=["model_name", "engine", "tier"],
+        )
+        for replica in replicas:
+            for tier, count in replica.stats.tier_hits.items():
+                family.add_metric([self._model_name, str(replica.index), tier], count)
+        return family
+
+    def _strategies(self) -> Iterator[Metric]:
+        """What strategies cost, and how often they were replaced."""
+        if self._control is None:
+            return
+        labels = ["model_name", "engine", "kind", "name"]
+        seconds = CounterMetricFamily(
+            "gatewayd_strategy_seconds", "Seconds spent in calls of a strategy.", labels=labels
+        )
+        calls = CounterMetricFamily(
+            "gatewayd_strategy_calls", "Calls of a strategy.", labels=labels
+        )
+        for engine, row in self._control.costs():
+            key = [self._model_name, engine, row.kind, row.name]
+            seconds.add_metric(key, row.seconds)
+            calls.add_metric(key, row.calls)
+        swaps = CounterMetricFamily(
+            "gatewayd_strategy_swaps", "Strategies replaced while serving.", labels=["kind"]
+        )
+        for kind, count in self._control.swaps.items():
+            swaps.add_metric([kind], count)
+        yield from (seconds, calls, swaps)
+
+    def _step_sizes(self, replicas: Sequence[ReplicaStatus]) -> Metric:
+        family = HistogramMetricFamily(
+            "vllm:iteration_tokens_total",
+            "Tokens computed in a step.",
+            labels=["model_name", "engine"],
+        )
+        for replica in replicas:
+            key, stats = [self._model_name, str(replica.index)], replica.stats
+            counts = stats.step_sizes or [0] * (len(STEP_SIZES) + 1)
+            add_histogram(family, key, STEP_SIZES, counts, stats.computed_tokens)
+        return family
+
+    def _states(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        state = self._gauge("gatewayd_replica_state", "1 for the replica's state.", "state")
+        restarts = CounterMetricFamily(
+            "gatewayd_engine_restarts", "Engines lost.", labels=["model_name", "engine"]
+        )
+        for replica in replicas:
+            key = [self._model_name, str(replica.index)]
+            restarts.add_metric(key, replica.restarts)
+            for one in ReplicaState:
+                state.add_metric([*key, one.value], float(one is replica.state))
+        yield from (state, restarts)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(name, text, labels=["model_name", "engine", *labels])

@@ -1,0 +1,59 @@
+"""Metrics of shared resources: queues, bodies and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gatewayd.fairness.fair_queue import QueueStats
+
+
+class SharingCollector(Collector):
+    """Reads the counts at each scrape; tenants are never named.
+
+    Args:
+        queues: returns the counts of each queue, by name.
+        body_bytes: returns the bytes of bodies in memory.
+        refusals: returns refusals since the start by other causes than full queues.
+    """
+
+    def __init__(
+        self,
+        queues: Callable[[], Mapping[str, QueueStats]],
+        body_bytes: Callable[[], int],
+        refusals: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._queues = queues
+        self._body_bytes = body_bytes
+        self._refusals = refusals
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        running = GaugeMetricFamily(
+            "gatewayd_queue_running", "Slots of a queue that are held.", labels=["queue"]
+        )
+        waiting = GaugeMetricFamily(
+            "gatewayd_queue_waiting", "Requests that wait for a slot of a queue.", labels=["queue"]
+        )
+        refusals = CounterMetricFamily(
+            "gatewayd_sharing_refusals",
+            "Requests refused because of shared resources, before any engine.",
+            labels=["kind"],
+        )
+        for name, standing in self._queues().items():
+            running.add_metric([name], standing.running)
+            waiting.add_metric([name], standing.waiting)
+            if standing.is_bounded:
+                refusals.add_metric([name], standing.refused)
+        for kind, count in self._refusals().items():
+            refusals.add_metric([kind], count)
+        yield running
+        yield waiting
+        yield GaugeMetricFamily(
+            "gatewayd_body_bytes",
+            "Bytes of request bodies in memory that are counted.",
+            value=self._body_bytes(),
+        )
+        yield refusals

@@ -1,0 +1,25 @@
+"""Metrics of the ledger: inconsistencies, which must stay zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gatewayd.tenants.billing.budget_ledger import Ledger
+
+
+class LedgerCollector(Collector):
+    """Reads what the ledger has corrected."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield all metrics."""
+        yield CounterMetricFamily(
+            "gatewayd_uncharged_engine_seconds",
+            "Engine seconds of tenants' requests for which no token was reported; must stay 0.",
+            value=self._ledger.uncharged_seconds,
+        )

@@ -1,0 +1,1 @@
+"""The life of a request between validation and its last byte, free of HTTP."""

@@ -1,0 +1,314 @@
+"""One choice of a request: what its sequence generates, as text to hand on.
+
+A ``TokenSink``. It works synchronously inside the engine's frame handler: decodes, looks for
+stop strings, keeps log-probabilities, and wakes the request once. Whoever writes the answer takes
+all that has come since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from gatewayd.errors import EngineUnavailable, GatewayError, NumericalError
+from gatewayd.pipeline.choice_types import ChoiceOwner, ScoredToken
+from gatewayd.text.detokenizer import Detokenizer
+from gatewayd.text.output_parts import Parsers
+from gatewayd.text.stop import StopMatcher
+from gatewayd_engine.process.messages import TokenLogprobs
+from gatewayd_hooks.parsing import Part, Text
+
+
+class ChoiceOptions(msgspec.Struct, frozen=True):
+    """What a choice needs to know of its request.
+
+    Attributes:
+        detokenizer: makes one for a sequence.
+        stop: stop strings.
+        include_stop: whether the stop string belongs to the text.
+        min_tokens: tokens in which no stop string is looked for.
+        stop_token_ids: the request's own, to tell them from the model's end tokens.
+        keep_ids: whether token ids are wanted.
+        wakes: whether somebody takes text before the end.
+        discard: whether the prompt alone is wanted and what is generated is thrown away.
+        prefix: what the text begins with before anything is generated.
+        parsers: find reasoning and calls; None where all is text.
+    """
+
+    detokenizer: Callable[[], Detokenizer]
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    keep_ids: bool = False
+    wakes: bool = True
+    discard: bool = False
+    prefix: str = ""
+    parsers: Parsers | None = None
+
+
+class Choice:
+    """Collects one sequence.
+
+    Attributes:
+        index: within the answer.
+        prompt_index: of its prompt, within the request.
+        is_done: whether it has ended.
+        is_corrupted: whether it failed because the model's logits were not numbers.
+        finish_reason: ``stop`` or ``length`` once it has; ``tool_calls`` instead of ``stop`` where
+            ``take_parts`` has given calls.
+        stop_reason: the stop string or stop token of the request that ended it.
+        completion_tokens: generated so far.
+        cached_tokens: prompt tokens found in the prefix cache.
+        queue_seconds: spent in the engine's queue; None before it left it.
+        num_preemptions: how often it gave up its memory for others.
+        scored_prompt: log-probabilities of the prompt, if asked for.
+        pooled_prompt: sums of its hidden states and of how many tokens each is, if asked for.
+        first: when its first tokens came.
+        last: when its latest tokens came.
+        ids: generated since the last ``take_ids``, if wanted.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_detokenizer",
+        "_feed",
+        "_is_plain",
+        "_observe_gap",
+        "_options",
+        "_owner",
+        "_pending",
+        "_progress",
+        "_reader",
+        "_scored",
+        "_seen_chars",
+        "_stop",
+        "_taken_chars",
+        "_wakes",
+        "cached_tokens",
+        "completion_tokens",
+        "finish_reason",
+        "first",
+        "ids",
+        "index",
+        "is_corrupted",
+        "is_done",
+        "last",
+        "num_preemptions",
+        "pooled_prompt",
+        "prompt_index",
+        "queue_seconds",
+        "scored_prompt",
+        "stop_reason",
+    )
+
+    def __init__(
+        self, index: int, prompt_index: int, options: ChoiceOptions, owner: ChoiceOwner
+    ) -> None:
+        self.index = index
+        self.prompt_index = prompt_index
+        self._options = options
+        self._owner = owner
+        self._clock = owner.clock
+        self._progress = owner.progress
+        self._wakes = options.wakes
+        self._is_plain = not (
+            options.stop or options.keep_ids or options.discard or options.parsers
+        )
+        self.is_corrupted = False
+        self.num_preemptions = 0
+        self.cached_tokens = 0
+        self.queue_seconds: float | None = None
+        self.scored_prompt: list[TokenLogprobs] = []
+        self.pooled_prompt: list[tuple[int, bytes]] = []
+        self._start_over()
+
+    def _start_over(self) -> None:
+        options = self._options
+        self._detokenizer = options.detokenizer()
+        self._feed = self._detokenizer.feed
+        self._stop = (
+            StopMatcher(options.stop, include=options.include_stop) if options.stop else None
+        )
+        self._reader = options.parsers.reader() if options.parsers else None
+        self._pending = [options.prefix] if options.prefix else []
+        self._scored: list[ScoredToken] = []
+        self._seen_chars = len(options.prefix)  # decoded
+        self._taken_chars = 0
+        self.first: float | None = None
+        self.last: float | None = None
+        self.ids: list[int] = []
+        self.completion_tokens = 0
+        self.is_done = False
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+
+    # What the engine tells.
+
+    def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
+        """Note the cache hit and the wait."""
+        self.cached_tokens = cached_tokens
+        self.queue_seconds = queue_seconds
+
+    def computed(self, tokens: int) -> None:
+        """Mark it."""
+        if self._progress is not None:
+            self._progress.computed(self.prompt_index, tokens, self.cached_tokens)
+
+    def preempted(self) -> None:
+        """Count it."""
+        self.num_preemptions += 1
+
+    def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Keep them."""
+        self.scored_prompt.extend(logprobs)
+
+    def pooled(self, count: int, vector: bytes) -> None:
+        """Keep it."""
+        self.pooled_prompt.append((count, vector))
+
+    def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
+        """Decode and look for stop strings."""
+        if self.is_done:
+            return
+        now = self._clock()
+        if self.last is None:
+            self.first = now
+            self._observe_gap = self._owner.gap_observer(self.prompt_index)
+        else:
+            self._observe_gap(now - self.last)
+        self.last = now
+        if self._is_plain and logprobs is None:
+            self.completion_tokens += len(ids)
+            if self._progress is not None:
+                self._progress.generated(len(ids))
+            text = self._feed(ids)
+            if text:
+                self._pending.append(text)
+                if self._wakes:
+                    self._owner.wake()
+            return
+        if self._options.discard:
+            return
+        before = self.completion_tokens
+        self._tokens_one_by_one(ids, logprobs)
+        if self._progress is not None:
+            self._progress.generated(self.completion_tokens - before)
+        if self._wakes or self.is_done:
+            self._owner.wake()
+
+    def _tokens_one_by_one(
+        self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None
+    ) -> None:
+        for at, token in enumerate(ids):
+            start, opens = self._seen_chars, self._detokenizer.is_opening
+            text = self._detokenizer.feed((token,))
+            self._seen_chars += len(text)
+            self.completion_tokens += 1
+            if self._options.keep_ids:
+                self.ids.append(token)
+            if logprobs is not None:
+                self._scored.append(ScoredToken(logprobs[at], start, self._seen_chars, opens))
+            if self._stop is None or self.completion_tokens <= self._options.min_tokens:
+                self._pending.append(text)
+            elif self._feed_stop(text):
+                self._owner.stop_choice(self.index)
+                return
+
+    def _feed_stop(self, text: str) -> bool:
+        stop = self._stop
+        if stop is None:
+            self._pending.append(text)
+            return False
+        self._pending.append(stop.feed(text))
+        if stop.matched is None:
+            return False
+        self._end("stop", stop.matched)
+        return True
+
+    def restarted(self) -> None:
+        """Forget what was generated."""
+        if self._progress is not None:
+            self._progress.generated(-self.completion_tokens)
+        self.scored_prompt.clear()
+        self.pooled_prompt.clear()
+        self._start_over()
+
+    def finished(self, reason: str, stop_token: int | None) -> None:
+        """End with what was held back."""
+        if self.is_done:
+            return
+        if reason == "abort":
+            self._owner.fail(EngineUnavailable("the engine dropped the request; send it again"))
+            return
+        if self._options.discard:
+            self._end("length", None)
+        elif not self._feed_stop(self._detokenizer.finish()):
+            if self._stop is not None:
+                self._pending.append(self._stop.finish())
+            own = stop_token is not None and stop_token in self._options.stop_token_ids
+            self._end(reason, stop_token if own else None)
+        self._owner.wake()
+
+    def failed(self, error: GatewayError) -> None:
+        """End the request."""
+        self.is_corrupted = isinstance(error, NumericalError)
+        self._owner.fail(error)
+
+    def _end(self, reason: str, stop_reason: str | int | None) -> None:
+        self.is_done = True
+        self.finish_reason = reason
+        self.stop_reason = stop_reason
+
+    # What the answer takes.
+
+    def take(self) -> str:
+        """All text since the last time."""
+        pending = self._pending
+        if not pending:
+            return ""
+        text = pending[0] if len(pending) == 1 else "".join(pending)
+        pending.clear()
+        self._taken_chars += len(text)
+        return text
+
+    def take_parts(self) -> Sequence[Part]:
+        """The same, read by the model's parsers; without any it is one ``Text``, or nothing."""
+        if self._reader is None:
+            text = self.take()
+            return (Text(text),) if text else ()
+        pieces, self._pending = self._pending, []
+        self._taken_chars += sum(map(len, pieces))
+        parts = self._reader.read(pieces, is_last=self.is_done)
+        if self._reader.num_calls and self.finish_reason == "stop":
+            self.finish_reason = "tool_calls"
+        return parts
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of what ``take_parts`` has given so far."""
+        if self._reader is None:
+            return 0
+        return min(self._reader.reasoning_pieces, self.completion_tokens)
+
+    def take_scored(self) -> list[ScoredToken]:
+        """Tokens whose text has been taken, since the last time; call after those two.
+
+        A token whose text is held back, because it may become a stop string, waits with it; one
+        whose text fell to a stop string is never given.
+        """
+        scored, limit = self._scored, self._taken_chars
+        if self.stop_reason is None and self.is_done:
+            ready = len(scored)
+        elif self.is_done:
+            ready = sum(1 for token in scored if token.start < limit)
+        else:
+            ready = sum(1 for token in scored if token.end <= limit)
+        taken, self._scored = scored[:ready], scored[ready:]
+        return taken
+
+    def take_ids(self) -> list[int]:
+        """Token ids since the last time."""
+        taken, self.ids = self.ids, []
+        return taken

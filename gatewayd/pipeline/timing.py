@@ -1,0 +1,70 @@
+"""Where a request's time went, from its arrival to its last token."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gatewayd.errors import QueueTimeout
+from gatewayd.pipeline.choice import Choice
+from gatewayd.tracing.causes import AT_ENGINE, CAUSES
+from gatewayd.tracing.timeline import Timeline
+
+
+class Timing(NamedTuple):
+    """Seconds of an answer; None for what has not begun.
+
+    Attributes:
+        gateway: checking, encoding and placing the request.
+        queue: until an engine admitted it.
+        prefill: from there to the first token.
+        decode: from there to the last token so far.
+    """
+
+    gateway: float
+    queue: float | None = None
+    prefill: float | None = None
+    decode: float | None = None
+
+
+def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTimeout:
+    """What a request is told that has waited for so long, and for what most of it.
+
+    Args:
+        seconds: that it gave itself.
+        timelines: of its choices; none before it was sent to an engine.
+    """
+    now = time.monotonic()
+    spent: defaultdict[int, float] = defaultdict(float)
+    for timeline in timelines:
+        for stretch in timeline.stretches(now):
+            spent[stretch.cause] += stretch.seconds
+    what = ""
+    if spent:
+        what = f", most of it because {CAUSES[AT_ENGINE[max(spent, key=spent.__getitem__)]]}"
+    return QueueTimeout(
+        f"no engine has begun with the request within its queue_timeout of {seconds:g} s{what}: "
+        "send it again later, or with more time",
+        param="queue_timeout",
+    )
+
+
+def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Timing:
+    """Sum up, by the choice that spoke first.
+
+    Args:
+        choices: of the request.
+        arrival: when it came.
+        submitted: when it was sent to the engines.
+    """
+    gateway = submitted - arrival
+    spoke = [choice for choice in choices if choice.first is not None]
+    first = min(spoke, key=lambda choice: choice.first or 0.0, default=choices[0])
+    queue = first.queue_seconds
+    if queue is None or first.first is None:
+        return Timing(gateway, queue)
+    prefill = max(0.0, first.first - submitted - queue)
+    last = max([choice.last for choice in spoke if choice.last is not None])
+    return Timing(gateway, queue, prefill, last - first.first if last > first.first else None)

@@ -1,0 +1,1 @@
+"""The gateway's own plugins behind one fence: admission, router, parsers, observers."""

@@ -1,0 +1,81 @@
+"""Plugins that are told about the daemon's and requests' lives, each behind a fence."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+
+from gatewayd.config.tables import Config
+from gatewayd.plugins.request_observers import Observers
+from gatewayd.tracing.causes import PLUGIN
+from gatewayd.tracing.request_trace import TimedSpan
+from gatewayd_hooks.host.fence import Fence, StrategyFault
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.watchdog import Watchdog
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+
+FAULT_LIMIT = 3
+
+
+class Told:
+    """One hook, each plugin behind a fence.
+
+    One that raises, does not come back or takes too long, too often, is told no more.
+    """
+
+    def __init__(self, host: PluginHost, hook: str, ledger: Ledger, watchdog: Watchdog) -> None:
+        self._hook = hook
+        self._ledger = ledger
+        self._watchdog = watchdog
+        self._listeners = {
+            plugin: ledger.timed(Kind.OBSERVER, plugin, hook, listener)
+            for plugin, listener in host.listeners(hook).items()
+        }
+        self._fence = Fence(FAULT_LIMIT)
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether any loaded plugin implements the hook."""
+        return bool(self._listeners)
+
+    def tell(self, event: object) -> None:
+        """Call every plugin with one event."""
+        self(event=event)
+
+    def __call__(self, **arguments: object) -> None:
+        """Call every plugin that listens."""
+        for plugin, listener in tuple(self._listeners.items()):
+            self._watchdog.arm()
+            began = time.thread_time()
+            try:
+                with TimedSpan(PLUGIN, f"{Kind.OBSERVER.value}.{plugin}"):
+                    listener(**arguments)
+                self._ledger.settle_call(Kind.OBSERVER, time.thread_time() - began)
+                for overrun in self._ledger.take_overruns(Kind.OBSERVER):
+                    raise StrategyFault(Kind.OBSERVER, overrun.reason)
+            except Exception:  # noqa: BLE001 - a plugin may raise anything
+                _log.exception("%s of plugin %s failed", self._hook, plugin)
+                if self._fence.record(self._hook, plugin):
+                    _log.error("plugin %s is told no more of %s", plugin, self._hook)
+                    del self._listeners[plugin]
+            finally:
+                self._watchdog.disarm()
+
+
+def observers_of(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
+    """Load observers; one that cannot be loaded is reported and left out."""
+    for failure in host.hooked(Kind.OBSERVER, config.plugins.observers):
+        _log.error("observer %s is left out: %s", failure.name, failure.reason)
+    observers = Observers()
+    # Without listeners a request pays for no call at all.
+    admitted = Told(host, "gatewayd_request_admitted", ledger, watchdog)
+    if admitted.has_listeners:
+        observers = dataclasses.replace(observers, admitted=admitted.tell)
+    finished = Told(host, "gatewayd_request_finished", ledger, watchdog)
+    if finished.has_listeners:
+        observers = dataclasses.replace(observers, finished=finished.tell)
+    return observers

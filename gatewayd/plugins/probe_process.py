@@ -1,0 +1,117 @@
+"""Probes a plugin in a process of its own, and says what to do about what keeps it from use."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gatewayd_hooks.helpers import children
+from gatewayd_hooks.host.catalog import Entry
+
+_PROBE_SECONDS = 60
+_NO_MODULE = "ModuleNotFoundError"
+_ENDINGS = ("Hangs", "Crashes")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not well.
+
+    Attributes:
+        text: what it is.
+        advice: what to do, one sentence.
+        is_broken: whether the plugin cannot be used; if not, it only should not be so.
+    """
+
+    text: str
+    advice: str
+    is_broken: bool = True
+
+
+def unimportable(
+    entry: Entry, settings: Mapping[str, Any], search_path: str | None = None
+) -> Problem | None:
+    """Why a plugin cannot be imported, and what to do; None if it can.
+
+    Args:
+        entry: the plugin.
+        settings: of it.
+        search_path: for ``PYTHONPATH``, where it is not installed; then its author is asking.
+    """
+    found = probe(entry, settings, search_path)
+    if "error" not in found or ("cause" not in found and found["error"] not in _ENDINGS):
+        return None
+    problem = next(faults(entry, found, is_enabled=True))
+    own = entry.module.partition(":")[0].partition(".")[0]
+    missing = str(found.get("missing")).partition(".")[0]
+    if search_path is None or (found.get("cause") == _NO_MODULE and missing != own):
+        return problem
+    where = found.get("where", "what runs when it is imported")
+    if missing == own:
+        where = f"[project.entry-points.gatewayd] in pyproject.toml, or {where}"
+    return Problem(problem.text, f"correct {where}")
+
+
+def probe(
+    entry: Entry, settings: Mapping[str, Any], search_path: str | None = None
+) -> dict[str, Any]:
+    """What a process finds that loads the plugin, or how it ended without an answer."""
+    try:
+        done = children.run(
+            children.python("-m", "gatewayd.plugins.probe"),
+            input=json.dumps({"entry": asdict(entry), "settings": settings}, default=str),
+            env=children.environment({} if search_path is None else {"PYTHONPATH": search_path}),
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": "Hangs", "reason": f"does not load within {_PROBE_SECONDS} s"}
+    if not done.stdout:
+        status = done.returncode
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return {"error": "Crashes", "reason": f"ends the process that loads it, with {how}"}
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def faults(entry: Entry, found: Mapping[str, Any], is_enabled: bool) -> Iterator[Problem]:
+    """What keeps a plugin from being used, and the way out.
+
+    Args:
+        entry: the plugin.
+        found: what ``probe`` says of it.
+        is_enabled: whether the configuration chooses it.
+    """
+    error = found.get("error")
+    if error is None:
+        return
+    reason = str(found["reason"])
+    tell = f"tell its author, and pip uninstall {entry.distribution} until then"
+    if error == "BadSettings":
+        if is_enabled:
+            yield Problem(reason, f"correct [{entry.plugin}] in the configuration")
+        else:
+            advice = f"set [{entry.plugin}] before you choose it"
+            yield Problem(reason, advice, is_broken=False)
+    elif error == "SpecMismatch":
+        yield Problem(reason, f"pip install --upgrade {entry.distribution}, or another gatewayd")
+    elif found.get("cause") == _NO_MODULE and found.get("missing"):
+        top = str(found["missing"]).partition(".")[0]
+        if top == entry.module.partition(":")[0].partition(".")[0]:
+            yield Problem(
+                reason,
+                f"{entry.distribution} is installed without the module that its entry point names: "
+                f"pip install --force-reinstall {entry.distribution}, or tell its author",
+            )
+        else:
+            yield Problem(reason, f"install {top} in this environment: pip install {top}")
+    elif "has no " in reason:
+        yield Problem(reason, f"see gatewayd plugin test {entry.plugin}; its author must add it")
+    else:
+        yield Problem(reason, tell)

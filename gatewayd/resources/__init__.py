@@ -1,0 +1,1 @@
+"""What is stored for clients: files, batches, responses, and their expiry."""

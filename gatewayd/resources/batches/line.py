@@ -1,0 +1,153 @@
+"""One line: sent as a client would send it, and what its answer means for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gatewayd.errors import AdmissionPaused, GatewayError, Unauthorized
+from gatewayd.http.asgi import App, encode_json
+from gatewayd.resources.batches.internal_calls import Answer, call
+from gatewayd.resources.batches.lines import Line
+from gatewayd.resources.batches.records import BatchRow, Result
+from gatewayd.store.ids import new_id
+from gatewayd.tenants.directory import Directory
+
+_PAUSE_SECONDS = 5.0
+"""Most while admission is paused: it may be resumed long before it would end by itself."""
+_ATTEMPTS = 3
+"""Of a line whose engine was lost: the loss may be the line's own doing."""
+
+
+class LineRetry(NamedTuple):
+    """A line has to be sent again.
+
+    Attributes:
+        seconds: to wait before the next attempt.
+        is_lost: whether its engine was lost during this one.
+    """
+
+    seconds: float
+    is_lost: bool
+
+
+async def attempt(
+    app: App, directory: Directory, row: BatchRow, line: Line, *, losses: int, seconds: float
+) -> Result | LineRetry:
+    """Send a line; its result is the answer that another attempt would not change.
+
+    It has the rights that its batch's key has now: a key that was revoked ends here, too.
+
+    Args:
+        app: answers it.
+        directory: says with whose rights.
+        row: of its batch.
+        line: of the input.
+        losses: engines that ended under it before.
+        seconds: to wait after a refusal that says nothing of it.
+    """
+    try:
+        principal = directory.principal_of(row.tenant, row.key_id)
+    except Unauthorized as error:
+        return refused_line(row.id, line, error)
+    answer = await call(app, row.endpoint, line.body, principal)
+    code = "" if answer.status < 429 else _failed(answer.body).error.code
+    is_lost = answer.status == 500 and code == "engine_restarted"
+    if is_lost and losses + 1 < _ATTEMPTS:
+        return LineRetry(_wait(code, answer, seconds), is_lost=True)
+    if answer.status in (429, 503) and not _is_final(code, answer):
+        # Not all tenants at once when there is room again.
+        wait = _wait(code, answer, seconds) * random.uniform(1.0, 1.25)
+        return LineRetry(wait, is_lost=False)
+    return _result(row.id, line, answer)
+
+
+def refused_line(batch_id: str, line: Line, error: GatewayError) -> Result:
+    """What comes of a line that is not sent at all."""
+    return _result(batch_id, line, Answer(error.status, encode_json(error.body()), "", None))
+
+
+def _wait(code: str | None, answer: Answer, seconds: float) -> float:
+    """Seconds until it is worth another attempt, of which there have been some."""
+    if code == AdmissionPaused.code:
+        return min(seconds, _PAUSE_SECONDS)
+    return max(seconds, answer.retry_after or 0)
+
+
+def _is_final(code: str | None, answer: Answer) -> bool:
+    """Whether what is lacking does not come by itself."""
+    is_spent = code == "insufficient_quota" and answer.retry_after is None
+    return is_spent or code in ("strategy_unavailable", "cancelled")
+
+
+def output_line(
+    custom_id: str, *, response: dict[str, Any] | None, error: Mapping[str, str] | None
+) -> bytes:
+    """A line of the output or error file, as OpenAI writes it."""
+    shown = {
+        "id": new_id("batch_req_"),
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return encode_json(shown) + b"\n"
+
+
+def _result(batch_id: str, line: Line, answer: Answer) -> Result:
+    response = {
+        "status_code": answer.status,
+        "request_id": answer.request_id,
+        "body": msgspec.Raw(answer.body),
+    }
+    usage = _usage(answer.body).usage or _Usage()
+    return Result(
+        batch_id=batch_id,
+        line=line.number,
+        is_ok=answer.status == 200,
+        output=output_line(line.custom_id, response=response, error=None),
+        input_tokens=usage.prompt_tokens or usage.input_tokens,
+        cached_tokens=(usage.prompt_tokens_details or usage.input_tokens_details).cached_tokens,
+        output_tokens=usage.completion_tokens or usage.output_tokens,
+        reasoning_tokens=(
+            usage.completion_tokens_details or usage.output_tokens_details
+        ).reasoning_tokens,
+    )
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    """Tokens, under the names of chat completions or under those of responses."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _Details = msgspec.field(default_factory=_Details)
+    output_tokens_details: _Details = msgspec.field(default_factory=_Details)
+
+
+class _Answered(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_usage = msgspec.json.Decoder(_Answered).decode
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Failed(msgspec.Struct):
+    error: _Error = msgspec.field(default_factory=_Error)
+
+
+_failed = msgspec.json.Decoder(_Failed).decode

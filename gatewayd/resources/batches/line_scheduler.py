@@ -1,0 +1,164 @@
+"""Which line runs next: fair queueing between tenants, then scheduling among a tenant's batches.
+
+A slot is held while a line is answered and its result is stored, never while the line waits for a
+limit, a pause or a full queue: meanwhile its tenant holds at most one slot, for the line that
+probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+
+from gatewayd.fairness.fair_queue import FairQueue, QueueSlot
+from gatewayd.resources.batches.congestion_window import CongestionWindow
+
+
+class Permit:
+    """A slot for one line; to be closed, which is idempotent."""
+
+    __slots__ = ("_era", "_is_open", "_lane", "_slot")
+
+    def __init__(self, lane: Lane, slot: QueueSlot) -> None:
+        self._lane = lane
+        self._slot = slot
+        self._era = lane.window.begin()
+        self._is_open = True
+
+    def answered(self) -> None:
+        """The line was answered; the permit is held until the result is stored."""
+        self._lane.window.answered(self._era)
+
+    def refused(self, seconds: float) -> None:
+        """The line has to be sent again; no line of the tenant is sent for so many seconds."""
+        self.close()
+        self._lane.window.refused(self._era, seconds)
+        self._lane.look()
+
+    def close(self, _: object = None) -> None:
+        """Release the slot."""
+        if self._is_open:
+            self._is_open = False
+            self._lane.window.end()
+            self._slot.release()
+            self._lane.look()
+
+
+class Lane:
+    """Schedules the batches of one tenant.
+
+    Turns alternate between its oldest batch and the batch that has had the fewest turns: a small
+    batch ends soon beside a large one, and among many large ones the oldest still progress.
+
+    Attributes:
+        window: how many lines may run at once.
+        checking: held while an input of the tenant is validated.
+
+    Args:
+        tenant: its name.
+        slots: of all tenants.
+        clock: seconds; monotonic.
+    """
+
+    def __init__(self, tenant: str, slots: FairQueue, clock: Callable[[], float]) -> None:
+        self.window = CongestionWindow(clock)
+        self.checking = asyncio.Lock()
+        self._tenant = tenant
+        self._slots = slots
+        self._waiting: dict[str, asyncio.Future[Permit]] = {}
+        self._num_turns: dict[str, int] = {}
+        self._is_oldests = False
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def turn(self, batch_id: str) -> Permit:
+        """Wait until the next line of a batch may run; at most one waiter per batch."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[batch_id] = future
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name=f"batches of {self._tenant}")
+        self.look()
+        try:
+            permit: Permit = await future
+        except asyncio.CancelledError:
+            self._waiting.pop(batch_id, None)
+            if not future.cancelled():
+                future.result().close()
+            self.look()
+            raise
+        return permit
+
+    def forget(self, batch_id: str) -> None:
+        """A batch is over."""
+        self._num_turns.pop(batch_id, None)
+
+    def look(self) -> None:
+        """Reconsider what may run: a window, a slot or a waiter has changed."""
+        self._changed.set()
+
+    async def stop(self) -> None:
+        """Stop scheduling."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                self._changed.clear()
+                if (delay := self.window.delay) != 0:
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(delay):
+                            await self._changed.wait()
+                    continue
+                slot = await self._slots.acquire(self._tenant)
+                future = self._next() if self._waiting and self.window.delay == 0 else None
+                if future is None or future.cancelled():  # the waiter was cancelled
+                    slot.release()
+                else:
+                    future.set_result(Permit(self, slot))
+        finally:
+            self._task = None
+
+    def _next(self) -> asyncio.Future[Permit]:
+        """The waiter of the next batch; ids of batches sort by creation time."""
+        self._is_oldests = not self._is_oldests
+        batch_id = min(
+            self._waiting,
+            key=lambda one: (0 if self._is_oldests else self._num_turns.get(one, 0), one),
+        )
+        self._num_turns[batch_id] = self._num_turns.get(batch_id, 0) + 1
+        return self._waiting.pop(batch_id)
+
+
+class Lanes:
+    """The lanes of all tenants.
+
+    Attributes:
+        slots: shared by the tenants.
+
+    Args:
+        num_slots: lines that may run at once.
+        clock: seconds; monotonic.
+    """
+
+    def __init__(
+        self, num_slots: Callable[[], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        # Each tenant waits for one slot at a time.
+        self.slots = FairQueue("batches", num_slots, most_waiting=None, clock=clock)
+        self._clock = clock
+        self._lanes: dict[str, Lane] = {}
+
+    def of(self, tenant: str) -> Lane:
+        """The lane of a tenant."""
+        if tenant not in self._lanes:
+            self._lanes[tenant] = Lane(tenant, self.slots, self._clock)
+        return self._lanes[tenant]
+
+    async def stop(self) -> None:
+        """Stop all lanes."""
+        for lane in self._lanes.values():
+            await lane.stop()

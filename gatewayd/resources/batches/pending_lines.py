@@ -1,0 +1,138 @@
+"""The lines of one batch that have no result: those not read yet, and those to be sent again.
+
+A few are read ahead into memory; of refused ones only their offset in the input is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import Callable, Container
+from pathlib import Path
+from typing import NamedTuple
+
+from gatewayd.resources.batches.lines import Line, Position, line_at, some_lines
+
+_MOST_REFUSED = 64
+"""Refused lines in memory, beyond which no further line is read before one of them is retried."""
+_MOST_SECONDS = 600.0
+"""Longest backoff of a line that was refused repeatedly."""
+
+
+class Todo(NamedTuple):
+    """A line to be sent.
+
+    Attributes:
+        line: of the input.
+        refusals: that it has met.
+        losses: of these, those because its engine was lost.
+    """
+
+    line: Line
+    refusals: int = 0
+    losses: int = 0
+
+
+class _PendingRetry(NamedTuple):
+    """A refused line, by the time of its next attempt."""
+
+    at: float
+    number: int
+    offset: int
+    refusals: int
+    losses: int
+
+
+class Source:
+    """Yields lines to send, one by one.
+
+    Args:
+        path: of the input.
+        endpoint: that every line names.
+        total: requests of the input.
+        done: numbers of lines that have a result.
+        clock: seconds; monotonic.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        endpoint: str,
+        *,
+        total: int,
+        done: Container[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._endpoint = endpoint
+        self._total = total
+        self._done = done
+        self._clock = clock
+        self._position: Position | None = Position()
+        self._read_ahead: deque[Line] = deque()
+        self._refused: list[_PendingRetry] = []
+        self._num_out = 0
+        self._changed = asyncio.Event()
+
+    async def has_more(self) -> bool:
+        """Wait until there may be a line to send; False once all have results."""
+        while not (self._read_ahead or self._position or self._refused):
+            if not self._num_out:
+                return False
+            self._changed.clear()
+            await self._changed.wait()
+        return True
+
+    async def next(self) -> Todo | None:
+        """The next line; None if it turns out that there is none now.
+
+        Raises:
+            OSError: the input cannot be read.
+        """
+        if self._is_refused_next():
+            return await self._again()
+        while not self._read_ahead and self._position is not None:
+            found, self._position = await asyncio.to_thread(
+                some_lines,
+                self._path,
+                self._endpoint,
+                self._position,
+                total=self._total,
+                without=self._done,
+            )
+            self._read_ahead.extend(found)
+        if self._read_ahead:
+            self._num_out += 1
+            return Todo(self._read_ahead.popleft())
+        return await self._again() if self._refused else None
+
+    def refused(self, todo: Todo, seconds: float, *, is_lost: bool) -> None:
+        """Schedule another attempt at a line, not before so many seconds."""
+        backoff = min(seconds * 2.0**todo.refusals, max(seconds, _MOST_SECONDS))
+        one = _PendingRetry(
+            self._clock() + backoff,
+            todo.line.number,
+            todo.line.offset,
+            min(todo.refusals + 1, 64),
+            todo.losses + is_lost,
+        )
+        heapq.heappush(self._refused, one)
+        self.ended()
+
+    def ended(self) -> None:
+        """A line from ``next`` has a result, or was refused."""
+        self._num_out -= 1
+        self._changed.set()
+
+    def _is_refused_next(self) -> bool:
+        if not self._refused:
+            return False
+        return self._refused[0].at <= self._clock() or len(self._refused) > _MOST_REFUSED
+
+    async def _again(self) -> Todo:
+        one = heapq.heappop(self._refused)
+        self._num_out += 1
+        line = await asyncio.to_thread(line_at, self._path, self._endpoint, one.offset, one.number)
+        return Todo(line, one.refusals, one.losses)

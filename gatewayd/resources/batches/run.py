@@ -1,0 +1,293 @@
+"""One batch, from the state it is found in to its end.
+
+Every step leaves the database such that the next start goes on from there: a line's result is
+written with the count of results, files of results with the end. A line that was running when the
+process died has no result and is run again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection
+
+from gatewayd.errors import StoreFull, Unauthorized
+from gatewayd.fairness.fair_queue import FairQueue
+from gatewayd.http.asgi import App
+from gatewayd.resources.batches import records
+from gatewayd.resources.batches.completion import Ending, write_files
+from gatewayd.resources.batches.line import LineRetry, attempt, refused_line
+from gatewayd.resources.batches.line_scheduler import Lanes, Permit
+from gatewayd.resources.batches.line_set import LineSet
+from gatewayd.resources.batches.pending_lines import Source, Todo
+from gatewayd.resources.batches.records import BatchRow, Result
+from gatewayd.resources.batches.validation import Checked, Checking, LineError
+from gatewayd.resources.files.content_store import Vault
+from gatewayd.store.clock import Clock
+from gatewayd.store.database import Database
+from gatewayd.store.disk_quota import Room
+from gatewayd.store.retry import until_done
+from gatewayd.tenants.directory import Directory
+
+T = TypeVar("T")
+
+_PIECE_SECONDS = 0.02
+"""Time slice of validating an input; then the next tenant is scheduled."""
+
+_TURNS_OF_A_LOOK = 32
+"""Lines between two checks of the tenant's store quota."""
+
+_LOOK_SECONDS = 60.0
+"""Between two looks at the clock: a machine may sleep meanwhile."""
+
+
+class BatchLimits(NamedTuple):
+    """What batches may take.
+
+    Attributes:
+        concurrency: lines that run at once, of all batches together.
+        open: unfinished batches of a tenant.
+        lines: of a batch, empty ones too.
+        line_bytes: of a line.
+        window: seconds in which a batch ends.
+    """
+
+    concurrency: int = 32
+    open: int = 100
+    lines: int = 50_000
+    line_bytes: int = 8 << 20
+    window: int = 86_400
+
+
+class Shared(NamedTuple):
+    """What all batches share.
+
+    Attributes:
+        app: answers lines.
+        directory: says with whose rights.
+        database: with their rows.
+        vault: with their files.
+        limits: of batches.
+        room: for results.
+        clock: for their times.
+        lanes: schedule lines, by tenant.
+        reading: queue for validating inputs, in pieces: many at once would take all threads.
+        ending: queue for ends of batches, one at a time: each takes a reader of the database.
+    """
+
+    app: App
+    directory: Directory
+    database: Database
+    vault: Vault
+    limits: BatchLimits
+    room: Room
+    clock: Clock
+    lanes: Lanes
+    reading: FairQueue
+    ending: FairQueue
+
+
+class BatchRun:
+    """Works on one batch.
+
+    Args:
+        shared: with all others.
+        batch_id: of the batch.
+    """
+
+    def __init__(self, shared: Shared, batch_id: str) -> None:
+        self._shared = shared
+        self._id = batch_id
+        self._cancelled = asyncio.Event()
+
+    def cancel(self) -> None:
+        """The batch is ``cancelling`` now: what runs of it ends."""
+        self._cancelled.set()
+
+    async def run(self) -> None:
+        """Go on until it is over."""
+        row = await self._read(lambda connection: records.find(connection, self._id))
+        while row.status in records.NEXT:
+            match row.status:
+                case "validating":
+                    row = await self._validate(row)
+                case "in_progress":
+                    row = await self._work(row)
+                case _:
+                    row = await self._end(row)
+        await forget_results(self._shared.database, self._id)
+
+    async def _validate(self, row: BatchRow) -> BatchRow:
+        try:
+            # One input of a tenant at a time: the state of a validation takes memory.
+            async with self._shared.lanes.of(row.tenant).checking:
+                checked = await self._check(row)
+        except OSError:
+            return await self._fail()
+        if checked.errors:
+            shown = [error.shown() for error in checked.errors]
+            return await self._move("failed", errors=shown)
+        return await self._move("in_progress", total=checked.total, model=checked.model)
+
+    async def _check(self, row: BatchRow) -> Checked:
+        limits = self._shared.limits
+        checking = Checking(
+            self._input(row), row.endpoint, most_lines=limits.lines, line_bytes=limits.line_bytes
+        )
+        while True:
+            if self._cancelled.is_set():
+                return Checked(0, None, [])
+            with await self._shared.reading.acquire(row.tenant):
+                checked = await asyncio.to_thread(checking.go_on, _PIECE_SECONDS)
+            if checked is not None:
+                return checked
+
+    async def _work(self, row: BatchRow) -> BatchRow:
+        """Run lines until all have results, the batch is cancelled, or its time is over."""
+        working = asyncio.create_task(self._run_lines(row))
+        cancelled = asyncio.create_task(self._cancelled.wait())
+        ended = asyncio.create_task(self._until_over(row))
+        waiting = [working, cancelled, ended]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_whole = working.done()
+            for task in waiting:
+                task.cancel()
+            (fault,) = await asyncio.gather(working, return_exceptions=True)
+        if is_whole and isinstance(fault, ExceptionGroup) and fault.subgroup(OSError):
+            return await self._fail()
+        if is_whole and fault is not None:
+            raise fault
+        return await self._move("finalizing")
+
+    async def _until_over(self, row: BatchRow) -> None:
+        """Until its time is over; at most a window after a jump, whatever clock wrote its end."""
+        clock, window = self._shared.clock, self._shared.limits.window
+        end = float(row.expires_at)
+        while (left := min(end - clock.now(), window)) > 0:
+            end = clock.now() + left
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+
+    async def _run_lines(self, row: BatchRow) -> None:
+        lane = self._shared.lanes.of(row.tenant)
+        done = await until_done(lambda: self._lines_done(row))
+        source = Source(self._input(row), row.endpoint, total=row.total, done=done)
+        try:
+            async with asyncio.TaskGroup() as group:
+                refusal, num_turns = None, 0
+                while await source.has_more():
+                    if num_turns % _TURNS_OF_A_LOOK == 0:
+                        refusal = await self._refusal(row)
+                    num_turns += 1
+                    permit = await lane.turn(self._id)
+                    try:
+                        todo = await source.next()
+                    except BaseException:
+                        permit.close()
+                        raise
+                    if todo is None:
+                        permit.close()
+                        continue
+                    task = group.create_task(self._run_line(row, source, todo, permit, refusal))
+                    # It may be cancelled before it has begun.
+                    task.add_done_callback(permit.close)
+        finally:
+            lane.forget(self._id)
+
+    async def _lines_done(self, row: BatchRow) -> LineSet:
+        with await self._shared.reading.acquire(row.tenant):
+            return await self._shared.database.read(
+                lambda connection: records.lines_done(connection, self._id)
+            )
+
+    async def _refusal(self, row: BatchRow) -> StoreFull | None:
+        """Why the next lines are not run, if their tenant has used up its store quota."""
+        shared = self._shared
+        with contextlib.suppress(Unauthorized):  # each line is told so
+            owner = shared.directory.principal_of(row.tenant, row.key_id)
+            try:
+                await until_done(lambda: shared.room.check_line(owner))
+            except StoreFull as refusal:
+                return refusal
+        return None
+
+    async def _run_line(
+        self,
+        row: BatchRow,
+        source: Source,
+        todo: Todo,
+        permit: Permit,
+        refusal: StoreFull | None,
+    ) -> None:
+        shared = self._shared
+        result: Result | LineRetry
+        if refusal is None:
+            result = await attempt(
+                shared.app,
+                shared.directory,
+                row,
+                todo.line,
+                losses=todo.losses,
+                seconds=shared.lanes.of(row.tenant).window.backoff_seconds,
+            )
+        else:
+            result = refused_line(row.id, todo.line, refusal)
+        if isinstance(result, LineRetry):
+            permit.refused(result.seconds)
+            source.refused(todo, result.seconds, is_lost=result.is_lost)
+            return
+        permit.answered()
+        # Holding the slot: if the store cannot be written, no more is computed than fits in memory.
+        await self._write(lambda connection: records.record(connection, result))
+        permit.close()
+        source.ended()
+
+    async def _end(self, row: BatchRow) -> BatchRow:
+        """Write the files of results, then say so."""
+        ending = await until_done(lambda: self._files_written(row))
+        return await self._write(ending.enter)
+
+    async def _files_written(self, row: BatchRow) -> Ending:
+        vault, now = self._shared.vault, self._shared.clock.stamp()
+        with await self._shared.ending.acquire(row.tenant):
+            return await self._shared.database.read(
+                lambda connection: write_files(connection, row, vault, now)
+            )
+
+    async def _fail(self) -> BatchRow:
+        """The input cannot be read."""
+        error = LineError("input_unreadable", None, "the input file cannot be read", None)
+        return await self._move("failed", errors=[error.shown()])
+
+    async def _move(self, status: str, **values: Any) -> BatchRow:  # noqa: ANN401 - columns
+        now = self._shared.clock.stamp()
+
+        def move(connection: Connection) -> BatchRow:
+            row = records.find(connection, self._id)
+            if status not in records.NEXT[row.status]:
+                return row  # it was cancelled meanwhile
+            return records.move(connection, self._id, status, now, **values)
+
+        return await self._write(move)
+
+    def _input(self, row: BatchRow) -> Path:
+        return self._shared.vault.path(row.input_file_id)
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        return await until_done(lambda: self._shared.database.read(work))
+
+    async def _write(self, work: Callable[[Connection], T]) -> T:
+        return await until_done(lambda: self._shared.database.write(work))
+
+
+async def forget_results(database: Database, batch_id: str) -> None:
+    """Delete the results of a batch that is over, a few in each transaction."""
+    while await until_done(
+        lambda: database.write(lambda connection: records.forget_results(connection, batch_id))
+    ):
+        pass

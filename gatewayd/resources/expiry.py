@@ -1,0 +1,115 @@
+"""What is deleted when its time is over, a bounded number at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from sqlalchemy import Connection, select, update
+
+from gatewayd.resources.batches import records as batch_records
+from gatewayd.resources.files import records as file_records
+from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.responses import records as response_records
+from gatewayd.store.clock import Clock
+from gatewayd.store.database import Database
+from gatewayd.store.tables import files, responses
+
+_log = logging.getLogger(__name__)
+
+AT_ONCE = 1000
+"""Of each kind in one transaction: nobody else writes meanwhile."""
+
+_AHEAD_SECONDS = 3600
+"""What was made so far ahead was made by a wrong clock."""
+
+
+class Gone(NamedTuple):
+    """What was deleted: names of contents, and how many responses and batches."""
+
+    files: list[str]
+    responses: int
+    batches: int
+
+
+class Expiry:
+    """Deletes.
+
+    Args:
+        database: with the rows.
+        vault: with files' contents.
+        clock: says what is over.
+        keep_seconds: of responses.
+        batch_seconds: of batches, from their end.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        vault: Vault,
+        clock: Clock,
+        keep_seconds: float,
+        batch_seconds: float,
+    ) -> None:
+        self._database = database
+        self._vault = vault
+        self._clock = clock
+        self._keep_seconds = keep_seconds
+        self._batch_seconds = batch_seconds
+
+    async def sweep(self) -> None:
+        """Delete all that is over; requests come between two transactions.
+
+        Raises:
+            StoreUnavailable: the store cannot be written.
+        """
+        if self._clock.is_steady:
+            await self._database.write(self._mend)
+        num_files = num_responses = num_batches = 0
+        try:
+            while True:
+                gone = await self._database.write(self._delete)
+                await asyncio.to_thread(self._vault.remove, gone.files)
+                num_files += len(gone.files)
+                num_responses += gone.responses
+                num_batches += gone.batches
+                if max(len(gone.files), gone.responses, gone.batches) < AT_ONCE:
+                    return
+        finally:
+            if num_files or num_responses or num_batches:
+                _log.info(
+                    "deleted %d files, %d responses and %d batches whose time was over",
+                    *(num_files, num_responses, num_batches),
+                )
+
+    def _mend(self, connection: Connection) -> None:
+        """What a clock that was ahead has made is as old as this moment."""
+        now = int(self._clock.now())
+        for table in (files, responses):
+            ahead = table.c.created_at > now + _AHEAD_SECONDS
+            values: dict[str, object] = {"created_at": now}
+            if table is files:
+                values["expires_at"] = files.c.expires_at - files.c.created_at + now
+            connection.execute(update(table).where(ahead).values(values))
+
+    def _delete(self, connection: Connection) -> Gone:
+        now = self._clock.now()
+        names = file_records.remove_expired(connection, now, AT_ONCE)
+        return Gone(
+            list(names),
+            _delete_responses(connection, now - self._keep_seconds),
+            batch_records.remove_older(connection, now - self._batch_seconds, AT_ONCE),
+        )
+
+
+def _delete_responses(connection: Connection, before: float) -> int:
+    """The oldest of those that are too old; all of a second go together."""
+    earliest = select(responses.c.created_at).where(
+        responses.c.created_at < before, responses.c.status.not_in(response_records.RUNNING)
+    )
+    last = earliest.order_by(responses.c.created_at).offset(AT_ONCE - 1).limit(1)
+    second = connection.execute(last).scalar()
+    end = before if second is None else min(before, second + 1)
+    response_records.remove_older(connection, end)
+    return int(connection.exec_driver_sql("SELECT changes()").scalar_one())

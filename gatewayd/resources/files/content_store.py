@@ -1,0 +1,146 @@
+"""The folder of contents. All of it blocks: call it in threads.
+
+A content is written under another name, forced to the disk and renamed; its row comes after that.
+Whatever has no row when the daemon starts was not finished, or was being deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import tempfile
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO
+
+from gatewayd.store.atomic_files import sync_folder
+
+_log = logging.getLogger(__name__)
+
+_OURS = re.compile(r"draft-.*\.part|file-[0-9a-f]{32}")
+"""Names that are given here; whatever else is in the folder is the operator's."""
+
+
+class Tally:
+    """Bytes of all contents; counted in whatever thread writes or deletes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        """Count what has come, or with a minus what is gone."""
+        with self._lock:
+            self.bytes += num_bytes
+
+
+class Draft:
+    """A content that is being written.
+
+    Attributes:
+        size: bytes so far.
+    """
+
+    def __init__(self, folder: Path, tally: Tally) -> None:
+        self._folder = folder
+        self._tally = tally
+        self._is_kept = False
+        self._file: BinaryIO = tempfile.NamedTemporaryFile(  # type: ignore[assignment]  # noqa: SIM115 - kept or dropped
+            dir=folder, prefix="draft-", suffix=".part", delete=False
+        )
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Add to it.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
+        self._file.write(data)
+        self.size += len(data)
+        self._tally.add(len(data))
+
+    def keep(self, name: str) -> None:
+        """It is whole: put it on the disk under its name.
+
+        Raises:
+            OSError: the disk is full, or cannot be written; nothing has that name.
+        """
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.rename(self._file.name, self._folder / name)
+        try:
+            sync_folder(self._folder)
+        except OSError:
+            # No row will name it.
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder / name)
+            raise
+        self._is_kept = True
+
+    def drop(self) -> None:
+        """Forget it; no effect once it is kept."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._file.name)
+        if not self._is_kept:
+            self._tally.add(-self.size)
+            self.size = 0
+
+
+class Vault:
+    """Contents by their ids.
+
+    Args:
+        folder: made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder = folder
+        self._tally = Tally()
+        for entry in os.scandir(folder):
+            if _OURS.fullmatch(entry.name):
+                self._tally.add(entry.stat(follow_symlinks=False).st_size)
+
+    @property
+    def bytes(self) -> int:
+        """Of all contents, those that are being written too."""
+        return self._tally.bytes
+
+    def draft(self) -> Draft:
+        """Begin a content."""
+        return Draft(self._folder, self._tally)
+
+    def path(self, name: str) -> Path:
+        """Where a content is."""
+        return self._folder / name
+
+    def remove(self, names: Collection[str]) -> None:
+        """Delete contents whose rows are gone; what cannot be is left to the next start."""
+        for name in names:
+            path = self._folder / name
+            try:
+                num_bytes = path.lstat().st_size
+                os.unlink(path)
+                self._tally.add(-num_bytes)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _log.warning("the content %s cannot be deleted: %s", name, error.strerror)
+
+    def clean(self, known: Collection[str]) -> int:
+        """Delete what is ours and has no row; for the start, before anything is written.
+
+        Returns:
+            How many contents were deleted.
+        """
+        names = [entry.name for entry in os.scandir(self._folder) if _OURS.fullmatch(entry.name)]
+        strangers = [name for name in names if name not in known]
+        self.remove(strangers)
+        return len(strangers)

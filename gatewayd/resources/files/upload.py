@@ -1,0 +1,135 @@
+"""A file on its way in: from the form to the vault, then to its row."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from gatewayd.errors import GatewayError, InvalidRequest, StoreFull
+from gatewayd.http.asgi import Receive, Scope
+from gatewayd.http.form import Form, receive_form
+from gatewayd.resources.files import records
+from gatewayd.resources.files.content_store import Draft
+from gatewayd.resources.files.context import Files
+from gatewayd.resources.files.records import FileRow
+from gatewayd.store.disk_quota import Room
+from gatewayd.store.errors import raise_for_client
+from gatewayd.store.ids import new_id
+from gatewayd.store.tenant_shares import FILE_BYTES, Hold, Owner
+
+PURPOSES = ("batch", "user_data")
+LEAST_SECONDS, MOST_SECONDS = 3600, 30 * 86_400
+
+
+class _Into:
+    """Writes a draft in threads.
+
+    What finds no room is read to its end, for only then do most clients look at an answer.
+
+    Attributes:
+        refusal: why nothing more is written.
+    """
+
+    def __init__(self, draft: Draft, room: Room, owner: Owner, hold: Hold) -> None:
+        self._draft = draft
+        self._room = room
+        self._owner = owner
+        self._hold = hold
+        self.refusal: StoreFull | None = None
+
+    async def write(self, data: bytes) -> None:
+        if self.refusal is not None:
+            return
+        try:
+            await self._room.check(self._owner, len(data) + FILE_BYTES)
+        except StoreFull as refusal:
+            self.refusal = refusal.with_traceback(None)  # it leads here, and to the data
+            await asyncio.to_thread(self._draft.drop)
+            self._hold.give_back()
+        else:
+            self._hold.add(len(data))
+            await asyncio.to_thread(self._draft.write, data)
+            self._hold.land(len(data))
+
+
+async def receive_file(
+    scope: Scope, receive: Receive, files: Files, owner: Owner
+) -> tuple[FileRow, list[str]]:
+    """Take a file in.
+
+    Returns:
+        Its row, once content and row are on the disk; and names of fields nobody knows.
+
+    Raises:
+        GatewayError: it is refused, or there is no room.
+        ClientGone: it did not come to its end.
+    """
+    with files.room.coming.counted(owner.tenant) as hold:
+        try:
+            draft = await asyncio.to_thread(files.vault.draft)
+            into = _Into(draft, files.room, owner, hold)
+            try:
+                form = await receive_form(scope, receive, into, files.limit)
+                if into.refusal is not None:
+                    raise into.refusal
+                row = _row(form, draft.size, int(files.clock.stamp()), owner.tenant)
+                # The row last: a content without one is forgotten at the next start.
+                await asyncio.to_thread(draft.keep, row.id)
+            finally:
+                await asyncio.to_thread(draft.drop)
+        except OSError as error:
+            raise_for_client(error)
+        try:
+            await files.database.write(lambda connection: records.add(connection, row))
+        except GatewayError:
+            await asyncio.to_thread(files.vault.remove, [row.id])
+            raise
+    known = {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
+    return row, [name for name in form.fields if name not in known]
+
+
+def expiry(anchor: object, seconds: object, param: str) -> int | None:
+    """Seconds after which a file is deleted; None for never.
+
+    Raises:
+        InvalidRequest: the anchor or the seconds are wrong.
+    """
+    if anchor is None and seconds is None:
+        return None
+    if anchor != "created_at":
+        raise InvalidRequest(
+            f"{param}.anchor is {str(anchor)[:64]!r}; it must be created_at", param=param
+        )
+    text = str(seconds)
+    if not (text.isascii() and text.isdigit() and LEAST_SECONDS <= int(text[:12]) <= MOST_SECONDS):
+        raise InvalidRequest(
+            f"{param}.seconds is {text[:32]!r}; it must be from {LEAST_SECONDS} to {MOST_SECONDS}",
+            param=param,
+        )
+    return int(text)
+
+
+def _row(form: Form, size: int, now: int, tenant: str) -> FileRow:
+    fields: Mapping[str, str] = form.fields
+    purpose = fields.get("purpose")
+    if purpose is None:
+        raise InvalidRequest(
+            "purpose is required", param="purpose", code="missing_required_parameter"
+        )
+    if purpose not in PURPOSES:
+        raise InvalidRequest(
+            f"purpose is {purpose[:64]!r}; it must be one of {', '.join(PURPOSES)}",
+            param="purpose",
+        )
+    seconds = expiry(
+        fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]"), "expires_after"
+    )
+    return FileRow(
+        id=new_id("file-"),
+        created_at=now,
+        expires_at=None if seconds is None else now + seconds,
+        bytes=size,
+        filename=form.filename or "upload",
+        purpose=purpose,
+        tenant=tenant,
+    )

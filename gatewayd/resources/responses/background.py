@@ -1,0 +1,180 @@
+"""Responses that go on without a client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+from sqlalchemy import Connection
+
+from gatewayd.errors import (
+    MISTAKE,
+    ClientGone,
+    InternalError,
+    InvalidRequest,
+    StoreUnavailable,
+)
+from gatewayd.fairness.tenant_cap import TenantCap
+from gatewayd.http.protocols.answer import Answer
+from gatewayd.resources.responses import records
+from gatewayd.resources.responses.event_log import Log
+from gatewayd.resources.responses.events import Numbers, end_of
+from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.run import Progress
+from gatewayd.store.database import Database
+from gatewayd.store.retry import until_done
+from gatewayd_hooks.protocols import Refusal
+
+_logger = logging.getLogger(__name__)
+
+_SECONDS = 5.0
+"""For the store to take the end of a response that is cancelled."""
+_RETRY_SECONDS = 5.0
+
+
+class _Run:
+    """One of them.
+
+    Attributes:
+        tenant: whose it is.
+        progress: of it.
+        log: what those who follow it are told.
+        numbers: of its events.
+        is_cancelled: whether a client has ended it.
+        is_ending: whether all is said and only the store is to be told.
+        task: that goes on with it.
+    """
+
+    def __init__(self, tenant: str, progress: Progress) -> None:
+        self.tenant = tenant
+        self.progress = progress
+        self.log = Log()
+        self.numbers = Numbers()
+        self.is_cancelled = self.is_ending = False
+        self.task: asyncio.Task[None] | None = None
+
+
+class Background:
+    """Runs them, in tasks of its own.
+
+    Attributes:
+        cap: of those that run; ``begin`` needs one that is reserved there.
+
+    Args:
+        database: where they are kept.
+        most: of a tenant at once.
+    """
+
+    def __init__(self, database: Database, *, most: int) -> None:
+        self._database = database
+        self._running: dict[str, _Run] = {}
+        self.cap = TenantCap(
+            most,
+            "{held} responses run in the background; the maximum is {most}, [responses] "
+            "background: wait until one has ended, or cancel one",
+            reason="background",
+            retry_after=_RETRY_SECONDS,
+        )
+
+    async def start(self) -> None:
+        """What ran when the last process ended has failed."""
+        if count := await self._database.write(records.fail_running):
+            _logger.warning("%d responses in the background were lost with the last process", count)
+
+    async def stop(self) -> None:
+        """End them; the next start says so of each."""
+        tasks = [run.task for run in self._running.values() if run.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def begin(
+        self, tenant: str, answer: Answer, body: dict[str, Any], chain_cut: Cut | None
+    ) -> Log:
+        """Go on with a response that was reserved and whose row is there.
+
+        Returns:
+            What happens to it, from the first event.
+        """
+        response_id: str = body["id"]
+        run = self._running[response_id] = _Run(tenant, Progress(answer, body, chain_cut))
+        run.log.add(*run.numbers.first(body))
+        run.task = asyncio.create_task(self._run(answer, run), name=response_id)
+        run.task.add_done_callback(lambda _: self._over(response_id))
+        return run.log
+
+    def log_of(self, response_id: str) -> Log | None:
+        """What happens to one, from the first event; None if nobody works on it."""
+        run = self._running.get(response_id)
+        return None if run is None else run.log
+
+    async def cancel(self, tenant: str, response_id: str) -> dict[str, Any]:
+        """End one of a tenant's; once it is over nothing changes.
+
+        Raises:
+            NotFound: it has no such response.
+            InvalidRequest: it has a client.
+            StoreUnavailable: it has ended, and the store cannot be told yet.
+        """
+
+        def find(connection: Connection) -> dict[str, Any]:
+            return records.find(connection, tenant, response_id)
+
+        body = await self._database.read(find)
+        if not body["background"]:
+            raise InvalidRequest(
+                f"the response {response_id} is not in the background; close its connection",
+                param="response_id",
+            )
+        run = self._running.get(response_id)
+        if run is None or run.task is None:
+            return await self._database.read(find)
+        if not (run.is_cancelled or run.is_ending):
+            run.is_cancelled = True
+            run.task.cancel()
+        await asyncio.wait([run.task], timeout=_SECONDS)
+        if not run.task.done():
+            raise StoreUnavailable("the response has ended; the store cannot be told so yet")
+        return await self._database.read(find)
+
+    async def drop(self, response_id: str) -> None:
+        """Stop the work on one, if there is any; its row is gone."""
+        run = self._running.get(response_id)
+        if run is not None and run.task is not None:
+            gone = f"there is no response {response_id!r}"
+            told = {"type": "error", "code": "not_found", "message": gone, "param": "response_id"}
+            run.log.add(run.numbers.event(told))
+            run.log.close()
+            run.task.cancel()
+            await asyncio.wait([run.task])
+
+    def _over(self, response_id: str) -> None:
+        run = self._running.pop(response_id)
+        run.log.close()
+        self.cap.give_up(run.tenant)
+
+    async def _run(self, answer: Answer, run: _Run) -> None:
+        progress = run.progress
+        try:
+            async for event in progress.events():
+                run.log.add(run.numbers.event(event))
+        except asyncio.CancelledError:
+            if not run.is_cancelled:
+                raise
+            progress.cancel()
+        except (Refusal, ClientGone):
+            pass  # the body says so
+        except Exception:
+            _logger.exception("response %s failed", progress.body["id"])
+            progress.fail(MISTAKE)
+            answer.fail(InternalError(MISTAKE))
+        finally:
+            answer.close()
+        run.is_ending = True
+        kept = progress.kept()
+        await until_done(
+            lambda: self._database.write(lambda connection: records.replace(connection, kept))
+        )
+        # Once it is kept: whoever has read the end may go on behind it.
+        run.log.add(run.numbers.event(end_of(progress.body)))

@@ -1,0 +1,115 @@
+"""``GET /v1/responses/{response_id}``, and its events for whoever follows them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
+from gatewayd.http.openai.wire import PING
+from gatewayd.http.protocols.pieces import Pieces
+from gatewayd.http.query import query_of
+from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.services import Services
+from gatewayd.resources.responses import records
+from gatewayd.resources.responses.background import Background
+from gatewayd.resources.responses.event_log import Reader
+from gatewayd.resources.responses.events import HEADERS, Numbers, end_of, told_again, unsaid
+from gatewayd.resources.responses.records import Kept
+from gatewayd.store.database import Database
+from gatewayd.tenants.principal import principal_of
+
+
+async def follow(
+    reader: Reader,
+    headers: Sequence[Header],
+    ping_seconds: float,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Write events as they come; a client that leaves ends nothing but this.
+
+    Raises:
+        ClientGone: it has left.
+    """
+    departure, lease = departure_of(scope, receive), principal_of(scope).lease
+    departure.listen(reader.leave)
+    if lease is not None:
+        lease.add(reader.leave)
+    try:
+        pieces = Pieces(
+            send, 200, lambda: [*HEADERS, *headers], keepalive=PING, seconds=ping_seconds
+        )
+        await pieces.write(reader)
+    finally:
+        departure.forget(reader.leave)
+        if lease is not None:
+            lease.discard(reader.leave)
+
+
+class ResponseOne:
+    """``GET /v1/responses/{response_id}``."""
+
+    def __init__(self, services: Services, database: Database, background: Background) -> None:
+        self._services = services
+        self._database = database
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Show it, or tell its events: again, and of one that runs as they come."""
+        query, response_id = query_of(scope), scope["path_params"]["response_id"]
+        tenant = principal_of(scope).tenant
+        if query.get("stream") not in ("true", "True", "1"):
+            shown = await self._database.read(
+                lambda connection: records.shown(connection, tenant, response_id)
+            )
+            await send_body(send, shown)
+            return
+        kept = await self._find(tenant, response_id)
+        after, seconds = _after(query, kept.body), self._services.limits.ping_seconds
+        if kept.body["status"] in records.RUNNING:
+            log = self._background.log_of(response_id)
+            if log is not None:
+                await follow(Reader(log, after), [], seconds, scope, receive, send)
+                return
+            kept = await self._find(tenant, response_id)  # it has ended since
+        pieces = Pieces(send, 200, lambda: HEADERS, keepalive=PING, seconds=seconds)
+        await pieces.write(_events(kept, after))
+
+    async def _find(self, tenant: str, response_id: str) -> Kept:
+        return await self._database.read(
+            lambda connection: records.find_told(connection, tenant, response_id)
+        )
+
+
+async def _events(kept: Kept, after: int) -> AsyncIterator[bytes]:
+    numbers, body = Numbers(after), kept.body
+    yield numbers.opening(unsaid(body))
+    if body["status"] in records.RUNNING:  # the daemon ends
+        return
+    for event in told_again(kept):
+        yield numbers.event(event)
+    if kept.cuts is None and body["status"] == "failed":
+        numbers.skip_to_last()  # what was told before the daemon died is not known
+    yield numbers.event(end_of(body))
+
+
+def _after(query: Mapping[str, str], body: dict[str, Any]) -> int:
+    """The number of the last event that the client has."""
+    text = query.get("starting_after")
+    if text is None:
+        return -1
+    if not body["background"]:
+        raise InvalidRequest(
+            f"the response {body['id']} was streamed to its client, in other pieces; leave "
+            "starting_after out to get it from its beginning",
+            param="starting_after",
+        )
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidRequest(
+            f"starting_after is {text[:32]!r}; it must be the number of an event",
+            param="starting_after",
+        )
+    return int(text)

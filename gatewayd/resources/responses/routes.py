@@ -1,0 +1,285 @@
+"""``/v1/responses``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from gatewayd.errors import GatewayError, InvalidRequest, StoreUnavailable
+from gatewayd.http.asgi import (
+    JSON_HEADER,
+    Receive,
+    Scope,
+    Send,
+    encode_json,
+    ignored_header,
+    send_body,
+    send_json,
+)
+from gatewayd.http.openai.generate import BODY_BYTES, receive_request
+from gatewayd.http.openai.wire import PING
+from gatewayd.http.protocols.answer import Answer
+from gatewayd.http.protocols.pieces import Pieces
+from gatewayd.http.protocols.route import Refused
+from gatewayd.http.query import listed, page_of, query_of
+from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
+from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.services import Services
+from gatewayd.resources.responses import records
+from gatewayd.resources.responses.background import Background
+from gatewayd.resources.responses.conversations import Conversations
+from gatewayd.resources.responses.event_log import Log, Reader
+from gatewayd.resources.responses.event_routes import follow
+from gatewayd.resources.responses.events import HEADERS as STREAM_HEADERS
+from gatewayd.resources.responses.events import Numbers
+from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.response_object import begun
+from gatewayd.resources.responses.run import Begun, Progress, begin, count
+from gatewayd.store.database import Database
+from gatewayd.store.disk_quota import ACCEPTED, Room
+from gatewayd.store.ids import new_id
+from gatewayd.store.tenant_shares import RESPONSE_BYTES, Hold
+from gatewayd.tenants.principal import principal_of
+from gatewayd_hooks.protocols import Refusal
+
+_DEFAULT_LIMIT, _MOST = 20, 100
+
+
+class _Given(NamedTuple):
+    """Items of an input, whose they are, and where the conversation begins."""
+
+    tenant: str
+    items: list[dict[str, Any]]
+    chain_cut: Cut | None
+
+
+class ResponseCreate:
+    """``POST /v1/responses``."""
+
+    def __init__(
+        self,
+        services: Services,
+        database: Database,
+        conversations: Conversations,
+        background: Background,
+        room: Room,
+    ) -> None:
+        self._services = services
+        self._conversations = conversations
+        self._database = database
+        self._background = background
+        self._room = room
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        arrival = self._services.clock()
+        request, ignored = await receive_request(self._services, ResponseRequest, scope, receive)
+        _check(request)
+        with self._room.coming.counted(principal_of(scope).tenant) as hold:
+            if request.store is not False:
+                await self._check_room(scope, hold)
+            await self._serve(request, ignored, arrival, scope, receive, send)
+
+    async def _check_room(self, scope: Scope, hold: Hold) -> None:
+        """Refuse what does not fit, taken to be as large as its body; count it while it runs."""
+        num_bytes = RESPONSE_BYTES + scope[BODY_BYTES]
+        if ACCEPTED not in scope.get("extensions", ()):
+            await self._room.check(principal_of(scope), num_bytes)
+        hold.add(num_bytes)
+
+    async def _serve(
+        self,
+        request: ResponseRequest,
+        ignored: list[str],
+        arrival: float,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        services = self._services
+        principal = principal_of(scope)
+        begin_it = partial(
+            begin,
+            services,
+            self._conversations,
+            request,
+            scope["request_id"],
+            arrival,
+            principal,
+        )
+        if request.background:
+            log, body = await self._begin_apart(request, principal.tenant, begin_it)
+            headers = ignored_header(ignored)
+            if request.stream:
+                seconds = services.limits.ping_seconds
+                await follow(Reader(log, -1), headers, seconds, scope, receive, send)
+            else:
+                await send_json(send, body, headers=headers)
+            return
+        answer, items, cut = await begin_it()
+        given = _Given(principal.tenant, items, cut)
+        response_id = new_id("resp_")
+        progress = Progress(answer, begun(request, response_id, "in_progress"))
+        departure = departure_of(scope, receive)
+        departure.listen(answer.abandon)
+        try:
+            if request.stream:
+                await self._stream(progress, answer, given, send, ignored)
+            else:
+                await progress.finish()
+                await self._keep(progress.body, given)
+                headers = [JSON_HEADER, *ignored_header(ignored)]
+                headers += answer.headers()
+                await send_body(send, encode_json(progress.body), headers=headers)
+        except Refusal as refusal:
+            raise Refused(refusal) from refusal
+        finally:
+            answer.close()
+            departure.forget(answer.abandon)
+
+    async def _begin_apart(
+        self,
+        request: ResponseRequest,
+        tenant: str,
+        begin_it: Callable[[], Awaitable[Begun]],
+    ) -> tuple[Log, dict[str, Any]]:
+        """Begin one in the background."""
+        self._background.cap.reserve(tenant)
+        try:
+            answer, items, cut = await begin_it()
+            try:
+                body = begun(request, new_id("resp_"), "in_progress")
+                await self._keep(body, _Given(tenant, items, cut))
+            except BaseException:
+                answer.close()
+                raise
+        except BaseException:
+            self._background.cap.give_up(tenant)
+            raise
+        return self._background.begin(tenant, answer, body, cut), body
+
+    async def _keep(self, body: dict[str, Any], given: _Given) -> None:
+        if body["store"]:
+            await self._database.write(
+                lambda connection: records.add(
+                    connection, given.tenant, body, given.items, given.chain_cut
+                )
+            )
+
+    async def _stream(
+        self,
+        progress: Progress,
+        answer: Answer,
+        given: _Given,
+        send: Send,
+        ignored: list[str],
+    ) -> None:
+        services = self._services
+        pieces = Pieces(
+            send,
+            200,
+            lambda: [
+                *STREAM_HEADERS,
+                *ignored_header(ignored),
+                *answer.headers(),
+            ],
+            keepalive=PING,
+            seconds=services.limits.ping_seconds,
+        )
+        numbers = Numbers()
+        try:
+            await pieces.write(self._events(progress, given, numbers))
+        except (Refusal, GatewayError) as error:
+            if not pieces.has_begun:
+                raise
+            body = {**progress.body, "status": "failed"}
+            if body["error"] is None:
+                body["error"] = {"code": "server_error", "message": str(error)}
+            opening = numbers.opening({**body, "status": "in_progress", "error": None})
+            last = numbers.event({"type": "response.failed", "response": body})
+            with contextlib.suppress(StoreUnavailable):  # logged where it was raised
+                await self._keep(body, given)
+            await pieces.end(opening + last)
+
+    async def _events(
+        self, progress: Progress, given: _Given, numbers: Numbers
+    ) -> AsyncIterator[bytes]:
+        async for event in progress.events():
+            yield numbers.opening(progress.body) + numbers.event(event)
+        # Before it is told: whoever has read the end may go on behind it.
+        await self._keep(progress.body, given)
+        kind = f"response.{progress.body['status']}"
+        yield numbers.event({"type": kind, "response": progress.body})
+
+
+class ResponseCount:
+    """``POST /v1/responses/input_tokens``."""
+
+    def __init__(self, services: Services, conversations: Conversations) -> None:
+        self._services = services
+        self._conversations = conversations
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the tokens of a response's input, which may be more than the context."""
+        request, ignored = await receive_request(self._services, InputTokensRequest, scope, receive)
+        tenant = principal_of(scope).tenant
+        told = {
+            "object": "response.input_tokens",
+            "input_tokens": await count(self._services, self._conversations, request, tenant),
+        }
+        await send_json(send, told, headers=ignored_header(ignored))
+
+
+class ResponseDelete:
+    """``DELETE /v1/responses/{response_id}``."""
+
+    def __init__(self, database: Database, background: Background) -> None:
+        self._database = database
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delete it, and stop what works on it; responses behind it lose what they go on from."""
+        response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
+        await self._database.write(
+            lambda connection: records.remove(connection, tenant, response_id)
+        )
+        await self._background.drop(response_id)
+        await send_json(send, {"id": response_id, "object": "response", "deleted": True})
+
+
+class ResponseCancel:
+    """``POST /v1/responses/{response_id}/cancel``."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """End one in the background."""
+        tenant, response_id = principal_of(scope).tenant, scope["path_params"]["response_id"]
+        await send_json(send, await self._background.cancel(tenant, response_id))
+
+
+class ResponseInput:
+    """``GET /v1/responses/{response_id}/input_items``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """List the items of its input."""
+        page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
+        response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
+
+        def read(connection: Connection) -> list[dict[str, Any]]:
+            return records.given(connection, tenant, response_id, page)
+
+        await send_json(send, listed(await self._database.read(read), page))
+
+
+def _check(request: ResponseRequest) -> None:
+    if request.background and request.store is False:
+        raise InvalidRequest("background needs store to be true", param="store")

@@ -1,0 +1,232 @@
+"""One response while it is generated: over the same pipeline as a chat completion."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, NamedTuple
+
+from gatewayd.errors import GatewayError
+from gatewayd.http import body_threads as collecting
+from gatewayd.http.openai.chat import prepare_chat
+from gatewayd.http.openai.chat_prompt import counted_prompt
+from gatewayd.http.openai.generate import Prepared
+from gatewayd.http.openai.sampling import fit_max_tokens
+from gatewayd.http.parse import check
+from gatewayd.http.protocols.answer import Answer
+from gatewayd.http.queue_timeout import in_time
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
+from gatewayd.http.services import Services
+from gatewayd.pipeline.work import Work
+from gatewayd.resources.responses.conversations import Conversations, needs_store
+from gatewayd.resources.responses.output import Event, Output
+from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.records import Kept
+from gatewayd.resources.responses.response_object import (
+    chat_body,
+    ended,
+    failed,
+    in_our_words,
+    input_body,
+)
+from gatewayd.resources.responses.truncation import most_that_fits
+from gatewayd.tenants.principal import Principal
+from gatewayd_hooks.protocols import Refusal
+
+LABEL = "/v1/responses"
+
+
+class Begun(NamedTuple):
+    """A response that the engines have.
+
+    Attributes:
+        answer: of them.
+        given: items of the request, as they are kept.
+        chain_cut: where its conversation begins; None for its beginning.
+    """
+
+    answer: Answer
+    given: list[dict[str, Any]]
+    chain_cut: Cut | None
+
+
+async def begin(
+    services: Services,
+    conversations: Conversations,
+    request: ResponseRequest,
+    request_id: str,
+    arrival: float,
+    principal: Principal,
+) -> Begun:
+    """Send it to the engines.
+
+    Args:
+        services: of the gateway.
+        conversations: that are stored.
+        request: what was asked for.
+        request_id: the gateway's.
+        arrival: when the request came.
+        principal: who sends it.
+
+    Raises:
+        GatewayError: it is refused.
+    """
+    seconds = request.queue_timeout
+    left = 0.0 if seconds is None else arrival + seconds - services.clock()
+    try:
+        preparing = _ready(services, conversations, request, request_id, principal.tenant)
+        ready = await in_time(preparing, seconds, left)
+    except GatewayError as error:
+        raise in_our_words(error) from error
+    prepared = ready.prepared
+    work = Work(
+        request_id=request_id,
+        endpoint=LABEL,
+        requests=prepared.requests,
+        num_choices=1,
+        options=prepared.options,
+        arrival=arrival,
+        principal=principal,
+        model=prepared.identity.model,
+        queue_timeout=seconds,
+    )
+    generation = await services.pipeline.start(work)
+    tokenizer, fleet = services.text.tokenizer, services.fleet
+    answer = Answer(generation, prepared.identity, tokenizer, lambda: fleet.room)
+    return Begun(answer, ready.given, ready.chain_cut)
+
+
+class _Ready(NamedTuple):
+    prepared: Prepared
+    given: list[dict[str, Any]]
+    chain_cut: Cut | None
+
+
+async def _ready(
+    services: Services,
+    conversations: Conversations,
+    request: ResponseRequest,
+    request_id: str,
+    tenant: str,
+) -> _Ready:
+    """The whole conversation, or with ``truncation`` the most of it that fits the context."""
+
+    async def attempt(items: list[dict[str, Any]]) -> Prepared:
+        chat = await _chat_of(lambda: chat_body(request, items))
+        return await prepare_chat(services, chat, request_id)
+
+    if needs_store(request):
+        await services.loaded_model()  # which may take long: before a slot is held
+    async with conversations.asked(tenant, request) as asked:
+        if request.truncation != "auto":
+            return _Ready(await attempt(asked.conversation), asked.given, None)
+        fitting = await most_that_fits(asked.conversation, attempt)
+        return _Ready(fitting.made, asked.given, asked.cut_at(fitting.start))
+
+
+async def count(
+    services: Services, conversations: Conversations, request: InputTokensRequest, tenant: str
+) -> int:
+    """Tokens of the prompt that a response would have; they may be more than the context.
+
+    Args:
+        services: of the gateway.
+        conversations: that are stored.
+        request: what is counted.
+        tenant: whose conversations.
+
+    Raises:
+        GatewayError: it is refused.
+    """
+
+    async def attempt(items: list[dict[str, Any]]) -> int:
+        chat = await _chat_of(lambda: {"model": model, **input_body(request, items)})
+        return len((await counted_prompt(services, chat)).token_ids)
+
+    async def fitting(items: list[dict[str, Any]]) -> int:
+        num_tokens, limit = await attempt(items), (await services.loaded_model()).max_model_len
+        fit_max_tokens(None, None, num_tokens, limit, prompt_param="messages")
+        return num_tokens
+
+    if needs_store(request):
+        await services.loaded_model()
+    async with conversations.asked(tenant, request) as asked:
+        model = services.check_model(request.model)
+        try:
+            if request.truncation != "auto":
+                return await attempt(asked.conversation)
+            return (await most_that_fits(asked.conversation, fitting)).made
+        except GatewayError as error:
+            raise in_our_words(error) from error
+
+
+async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
+    return (await collecting.apart(lambda: check(ChatRequest, make())))[0]
+
+
+class Progress:
+    """A response as it comes.
+
+    Attributes:
+        body: the response object as it is now.
+
+    Args:
+        answer: of the engines.
+        body: the response object as it begins.
+        chain_cut: where its conversation begins; None for its beginning.
+    """
+
+    def __init__(self, answer: Answer, body: dict[str, Any], chain_cut: Cut | None = None) -> None:
+        self.body = body
+        self._chain_cut = chain_cut
+        self._answer = answer
+        self._output = Output()
+
+    async def events(self) -> AsyncIterator[Event]:
+        """What happens, without numbers, up to the last item; ``body`` is whole then.
+
+        Raises:
+            Refusal: it failed; ``body`` says so.
+        """
+        reason: str | None = None
+        try:
+            async for delta in self._answer:
+                reason = delta.finish_reason or reason
+                for event in self._output.take(delta.parts, delta.logprobs):
+                    yield event
+        except Refusal as refusal:
+            self.fail(refusal.message)
+            raise
+        is_cut = reason == "length"
+        for event in self._output.end("incomplete" if is_cut else "completed"):
+            yield event
+        self.body = ended(
+            self.body,
+            self._output.items,
+            self._answer.usage,
+            self._answer.reasoning_tokens,
+            is_cut=is_cut,
+        )
+
+    def kept(self) -> Kept:
+        """What there is of it, and how it was told."""
+        return Kept(self.body, self._output.cuts, self._output.is_broken, self._chain_cut)
+
+    def cancel(self) -> None:
+        """It ends with what has been said."""
+        self._output.break_off()
+        self.body = {**self.body, "status": "cancelled", "output": self._output.items}
+
+    def fail(self, message: str) -> None:
+        """The same, because something went wrong."""
+        self._output.break_off()
+        self.body = {**failed(self.body, message), "output": self._output.items}
+
+    async def finish(self) -> None:
+        """Go to the end.
+
+        Raises:
+            Refusal: it failed.
+        """
+        async for _ in self.events():
+            pass

@@ -1,0 +1,1 @@
+"""What this process has of its machine: processors, malloc, the garbage collector."""

@@ -1,0 +1,1 @@
+"""Budgets, prices and usage: reservations, settlements, recovery after a crash."""

@@ -1,0 +1,194 @@
+"""The ledger of a running daemon: reservations are waited for, settlements gather and are written.
+
+A settlement that the store does not take is kept and tried again; with too many of them nothing
+new is taken on that would have to be counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from gatewayd.errors import StoreUnavailable
+from gatewayd.store.database import Database
+from gatewayd.store.retry import until_done
+from gatewayd.tenants.billing import budget_ledger_sql as records
+from gatewayd.tenants.billing.costs import Entry, Settlement, Spent
+from gatewayd.tenants.billing.crash_marks import Marks
+from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd_engine.process.logs import Rarely
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE = 256
+"""In one transaction: nobody else writes meanwhile."""
+
+_MOST_LEFT = 10_000
+
+
+class _Wanted(NamedTuple):
+    """A reservation to be written."""
+
+    entry: Entry
+    written: asyncio.Future[None]
+
+
+class Ledger:
+    """Writes down what tenants use.
+
+    Attributes:
+        marks: how far what runs has come.
+        uncharged_seconds: of engines, of requests that said that they took no token; to stay 0.
+
+    Args:
+        database: where.
+        marks: see there.
+        secret: the server's, by which reservations are sealed.
+    """
+
+    def __init__(self, database: Database, marks: Marks, secret: Secret) -> None:
+        self.marks = marks
+        self.uncharged_seconds = 0.0
+        self._rarely = Rarely()
+        self._database = database
+        self._secret = secret
+        self._left: list[Settlement] = []
+        self._slots: dict[str, int] = {}
+        self._writing: asyncio.Task[None] | None = None
+        self._wanted: list[_Wanted] = []
+        self._reserving: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """See that what comes can be counted.
+
+        Raises:
+            StoreUnavailable: too much waits to be written already.
+        """
+        if len(self._left) >= _MOST_LEFT:
+            raise StoreUnavailable("usage cannot be written down now", retry_after=5)
+
+    async def reserve(self, entry: Entry) -> int | None:
+        """Take the most that a request may take; it is on the disk when this returns.
+
+        Returns:
+            A slot for its marks, until it is settled; None if the disk has no room for it.
+
+        Raises:
+            InsufficientQuota: the budget has too little left.
+            StoreUnavailable: the store cannot be written.
+        """
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wanted.append(_Wanted(entry, written))
+        if self._reserving is None or self._reserving.done():
+            self._reserving = asyncio.create_task(self._reserve(), name="reservations")
+        try:
+            await written
+        except (asyncio.CancelledError, StoreUnavailable):
+            self.withdraw(entry)  # it may have been written
+            raise
+        slot = self.marks.take(entry.id)
+        if slot is not None:
+            self._slots[entry.id] = slot
+        return slot
+
+    def settle(self, entry: Entry, spent: Spent) -> Spent:
+        """A request is over.
+
+        Returns:
+            What it is charged for: that, unless engines computed for it and nobody knows what.
+        """
+        if spent.engine_seconds > 0 and not spent.prompt_tokens:
+            spent = self._floored(entry, spent)
+        self._settle(entry, spent)
+        return spent
+
+    def withdraw(self, entry: Entry) -> None:
+        """A request never ran."""
+        self._settle(entry, None)
+
+    def _floored(self, entry: Entry, spent: Spent) -> Spent:
+        """Nobody computes for nothing: the prompts count whole, and an operator is told."""
+        self.uncharged_seconds += spent.engine_seconds
+        if self._rarely.may(entry.asked.endpoint):
+            _log.error(
+                "request %s took %.3f s of engines and no token: its %d prompt tokens are charged",
+                entry.asked.request_id,
+                spent.engine_seconds,
+                entry.asked.prompt_tokens,
+            )
+        return spent._replace(prompt_tokens=entry.asked.prompt_tokens, cached_tokens=0)
+
+    def _settle(self, entry: Entry, spent: Spent | None) -> None:
+        self._left.append(Settlement(entry, spent))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(), name="ledger")
+
+    async def flush(self) -> None:
+        """Wait until all that was settled is on the disk."""
+        while self._left and self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def close(self, submit: Callable[[list[Settlement]], object]) -> None:
+        """The daemon ends: hand what is left to the writer, which ends after it."""
+        if self._writing is not None:
+            self._writing.cancel()
+        if self._reserving is not None:
+            self._reserving.cancel()
+        if self._left:
+            submit(self._left)
+        self.marks.close()
+
+    async def _reserve(self) -> None:
+        """Write reservations; those that come meanwhile are the next transaction's."""
+        while self._wanted:
+            some, self._wanted = self._wanted[:_AT_ONCE], self._wanted[_AT_ONCE:]
+            try:
+                await self._reserve_together(some)
+            except asyncio.CancelledError:
+                for _, written in (*some, *self._wanted):
+                    written.cancel()
+                raise
+
+    async def _reserve_together(self, some: Sequence[_Wanted]) -> None:
+        """Write some in one transaction, or each in its own if they cannot be."""
+        # One that was cancelled is withdrawn already: written now, it would stay.
+        some = [one for one in some if not one.written.done()]
+        if not some:
+            return
+        told: Sequence[Exception | None]
+        try:
+            entries = [one.entry for one in some]
+            told = await self._database.write(
+                lambda connection: records.reserve(connection, entries, self._secret)
+            )
+        except StoreUnavailable as error:
+            told = [error] * len(some)
+        except Exception as error:  # noqa: BLE001 - raised in the caller
+            if len(some) > 1:  # one of them must not take the others with it
+                for one in some:
+                    await self._reserve_together([one])
+                return
+            told = [error]
+        for (_, written), refusal in zip(some, told, strict=True):
+            if written.done():
+                continue
+            if refusal is None:
+                written.set_result(None)
+            else:
+                written.set_exception(refusal)
+
+    async def _write(self) -> None:
+        while self._left:
+            some = self._left[:_AT_ONCE]
+            await until_done(
+                lambda some=some: self._database.write(  # type: ignore[misc]
+                    lambda connection: records.settle(connection, some, self._secret)
+                )
+            )
+            del self._left[: len(some)]
+            for settled in some:
+                slot = self._slots.pop(settled.entry.id, None)
+                if slot is not None:
+                    self.marks.give_back(slot)

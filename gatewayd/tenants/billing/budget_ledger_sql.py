@@ -1,0 +1,314 @@
+"""The ledger's SQL: reserve and settle. What belongs together is one transaction.
+
+At every commit, for each tenant: ``used`` of its budget is the sum of its usage, ``reserved`` that
+of its reservations, both of those that came in the budget's period, and both together are within
+the budget as long as nobody lowers it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Integer,
+    LargeBinary,
+    Row,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from gatewayd.errors import InsufficientQuota
+from gatewayd.store.ids import new_id
+from gatewayd.store.prepared import Prepared
+from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.tenants.billing.budget_periods import period_of, turn
+from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.periods import end_of
+from gatewayd.tenants.billing.prices import FREE
+from gatewayd.tenants.tamper_evidence import reservation_seals as seals
+from gatewayd.tenants.tamper_evidence.secret import Secret
+
+_RESERVE = Prepared(
+    update(budgets)
+    .where(
+        budgets.c.tenant == bindparam("whose"),
+        or_(
+            budgets.c.most_tokens.is_(None),
+            budgets.c.used_tokens + budgets.c.reserved_tokens + bindparam("tokens")
+            <= budgets.c.most_tokens,
+        ),
+        or_(
+            budgets.c.most_micros.is_(None),
+            budgets.c.used_micros + budgets.c.reserved_micros + bindparam("micros")
+            <= budgets.c.most_micros,
+        ),
+    )
+    .values(
+        reserved_tokens=budgets.c.reserved_tokens + bindparam("tokens"),
+        reserved_micros=budgets.c.reserved_micros + bindparam("micros"),
+        reserved_tags=func.coalesce(budgets.c.reserved_tags, 0) + bindparam("tag"),
+    )
+)
+_AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
+_RELEASE = Prepared(
+    delete(reservations)
+    .where(reservations.c.id.in_(_AMONG))
+    # As they were written: edited rows may hold bytes that are not valid text.
+    .returning(
+        reservations.c.id,
+        cast(reservations.c.period_begin, Integer),
+        cast(reservations.c.seal, LargeBinary),
+    )
+)
+_SETTLED = Prepared(select(usage.c.id).where(usage.c.id.in_(_AMONG)))
+_MOVE = Prepared(
+    update(budgets)
+    .where(budgets.c.tenant == bindparam("whose"))
+    .values(
+        used_tokens=budgets.c.used_tokens + bindparam("tokens"),
+        used_micros=budgets.c.used_micros + bindparam("micros"),
+        reserved_tokens=func.max(0, budgets.c.reserved_tokens - bindparam("released_tokens")),
+        reserved_micros=func.max(0, budgets.c.reserved_micros - bindparam("released_micros")),
+        # NULL, as it was at first, while nothing is reserved.
+        reserved_tags=func.nullif(
+            func.coalesce(budgets.c.reserved_tags, 0) - bindparam("released_tags"), 0
+        ),
+    )
+)
+_OF_A_REQUEST = ("request_id", "tenant", "key_id", "endpoint", "model", "created_at")
+_PRICES = ("input_price", "cached_price", "output_price")
+
+
+def _given(*names: str) -> dict[str, Any]:
+    return {name: bindparam(name) for name in names}
+
+
+_HOLD = Prepared(
+    insert(reservations).values(
+        _given(
+            *("id", *_OF_A_REQUEST, "prompt_tokens"),
+            *("tokens", "micros", *_PRICES, "period_begin", "seal"),
+        )
+    )
+)
+_USE = Prepared(insert(usage).values(_given("id", *_OF_A_REQUEST, "micros", *Spent._fields)))
+
+
+def reserve(
+    connection: Connection, entries: Sequence[Entry], secret: Secret
+) -> list[InsufficientQuota | None]:
+    """Take the most that each request may take from its tenant's budget, in their order.
+
+    Returns:
+        For each why it was not taken, or None.
+    """
+    refused: dict[str, InsufficientQuota] = {}
+    held: list[dict[str, object]] = []
+    begins: dict[str, tuple[int, int]] = {}  # for the time of the tenant's last entry
+    for entry in entries:
+        asked, price = entry.asked, entry.price
+        at, begin = begins.get(asked.tenant, (None, 0))
+        if at != entry.created_at:
+            begin, _ = turn(connection, asked.tenant, entry.created_at)
+            begins[asked.tenant] = entry.created_at, begin
+        amount = {"tokens": asked.tokens, "micros": entry.micros}
+        tag = seals.tag_of(secret, entry.id)
+        if _RESERVE.run(connection, whose=asked.tenant, tag=tag, **amount).rowcount != 1:
+            refused[entry.id] = _refusal(connection, entry)
+            continue
+        row = {
+            "id": entry.id,
+            **_of_a_request(entry),
+            "prompt_tokens": asked.prompt_tokens,
+            **amount,
+            "input_price": price.input,
+            "cached_price": price.cached,
+            "output_price": price.output,
+            "period_begin": begin,
+        }
+        row["seal"] = seals.seal_of_row(secret, row)
+        held.append(row)
+    _HOLD.run_for_all(connection, held)
+    return [refused.get(entry.id) for entry in entries]
+
+
+class _Moved:
+    """By how much the amounts of one budget change."""
+
+    __slots__ = ("micros", "released_micros", "released_tags", "released_tokens", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = self.micros = 0
+        self.released_tokens = self.released_micros = self.released_tags = 0
+
+    def make(self, connection: Connection, tenant: str) -> None:
+        """Change the budget of a tenant."""
+        _MOVE.run(
+            connection,
+            whose=tenant,
+            tokens=self.tokens,
+            micros=self.micros,
+            released_tokens=self.released_tokens,
+            released_micros=self.released_micros,
+            released_tags=self.released_tags,
+        )
+
+
+def charge(connection: Connection, tenant: str, amounts: seals.Amounts, at: int) -> None:
+    """Charge for what a budget has reserved, of requests without a valid reservation.
+
+    Args:
+        connection: to write with.
+        tenant: whose budget it is.
+        amounts: that are used from now on, and not reserved.
+        at: Unix time of the row of usage.
+    """
+    moved = _Moved()
+    moved.tokens = moved.released_tokens = amounts.tokens
+    moved.micros = moved.released_micros = amounts.micros
+    moved.released_tags = amounts.tags
+    moved.make(connection, tenant)
+    unknown = Asked("unknown", tenant, None, "unknown", "unknown", amounts.tokens, 0)
+    entry = Entry(new_id("use_"), unknown, FREE, at, True)
+    spent = Spent("lost", amounts.tokens, 0, 0)
+    row = {"id": entry.id, "micros": amounts.micros, **_of_a_request(entry), **spent._asdict()}
+    _USE.run(connection, **row)
+
+
+def settle(connection: Connection, settlements: Sequence[Settlement], secret: Secret) -> None:
+    """Write down what requests took and let go of the rest; once more changes nothing.
+
+    What ran and has no reservation any more, which must have been deleted by another program, is
+    charged all the same.
+    """
+    ids = {"ids": json.dumps([settlement.entry.id for settlement in settlements])}
+    released = {row[0]: row[1:] for row in _RELEASE.run(connection, **ids).fetchall()}
+    settled = {found for (found,) in _SETTLED.run(connection, **ids)}
+    rows: list[dict[str, object]] = []
+    moves: dict[tuple[str, int], _Moved] = defaultdict(_Moved)  # by tenant and period
+    for entry, spent in settlements:
+        row = released.pop(entry.id, None)
+        if entry.id in settled or (row is None and spent is None):
+            continue
+        settled.add(entry.id)
+        tenant = entry.asked.tenant
+        move = moves[tenant, _period_of(connection, entry, row, secret)]
+        if entry.is_reserved:
+            # As it was reserved, whatever its row says.
+            move.released_tokens += entry.asked.tokens
+            move.released_micros += entry.micros
+            move.released_tags += seals.tag_of(secret, entry.id)
+        if spent is not None:
+            micros = entry.price.cost(
+                spent.prompt_tokens, spent.cached_tokens, spent.completion_tokens
+            )
+            move.tokens += spent.tokens
+            move.micros += micros
+            rows.append(
+                {"id": entry.id, "micros": micros, **_of_a_request(entry), **spent._asdict()}
+            )
+    _USE.run_for_all(connection, rows)
+    for (tenant, begin), move in moves.items():
+        if begin != period_of(connection, tenant):
+            continue  # it is over, perhaps since an entry above: nothing of it counts
+        move.make(connection, tenant)
+
+
+def _period_of(
+    connection: Connection, entry: Entry, row: tuple[object, object] | None, secret: Secret
+) -> int:
+    """When the period of its tenant's budget began in which a request counts; -1 for none."""
+    tenant = entry.asked.tenant
+    if not entry.is_reserved:
+        return turn(connection, tenant, entry.created_at)[1]
+    begin = period_of(connection, tenant)
+    if begin is None:
+        return -1
+    if entry.created_at >= begin:
+        return begin
+    # It came after the clock was set back: its row has the period, unless it was edited.
+    is_known = row is not None and row[0] == begin and seals.is_sealed(secret, entry, *row)
+    return begin if is_known else -1
+
+
+def with_usage(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Which of these reservations have usage."""
+    return {found for (found,) in _SETTLED.run(connection, ids=json.dumps(ids))}
+
+
+def remove_older(connection: Connection, created_at: float, most: int) -> int:
+    """Delete at most so many rows of usage that are older; budgets keep what they add up to."""
+    old: Sequence[str] = (
+        connection.execute(select(usage.c.id).where(usage.c.created_at < created_at).limit(most))
+        .scalars()
+        .all()
+    )
+    connection.execute(delete(usage).where(usage.c.id.in_(old)))
+    return len(old)
+
+
+def _of_a_request(entry: Entry) -> dict[str, object]:
+    asked = entry.asked
+    return {
+        "request_id": asked.request_id,
+        "tenant": asked.tenant,
+        "key_id": asked.key_id,
+        "endpoint": asked.endpoint,
+        "model": asked.model,
+        "created_at": entry.created_at,
+    }
+
+
+def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
+    """Say what is left, what would be taken, and whether it may become more by itself."""
+    refusal, row = _reasoned(connection, entry)
+    left: list[int] = []
+    if row.most_tokens is not None:
+        left.append(row.most_tokens - row.used_tokens - row.reserved_tokens)
+    if row.most_micros is not None:
+        money = row.most_micros - row.used_micros - row.reserved_micros
+        left.append(entry.price.affords(money, entry.asked.prompt_tokens, entry.asked.tokens))
+    offers = [entry.asked.shorter(min(left))]
+    if row.budget_period is not None:
+        is_enough = row.most_tokens is None or entry.asked.tokens <= row.most_tokens
+        if is_enough and (row.most_micros is None or entry.micros <= row.most_micros):
+            seconds = end_of(row.budget_period, entry.created_at) - entry.created_at
+            offers.append({"after_seconds": seconds})
+    refusal.offers = [offer for offer in offers if offer is not None]
+    return refusal
+
+
+def _reasoned(connection: Connection, entry: Entry) -> tuple[InsufficientQuota, Row[Any]]:
+    asked = entry.asked
+    row = connection.execute(select(budgets).where(budgets.c.tenant == asked.tenant)).one()
+    for what, most, used, wanted in (
+        ("tokens", row.most_tokens, row.used_tokens, asked.tokens),
+        ("millionths", row.most_micros, row.used_micros, entry.micros),
+    ):
+        if most is not None and used + wanted > most:
+            again = ""
+            if row.budget_period is not None and wanted <= most:
+                at = datetime.fromtimestamp(end_of(row.budget_period, entry.created_at), UTC)
+                again = f", or wait until {at:%Y-%m-%dT%H:%M:%SZ}"
+            refusal = InsufficientQuota(
+                f"the budget of tenant {asked.tenant} has {max(0, most - used)} {what} left and "
+                f"this request may take {wanted}: ask for fewer tokens, or the operator for "
+                f"more{again}"
+            )
+            return refusal, row
+    refusal = InsufficientQuota(
+        f"requests that run hold the rest of the budget of tenant {asked.tenant}; try again",
+        retry_after=1.0,
+    )
+    return refusal, row

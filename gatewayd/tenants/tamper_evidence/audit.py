@@ -1,0 +1,360 @@
+"""Who changed what: rows of which each seals the one before.
+
+An edit, a row taken out and one put in break the chain. Rows cut off its end do not: so the last
+seal is also part of the sealed state of the rows that they tell of (``tenants.seals``), and is kept
+beside the store, in a file that is written after each change, and in the log. Where all are gone
+there are still the tenants and keys, which are never deleted, and each of which was put on record.
+Whoever has the server's secret can forge all of it; whoever puts everything back as it was once is
+found out by the log alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, func, insert, select
+
+from gatewayd.errors import StoreUnavailable
+from gatewayd.store import atomic_files as whole
+from gatewayd.store.tables import DEFAULT_TENANT, audit, keys, tenants
+from gatewayd.tenants.tamper_evidence import seals
+from gatewayd.tenants.tamper_evidence.secret import Secret
+
+_log = logging.getLogger(__name__)
+_ends = logging.getLogger("gatewayd.tenants.tamper_evidence.audit.head")
+_ends.setLevel(logging.INFO)  # whatever [log] level says: evidence that is elsewhere
+
+NAME = "audit.head"
+BROKEN = "audit.broken"
+ACCEPT = "audit.accept"
+SEALED = "seals.begin"
+_FIRST = ""
+_FIRST_SEALED = "sealed"
+"""What the first row seals in a store whose rows had seals before it."""
+
+
+class Row(NamedTuple):
+    """One change; in the order of the table's columns.
+
+    Attributes:
+        seq: from 1.
+        at: Unix time.
+        actor: who did it.
+        action: what.
+        target: to what.
+        detail: the rest, as JSON; never a secret.
+        mac: seal over all that and the seal before.
+    """
+
+    seq: int
+    at: int
+    actor: str
+    action: str
+    target: str
+    detail: str
+    mac: str
+
+
+class Head(NamedTuple):
+    """The end of the chain: how many rows, and the last one's seal."""
+
+    seq: int
+    mac: str
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.mac}"
+
+
+class HeadFile(NamedTuple):
+    """Content of ``audit.head``, the file beside the database.
+
+    Attributes:
+        head: of the chain.
+        changes: of sealed rows until then; 0 in files of older programs.
+    """
+
+    head: Head
+    changes: int
+
+
+class Verified(NamedTuple):
+    """Rows that passed verification.
+
+    Attributes:
+        head: the last of them.
+        digest: SHA-256 over all of them, to continue from a copy.
+    """
+
+    head: Head
+    digest: hashlib._Hash
+
+
+def append(
+    connection: Connection,
+    secret: Secret,
+    *,
+    at: float,
+    actor: str,
+    action: str,
+    target: str,
+    detail: dict[str, Any],
+) -> Head:
+    """Add a row, in the transaction of the change that it tells of.
+
+    Raises:
+        StoreUnavailable: the store drops it.
+    """
+    last = head_of(connection)
+    before = last.mac
+    if not last.seq and seals.is_begun(connection):
+        before = _FIRST_SEALED
+    row = Row(last.seq + 1, int(at), actor, action, target, _text(detail), "")
+    row = row._replace(mac=_seal(secret, before, row))
+    if connection.execute(insert(audit).values(row._asdict())).rowcount != 1:
+        raise StoreUnavailable("the store takes no row of the audit: see gatewayd audit")
+    return Head(row.seq, row.mac)
+
+
+def note_fault(connection: Connection, secret: Secret, fault: str, at: float) -> Head:
+    """Put a fault on record, unless the last row tells of the same."""
+    detail = {"fault": fault}
+    last = rows(connection, 1)
+    if last and (last[0].action, last[0].detail) == (BROKEN, _text(detail)):
+        return Head(last[0].seq, last[0].mac)
+    return append(
+        connection,
+        secret,
+        at=at,
+        actor="gatewayd",
+        action=BROKEN,
+        target="audit",
+        detail=detail,
+    )
+
+
+def has(connection: Connection, head: Head) -> bool:
+    """Whether it ended so once."""
+    query = select(audit.c.mac).where(audit.c.seq == head.seq)
+    return connection.execute(query).scalar() == head.mac
+
+
+def head_of(connection: Connection) -> Head:
+    """The end of the chain as the store has it."""
+    query = select(audit.c.seq, audit.c.mac).order_by(audit.c.seq.desc()).limit(1)
+    found = connection.execute(query).one_or_none()
+    return Head(0, _FIRST) if found is None else Head(*found)
+
+
+def rows(connection: Connection, most: int) -> list[Row]:
+    """The last ones, the latest first."""
+    query = select(audit).order_by(audit.c.seq.desc()).limit(most)
+    return [Row(*row) for row in connection.execute(query)]
+
+
+def was_sealed(connection: Connection, secret: Secret) -> bool:
+    """Whether the chain tells that there were seals of rows."""
+    query = select(audit.c.seq).where(audit.c.action == SEALED).limit(1)
+    if connection.execute(query).first() is not None:
+        return True
+    first = connection.execute(select(audit).where(audit.c.seq == 1)).one_or_none()
+    return first is not None and _is_sealed(secret, _FIRST_SEALED, Row(*first))
+
+
+def digest(connection: Connection) -> str:
+    """Of all rows as they are, for whoever accepts them."""
+    total = hashlib.sha256()
+    for row in map(Row._make, connection.execute(select(audit).order_by(audit.c.seq))):
+        total.update(_said(*row))
+    return total.hexdigest()
+
+
+def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
+    """Look through all of it.
+
+    Args:
+        connection: to read with.
+        secret: the server's.
+        file: with the end of the chain.
+
+    Returns:
+        What is wrong first, in a sentence; None if nothing is, or it was accepted.
+    """
+    return verify(connection, secret, file, None)[0]
+
+
+def verify(
+    connection: Connection, secret: Secret, file: Path, since: Verified | None
+) -> tuple[str | None, Verified | None]:
+    """Verify the rows that follow those verified before, or all of them.
+
+    Of the rows verified before only the number and the last MAC are compared; if these differ, all
+    rows are verified.
+
+    Args:
+        connection: to read with.
+        secret: the server's.
+        file: with the head of the chain.
+        since: rows verified before; None to verify all.
+
+    Returns:
+        The first fault, as ``fault``; and the verified rows, None unless all rows are valid.
+    """
+    kept = read(secret, file)
+    if since is None or not _holds(connection, since, kept):
+        since = Verified(Head(0, _FIRST), hashlib.sha256())
+    before, so_far = since.head, since.digest.copy()
+    found: str | None = None
+    query = select(audit).where(audit.c.seq > before.seq) if before.seq else select(audit)
+    for row in map(Row._make, connection.execute(query.order_by(audit.c.seq))):
+        is_sealed = _is_sealed(secret, before.mac, row) or (
+            not before.seq and _is_sealed(secret, _FIRST_SEALED, row)
+        )
+        if is_sealed and _accepts(row, so_far.hexdigest()):
+            found = None
+        elif found is None:
+            found = _fault_of(row, before, kept, file.name, is_sealed=is_sealed)
+        before = Head(row.seq, row.mac)
+        so_far.update(_said(*row))
+    verified = Verified(before, so_far) if found is None else None
+    return found or _fault_of_end(connection, secret, file.name, kept, before), verified
+
+
+def _holds(connection: Connection, since: Verified, kept: HeadFile | None) -> bool:
+    """Whether the verified rows are still there, by their number, their head and the file's."""
+    head = since.head
+    query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
+    if connection.execute(query).scalar_one() != head.seq:
+        return False
+    if kept is not None and 0 < kept.head.seq <= head.seq and not has(connection, kept.head):
+        return False
+    return not head.seq or has(connection, head)
+
+
+def _fault_of(
+    row: Row, before: Head, kept: HeadFile | None, name: str, *, is_sealed: bool
+) -> str | None:
+    if row.seq != before.seq + 1:
+        return f"audit row {before.seq + 1} is missing"
+    if not is_sealed:
+        return f"audit row {row.seq} was changed"
+    if kept is not None and kept.head.seq == row.seq and kept.head.mac != row.mac:
+        return f"audit row {row.seq} is not the one that {name} ends with"
+    return None
+
+
+def _fault_of_end(
+    connection: Connection, secret: Secret, name: str, kept: HeadFile | None, end: Head
+) -> str | None:
+    state = seals.state_of(connection, secret)
+    if state is not None and (found := cut(connection, state, end.seq + 1)) is not None:
+        return found
+    if state is None and (made := _made(connection)) > end.seq:
+        return f"audit rows are missing: {end.seq} tell of {made} tenants and keys"
+    if kept is None:
+        return None if end.seq <= 1 else f"{name} is missing or was changed"
+    if kept.head.seq > end.seq:
+        return f"audit rows {end.seq + 1} to {kept.head.seq} are missing at the end"
+    if state is not None and kept.changes > state.changes:
+        return (
+            f"the store is older than {name}, which tells of {kept.changes} changes of tenants, "
+            f"keys, prices and budgets: it has {state.changes}"
+        )
+    return None
+
+
+def cut(connection: Connection, state: seals.State, following: int) -> str | None:
+    """What is wrong with the end of the chain, by the sealed state.
+
+    Args:
+        connection: to read with.
+        state: of the rows that the chain tells of.
+        following: the number of the first row after the end.
+    """
+    if state.audit_seq >= following:
+        return f"audit rows {following} to {state.audit_seq} are missing at the end"
+    if state.audit_seq < following - 1:
+        return f"the seals of the store are older than audit row {state.audit_seq + 1}"
+    last = connection.execute(select(audit.c.mac).where(audit.c.seq == state.audit_seq)).scalar()
+    if (last or _FIRST) != state.audit_mac:
+        return f"audit row {state.audit_seq} is not the one that was the last"
+    return None
+
+
+def _made(connection: Connection) -> int:
+    """How many changes there must have been at least: rows of tenants and keys stay."""
+    others = select(func.count()).select_from(tenants).where(tenants.c.id != DEFAULT_TENANT)
+    both = (others, select(func.count()).select_from(keys))
+    return sum(int(connection.execute(query).scalar_one()) for query in both)
+
+
+def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
+    """Write the head of the chain to its file beside the store, and to the log. Blocks.
+
+    On a full disk the file is not updated: the sealed state has the head, too.
+
+    Args:
+        secret: the server's.
+        file: to write.
+        head: of the chain.
+        changes: of sealed rows so far.
+    """
+    kept, before = HeadFile(head, changes), read(secret, file)
+    if not head.seq or kept == before:
+        return
+    if before is None or before.head != head:
+        # An attacker with the store cannot change a log elsewhere: gatewayd audit --head
+        _ends.info("the audit ends with %s", head)
+    content = {**head._asdict(), "changes": changes, "seal": _seal_of(secret, kept)}
+    try:
+        whole.replace(file, json.dumps(content).encode() + b"\n")
+    except OSError as error:
+        _log.warning("%s cannot be written: %s", file, error.strerror)
+
+
+def _text(detail: dict[str, Any]) -> str:
+    return json.dumps(detail, sort_keys=True, separators=(",", ":"))
+
+
+def read(secret: Secret, file: Path) -> HeadFile | None:
+    """The content of the head file; None if it is missing, or its seal is wrong."""
+    try:
+        found = msgspec.json.decode(file.read_bytes(), type=dict[str, str | int])
+        head = Head(int(found["seq"]), str(found["mac"]))
+        kept = HeadFile(head, int(found.get("changes", 0)))
+        is_ours = hmac.compare_digest(str(found["seal"]).encode(), _seal_of(secret, kept).encode())
+    except (OSError, ValueError, KeyError):
+        return None
+    return kept if is_ours else None
+
+
+def _seal_of(secret: Secret, kept: HeadFile) -> str:
+    told = f" {kept.changes}" if kept.changes else ""
+    return secret.seal(f"head {kept.head.seq} {kept.head.mac}{told}".encode())
+
+
+def _accepts(row: Row, so_far: str) -> bool:
+    """Whether an operator has accepted all earlier rows as they are."""
+    if row.action != ACCEPT:
+        return False
+    found = json.loads(row.detail)
+    return isinstance(found, dict) and found.get("rows") == so_far
+
+
+def _seal(secret: Secret, before: str, row: Row) -> str:
+    return secret.seal(_said(before, *row[:-1]))
+
+
+def _is_sealed(secret: Secret, before: str, row: Row) -> bool:
+    right = _seal(secret, before, row)
+    return isinstance(row.mac, str) and hmac.compare_digest(row.mac.encode(), right.encode())
+
+
+def _said(*values: object) -> bytes:
+    """As JSON, so that no field can be read as a part of another."""
+    return json.dumps(values, default=repr).encode()

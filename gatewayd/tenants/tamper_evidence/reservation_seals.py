@@ -1,0 +1,175 @@
+"""Seals (MACs) of reservations, which tell what the daemon reserved from what others wrote.
+
+The seal covers all columns of a row. A row that was settled has a valid seal, too, and may be put
+back: therefore each reservation has a tag, and its tenant's budget, which is sealed, has the sum of
+the tags of all that count in it. Only the rows that are reserved now add up to it: a tag has 48
+bits, and who looks for others needs millions of rows.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection
+
+from gatewayd.store.prepared import raw_of
+from gatewayd.store.tables import reservations
+from gatewayd.tenants.billing.costs import Asked, Entry
+from gatewayd.tenants.billing.prices import Price
+from gatewayd.tenants.tamper_evidence.secret import Secret
+
+_TAG_BYTES = 6
+_NAMES = [column.name for column in reservations.c if column.name != "seal"]
+_READ = f"SELECT rowid, CAST(seal AS BLOB), {', '.join(_NAMES)} FROM reservations"
+_values = itemgetter(*_NAMES)
+_OF_A_TENANT = f"{_READ} WHERE tenant = ?"
+
+
+class Held(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        number: SQLite's, whatever its id is.
+        id: as text.
+        tenant: that it names.
+        has_seal: whether it has any.
+        entry: what was reserved; None if the seal is not that of the row.
+        period_begin: of the budget that it was taken from; -1 if it counts in none.
+    """
+
+    number: int
+    id: str
+    tenant: str
+    has_seal: bool
+    entry: Entry | None
+    period_begin: int
+
+
+class Amounts(NamedTuple):
+    """What reservations add up to."""
+
+    tokens: int = 0
+    micros: int = 0
+    tags: int = 0
+
+    def less(self, other: Amounts) -> Amounts:
+        """The difference of each."""
+        return Amounts(*(mine - its for mine, its in zip(self, other, strict=True)))
+
+
+def seal_of_row(secret: Secret, row: Mapping[str, object]) -> bytes:
+    """The seal of a row that is to be written, by the names of its columns."""
+    return _seal(secret, _values(row))
+
+
+def seal_of(secret: Secret, entry: Entry, period_begin: int) -> bytes:
+    """The seal of what is reserved for a request, from the period that began then."""
+    asked, price = entry.asked, entry.price
+    return _seal(
+        secret,
+        (
+            entry.id,
+            asked.request_id,
+            asked.tenant,
+            asked.key_id,
+            asked.endpoint,
+            asked.model,
+            entry.created_at,
+            asked.prompt_tokens,
+            asked.tokens,
+            entry.micros,
+            price.input,
+            price.cached,
+            price.output,
+            period_begin,
+        ),
+    )
+
+
+def is_sealed(secret: Secret, entry: Entry, period_begin: object, seal: object) -> bool:
+    """Whether a row of this request has that period by our hand."""
+    if not (isinstance(period_begin, int) and isinstance(seal, bytes)):
+        return False
+    return hmac.compare_digest(seal, seal_of(secret, entry, period_begin))
+
+
+def tag_of(secret: Secret, entry_id: str) -> int:
+    """What a reservation adds to ``reserved_tags`` of its budget."""
+    return int.from_bytes(secret.reservation(entry_id.encode())[:_TAG_BYTES])
+
+
+def sum_of(secret: Secret, entries: Iterable[Entry]) -> Amounts:
+    """What they add up to."""
+    tokens = micros = tags = 0
+    for entry in entries:
+        tokens += entry.asked.tokens
+        micros += entry.micros
+        tags += tag_of(secret, entry.id)
+    return Amounts(tokens, micros, tags)
+
+
+def read(connection: Connection, secret: Secret, tenant: str | None = None) -> list[Held]:
+    """All rows, or those that name a tenant, each compared with its seal."""
+    found = _rows(connection, _READ) if tenant is None else _rows(connection, _OF_A_TENANT, tenant)
+    return [_held(secret, *row) for row in found]
+
+
+def seal_all(connection: Connection, secret: Secret) -> None:
+    """Seal all rows as they are, and their sums: of a store whose rows had no seals so far."""
+    raw, tags = raw_of(connection), dict[tuple[str, int], int]()
+    update = "UPDATE reservations SET seal = ? WHERE rowid = ?"
+    for number, _, *values in _rows(connection, _READ):
+        if _entry(values) is not None:
+            raw.execute(update, (_seal(secret, tuple(values)), number))
+    for row in read(connection, secret):
+        if row.entry is not None:
+            of = row.entry.asked.tenant, row.period_begin
+            tags[of] = tags.get(of, 0) + tag_of(secret, row.entry.id)
+    for (tenant, begin), total in tags.items():
+        raw.execute(
+            "UPDATE budgets SET reserved_tags = ? WHERE tenant = ? AND period_begin = ?",
+            (total, tenant, begin),
+        )
+
+
+def _held(secret: Secret, number: int, seal: bytes | None, *values: Any) -> Held:  # noqa: ANN401 - SQLite's
+    is_ours = seal is not None and hmac.compare_digest(seal, _seal(secret, values))
+    entry = _entry(values) if is_ours else None
+    begin = -1 if entry is None else values[-1]
+    return Held(number, str(values[0]), str(values[2]), seal is not None, entry, begin)
+
+
+def _entry(values: Sequence[Any]) -> Entry | None:
+    """What a row tells of; None if no program has written it so."""
+    entry_id, request_id, tenant, key_id, endpoint, model, *numbers = values
+    texts = (entry_id, request_id, tenant, endpoint, model, key_id or "")
+    if not all(isinstance(text, str) for text in texts):
+        return None
+    if not all(isinstance(number, int) for number in numbers):
+        return None
+    created_at, prompt, tokens, micros, *prices, _ = numbers
+    asked = Asked(request_id, tenant, key_id, endpoint, model, prompt, tokens - prompt)
+    entry = Entry(entry_id, asked, Price(*prices), created_at, True)
+    return entry if entry.micros == micros and 0 <= prompt <= tokens else None
+
+
+def _rows(connection: Connection, query: str, *given: str) -> list[tuple[Any, ...]]:
+    raw = raw_of(connection)
+    # An edited row may hold bytes that are not valid text; such a row must not stop a start.
+    before, raw.text_factory = raw.text_factory, _text
+    try:
+        return raw.execute(query, given).fetchall()
+    finally:
+        raw.text_factory = before
+
+
+def _seal(secret: Secret, values: tuple[object, ...]) -> bytes:
+    """Over their representation: that of no other values, nor of others of another type."""
+    return secret.reservation(repr(values).encode())
+
+
+def _text(found: bytes) -> str:
+    return found.decode(errors="replace")

@@ -1,0 +1,169 @@
+"""The text side of a served model: its tokenizer and its chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.text.special_tokens import Hiding, any_text
+from gatewayd.text.template import ChatTemplate
+from gatewayd.text.tokenizer import Tokenizer
+
+
+class ChatText(NamedTuple):
+    """A rendered conversation.
+
+    Attributes:
+        size: of it, in characters.
+        encode: makes its token ids; of a long one it takes long.
+        is_marked: whether ``encode`` renders the conversation again, and keeps it until then.
+    """
+
+    size: int
+    encode: Callable[[], list[int]]
+    is_marked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TextModel:
+    """What turns messages and prompts into token ids.
+
+    Attributes:
+        tokenizer: of the model.
+        template: None where the model has none and so cannot chat.
+    """
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> TextModel:
+        """Read both from a checkpoint's folder.
+
+        Raises:
+            FileNotFoundError: there is no ``tokenizer.json``.
+            ValueError: a file cannot be used.
+        """
+        return cls(Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder))
+
+    async def encode_prompt(
+        self, text: str, *, limit: int, add_special: bool = True, param: str = "prompt"
+    ) -> list[int]:
+        """Encode a prompt; special tokens that it spells stay text.
+
+        Args:
+            text: the prompt.
+            limit: tokens of the context, to refuse hopeless lengths without encoding them.
+            add_special: add what the tokenizer puts around a text, such as BOS.
+            param: the request's field, for the error.
+
+        Raises:
+            ContextLengthExceeded: it is certainly longer than the context.
+        """
+        self.check_length(text, limit, param)
+        return await self.tokenizer.encode_async(text, add_special=add_special)
+
+    async def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        limit: int,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Render and encode messages; see ``render_chat``."""
+        text = self.render_chat(messages, limit=limit, add_generation_prompt=add_generation_prompt)
+        return await self.tokenizer.apart(text.size, text.encode)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        limit: int,
+        tools: Sequence[Mapping[str, Any]] = (),
+        add_generation_prompt: bool = True,
+        is_continued: bool = False,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+    ) -> ChatText:
+        """Render messages; special tokens that they, tools or arguments spell stay text.
+
+        Args:
+            messages: each with ``role`` and a ``content`` string.
+            limit: tokens of the context, to refuse hopeless lengths without encoding them.
+            tools: that the model may call.
+            add_generation_prompt: end with the beginning of an answer.
+            is_continued: end where the text of the last message ends.
+            arguments: of the template.
+
+        Raises:
+            InvalidRequest: the model has no chat template, or the template refuses them.
+            ContextLengthExceeded: they are certainly longer than the context.
+        """
+        template = self.template
+        if template is None:
+            raise InvalidRequest(
+                "this model has no chat template; use /v1/completions", param="messages"
+            )
+
+        def render(given: Sequence[Any]) -> str:
+            text = template.render(
+                given[0],
+                tools=given[1] or None,
+                add_generation_prompt=add_generation_prompt,
+                arguments=given[2],
+            )
+            return _up_to(text, given[0][-1]["content"]) if is_continued else text
+
+        given = (messages, tools, arguments)
+        text = render(given)
+        self.check_length(text, limit, "messages")
+        try:
+            spells_special = any_text(given, self.tokenizer.spells_special)
+        except RecursionError:
+            raise InvalidRequest("messages or tools are nested too deeply", param="tools") from None
+        if not spells_special:
+            return ChatText(len(text), lambda: self.tokenizer.encode(text, trusted=True))
+        return ChatText(len(text), lambda: self._encode_marked(render, given), is_marked=True)
+
+    def _encode_marked(self, render: Callable[[Sequence[Any]], str], given: object) -> list[int]:
+        """Encode what spells special tokens."""
+        special = self.tokenizer.special_pattern
+        if special is None:
+            raise RuntimeError("there is nothing to mark")
+        hiding = Hiding(special, given)
+        disguised = self.tokenizer.disguise(render(hiding.hide(given)))
+        return self.tokenizer.encode(hiding.show(disguised))
+
+    def check_length(self, text: str, limit: int, param: str) -> None:
+        """Refuse a text without encoding it.
+
+        Raises:
+            ContextLengthExceeded: it is certainly longer than so many tokens.
+        """
+        at_least = len(text) // self.tokenizer.longest_token
+        if at_least > limit:
+            raise ContextLengthExceeded(
+                f"the prompt has at least {at_least} tokens; the model's context is {limit}: "
+                "shorten the prompt",
+                param=param,
+            )
+
+
+def _up_to(text: str, message: str) -> str:
+    """A rendered conversation without what its template puts behind the last message.
+
+    Raises:
+        InvalidRequest: the template changes the message.
+    """
+    for shown in (message, message.strip()):
+        at = text.rfind(shown)
+        if shown and at >= 0:
+            return text[: at + len(shown)]
+    raise InvalidRequest(
+        "the model's chat template does not show the last message as it is, so it cannot be "
+        "continued; use /v1/completions",
+        param="continue_final_message",
+    )

@@ -1,0 +1,88 @@
+"""The last lines of the daemon's log, for whoever watches it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+
+from gatewayd.text.printable import printable
+from gatewayd.tracing import request_trace as trail
+from gatewayd.wire.snapshot import LogView
+
+MOST = 1000
+_CHARS = 2000
+_OURS = re.compile(r"\breq_[0-9a-f]{24}\b")
+_KEYS = re.compile(r"(gw_[0-9a-f]{12})_[A-Za-z0-9_-]{43}")
+_HIDDEN = "[hidden]"
+
+
+class LogLines(logging.Handler):
+    """A ring: what comes beyond its size lets go of the oldest.
+
+    Args:
+        secrets: words that no line may show; API keys it knows by their form.
+        most: lines that are kept.
+    """
+
+    def __init__(self, secrets: Sequence[str] = (), most: int = MOST) -> None:
+        super().__init__()
+        self._secrets = [secret for secret in secrets if secret]
+        self._lines: deque[LogView] = deque(maxlen=most)
+        self._count = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a line; called with the handler's lock, by any thread."""
+        try:
+            message = record.getMessage()
+            if record.exc_info and record.exc_info[1] is not None:
+                error = record.exc_info[1]
+                message = f"{message}: {type(error).__name__}: {error}"
+        except Exception:  # noqa: BLE001 - as the standard library's handlers do
+            self.handleError(record)
+            return
+        message, request = self._cleared(message), trail.current()
+        named = _named(message)
+        if request is not None and named not in ("", request.request_id):
+            request = None  # another's, whose client's id nobody here knows
+        self._count += 1
+        self._lines.append(
+            LogView(
+                number=self._count,
+                unix=record.created,
+                level=record.levelname.lower(),
+                source=record.name,
+                message=message,
+                request_id=named or ("" if request is None else request.request_id),
+                x_request_id="" if request is None else request.answered_id,
+            )
+        )
+
+    def since(self, number: int, most: int = MOST) -> list[LogView]:
+        """Lines behind the one with a number, the latest of them, oldest first."""
+        self.acquire()
+        try:
+            wanted = min(most, self._count - number, len(self._lines))
+            found = list(islice(reversed(self._lines), max(0, wanted)))
+        finally:
+            self.release()
+        return found[::-1]
+
+    @property
+    def last(self) -> int:
+        """The number of the latest line; 0 before the first."""
+        return self._count
+
+    def _cleared(self, message: str) -> str:
+        for secret in self._secrets:
+            message = message.replace(secret, _HIDDEN)
+        message = _KEYS.sub(rf"\1_{_HIDDEN}", message)
+        return printable(message, _CHARS)
+
+
+def _named(message: str) -> str:
+    """Whom a line names, who may be another than whose task has logged it."""
+    found = _OURS.search(message)
+    return "" if found is None else found[0]

@@ -24,10 +24,10 @@ from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written
-from tests.engine.device.test_quantized import PACKED, rounding
 from tests.engine.kernels import checks
 from tests.engine.kernels.blocked import block_mm, in_blocks
 from tests.engine.kernels.weights import KINDS, grouped
+from tests.engine.runner.gpu.test_quantized import PACKED, rounding
 from tests.gpu.engines import follow, greedy
 from tests.plugins.quantized.writers import WRITERS
 

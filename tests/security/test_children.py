@@ -25,7 +25,7 @@ from gatewayd_engine.model import embedded
 from gatewayd_hooks.helpers import children
 from gatewayd_tui.serve import BrowserConsole
 from tests.daemon.conftest import Running
-from tests.engine.test_confinement import has_landlock
+from tests.engine.process.test_sandbox import has_landlock
 
 ROOT = Path(__file__).parents[2]
 KEY = "operator-canary-77aa1c"

@@ -14,7 +14,7 @@ import pytest
 
 from gatewayd_engine.kv.page_allocator import OutOfPages, OverCeiling, Pages
 from gatewayd_engine.kv.quotas import NOBODY, Bounds
-from tests.engine.kv.test_pages import plan_of
+from tests.engine.kv.test_page_allocator import plan_of
 
 TOTAL = 10
 TENANTS = (0, 1, 2)

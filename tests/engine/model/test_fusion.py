@@ -14,8 +14,8 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
-from tests.engine.device.launches import CountedKernels, Launches
-from tests.engine.device.test_pieces import Mixing
+from tests.engine.runner.gpu.launches import CountedKernels, Launches
+from tests.engine.runner.gpu.test_pieces import Mixing
 
 LAYERS = 3
 

@@ -18,7 +18,7 @@ from gatewayd.tracing.timeline import Stretch
 from gatewayd.wire.requests import Explanation
 from gatewayd_engine.process.time_causes import Cause
 from gatewayd_tui.waterfall import markdown, picture
-from tests.gatewayd.explain.test_ledger import ledger
+from tests.gatewayd.tracing.test_ledger import ledger
 
 
 async def get(

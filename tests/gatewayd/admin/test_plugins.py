@@ -17,7 +17,7 @@ from gatewayd.wire.plugins import PluginSettings, PluginView
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
-from tests.gatewayd.test_control import SECRET, control_of
+from tests.gatewayd.admin.test_control import SECRET, control_of
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from gatewayd.admin.snapshots.latency import LastMinute
 from gatewayd.admin.snapshots.samples import Collected
 from gatewayd.metrics.registry import Metrics
 from gatewayd.tracing.recent import Recent
-from tests.gatewayd.explain.test_ledger import ledger
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl
+from tests.gatewayd.tracing.test_ledger import ledger
 
 
 class Once(Collector):

@@ -15,7 +15,7 @@ import typer
 import typer.core
 import typer.main
 
-from gatewayd.cli import third_party as strangers
+from gatewayd.cli import third_party
 
 
 class LazyCommand(NamedTuple):
@@ -121,8 +121,8 @@ class LazyGroup(typer.core.TyperGroup):
 def all_commands() -> dict[str, LazyCommand]:
     """Those of this file, and behind them what other distributions bring under other names."""
     others = {
-        name: LazyCommand(point.module, point.attr, strangers.summary(point))
-        for name, point in strangers.commands().items()
+        name: LazyCommand(point.module, point.attr, third_party.summary(point))
+        for name, point in third_party.commands().items()
         if name not in COMMANDS
     }
     return COMMANDS | others

@@ -21,8 +21,7 @@ from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
 from gatewayd.daemon.parts import Options
-from gatewayd.runtime import garbage_collector as collector
-from gatewayd.runtime import malloc_limits as memory
+from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
 
 _log = logging.getLogger("gatewayd.daemon")
@@ -100,7 +99,7 @@ class Daemon:
             await show_loading(parts.fleet, console, parts.welcome.model)
         else:
             await parts.fleet.wait_ready()
-        collector.settle()
+        garbage_collector.settle()
         seconds = time.monotonic() - began
         _log.info(
             "serving %s at %s, ready after %.2f s",
@@ -195,7 +194,7 @@ def run(config: Config, options: Options) -> int:
     Raises:
         StartError: it cannot start.
     """
-    memory.settle()
+    malloc_limits.settle()
     sys.setswitchinterval(0.0005)
 
     async def main() -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from gatewayd.engines.api import EngineRequest, TokenSink
 from gatewayd.engines.prompt_usage import PromptUsage, SequenceUsage
 from gatewayd.errors import GatewayError
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd.tracing.request_trace import Trail
 from gatewayd.tracing.timeline import Timeline
 
@@ -86,7 +86,7 @@ class Choice:
         try:
             method(*args)
         except Exception:  # noqa: BLE001 - one sink's fault must not reach the others
-            with trail.about(self.job.trail):
+            with request_trace.about(self.job.trail):
                 _log.exception("request %s: its sink raised", self.job.request.request_id)
             return False
         return True
@@ -144,7 +144,7 @@ class Job:
         """Take a request in."""
         prompt = array("i", request.prompt).tobytes()
         now = time.monotonic()
-        job = cls(number, request, prompt, now, trail.current())
+        job = cls(number, request, prompt, now, request_trace.current())
         job.choices = [Choice(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
         return job
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gatewayd.errors import GatewayError
 from gatewayd.fairness.fair_threads import FairThreads
-from gatewayd.runtime import malloc_limits as memory
+from gatewayd.runtime import malloc_limits
 from gatewayd_hooks.protocols import Refusal
 
 T = TypeVar("T")
@@ -67,6 +67,6 @@ async def apart(work: Callable[[], T]) -> T:
                     # What was frozen when the daemon began becomes as old as that.
                     gc.freeze()
                     gc.unfreeze()
-                memory.give_back()
+                malloc_limits.give_back()
 
     return await threads.run(held_work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd_hooks.requests import checking
 from gatewayd_hooks.requests.refusal import Refusal
 from gatewayd_hooks.requests.strict_json import decode_object
@@ -28,7 +28,7 @@ def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
     """
     if len(body) <= _SMALL_BYTES:
         return check(table, _object(body))
-    with collecting.held():
+    with body_threads.held():
         return check(table, _object(body))
 
 

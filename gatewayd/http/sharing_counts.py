@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gatewayd.fairness.fair_queue import QueueStats
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.bodies import Bodies
-from gatewayd.http.openai import large_answers as large
+from gatewayd.http.openai import large_answers
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.services import Services
 from gatewayd.metrics.sharing import SharingCollector
@@ -18,8 +18,8 @@ def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCol
     def queues() -> dict[str, QueueStats]:
         found = {
             **services.text.tokenizer.queues,
-            "parsing": collecting.threads.standing,
-            "large_answers": large.threads.standing,
+            "parsing": body_threads.threads.standing,
+            "large_answers": large_answers.threads.standing,
         }
         if guides is not None:
             found["grammars"] = guides.queue.standing

@@ -32,7 +32,7 @@ from gatewayd.pipeline.work import Work
 from gatewayd.plugins.request_observers import Observers, guarded, nobody
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.billing.costs import Spent
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import ADMISSION
 from gatewayd.tracing.time_ledger import Ledger, Why
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
@@ -75,11 +75,11 @@ class Pipeline:
             EngineUnavailable: there is no engine.
         """
         principal, ticket = work.principal, None
-        if (asks := trail.current()) is not None:
+        if (asks := request_trace.current()) is not None:
             asks.asked, asks.is_sent = work.outline, False
         principal.check_use(work.model)
         if principal.account is not None:
-            with trail.TimedSpan(ADMISSION):
+            with request_trace.TimedSpan(ADMISSION):
                 ticket = await principal.account.admit(asked_of(work))
             work = owned(work, principal.account)
         generation = Generation(self, work, ticket)
@@ -141,7 +141,7 @@ class Generation:
         self._handles: list[Handle] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._loop = pipeline.loop
-        self._trail = trail.current()
+        self._trail = request_trace.current()
         self._waiter: asyncio.Future[None] | None = None
         self.is_awake = False
         self._is_admitted = False

@@ -11,7 +11,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gatewayd.config import chosen_strategies as slots
+from gatewayd.config import chosen_strategies
 from gatewayd.config.tables import Config
 from gatewayd.plugins.admission import FencedAdmission
 from gatewayd.plugins.executor import GuardedExecutor
@@ -110,7 +110,7 @@ class Plugged:
             ),
             protocols=tuple(
                 (name, host.strategy(Kind.PROTOCOL, name, settings))
-                for name, settings in slots.chosen_in(config.protocol)
+                for name, settings in chosen_strategies.chosen_in(config.protocol)
             ),
             observers=observers_of(host, config, ledger, watchdog),
             parsers=load_parsers(config, host, resources, ledger, watchdog),
@@ -238,7 +238,7 @@ def report(config: Config) -> list[PluginRow]:
 
 def chosen_rows(host: PluginHost, config: Config) -> list[PluginRow]:
     """Every installed plugin; what the configuration chooses is enabled, whoever has loaded it."""
-    chosen = slots.enabled(config)
+    chosen = chosen_strategies.enabled(config)
     return [
         dataclasses.replace(row, state=_ENABLED[f"{row.kind}.{row.name}" in chosen])
         if row.state in _ENABLED
@@ -249,7 +249,7 @@ def chosen_rows(host: PluginHost, config: Config) -> list[PluginRow]:
 
 def _load_configured(host: PluginHost, config: Config) -> list[str]:
     problems = []
-    for kind, name, table in slots.configured(config):
+    for kind, name, table in chosen_strategies.configured(config):
         try:
             info = host.info(kind, name)
             decode(f"{kind}.{name}", info.config_type, table.settings(name))

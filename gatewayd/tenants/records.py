@@ -21,7 +21,7 @@ from gatewayd.store.tables import (
     responses,
     tenants,
 )
-from gatewayd.tenants.billing import budget_periods as turnover
+from gatewayd.tenants.billing import budget_periods
 from gatewayd.tenants.billing.periods import begin_of
 from gatewayd.tenants.tamper_evidence.secret import Secret
 
@@ -113,7 +113,7 @@ def change_tenant(
     if amounts := _some(values, BUDGETS):
         connection.execute(update(budgets).where(budgets.c.tenant == name).values(amounts))
     if values.get("budget_period", before.budget_period) != before.budget_period:
-        turnover.choose(connection, secret, name, values["budget_period"], now)
+        budget_periods.choose(connection, secret, name, values["budget_period"], now)
 
 
 def remove_tenant(connection: Connection, name: str, now: int) -> None:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from gatewayd.fairness.fair_queue import QueueStats
 from gatewayd.fairness.fair_threads import FairThreads
-from gatewayd.runtime import malloc_limits as memory
+from gatewayd.runtime import malloc_limits
 from gatewayd.runtime.cpu_count import available_cores
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.private_special_tokens import Disguise
@@ -187,4 +187,4 @@ def _and_give_back(work: Callable[[], T]) -> T:
     try:
         return work()
     finally:
-        memory.give_back()
+        malloc_limits.give_back()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from gatewayd.text.printable import printable
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd.wire.snapshot import LogView
 
 MOST = 1000
@@ -43,7 +43,7 @@ class LogLines(logging.Handler):
         except Exception:  # noqa: BLE001 - as the standard library's handlers do
             self.handleError(record)
             return
-        message, request = self._cleared(message), trail.current()
+        message, request = self._cleared(message), request_trace.current()
         named = _named(message)
         if request is not None and named not in ("", request.request_id):
             request = None  # another's, whose client's id nobody here knows

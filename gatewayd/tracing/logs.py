@@ -13,7 +13,7 @@ from typing import TextIO
 import structlog
 
 from gatewayd.config.tables import LogTable
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd.tracing.log_rate_limit import LogRateLimit
 from gatewayd_engine.process.journal import Urgent, is_journal
 from gatewayd_engine.process.logs import visible
@@ -71,7 +71,7 @@ def _with_request(
     logger: object, method: str, line: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
     """Say which request a line is about: the gateway's own id, and what its client is told."""
-    request = trail.current()
+    request = request_trace.current()
     if request is not None:
         line["request_id"] = request.request_id
         if request.answered_id != request.request_id:

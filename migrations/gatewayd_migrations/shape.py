@@ -1,7 +1,7 @@
 """What the migrations make, by kind and name: digests of ``gatewayd.store.schema_check``.
 
-Kept here, as ``HEAD`` is, so that a start imports no Alembic; ``gatewayd.store.schema_digests`` writes
-it again, and a test compares.
+Kept here, as ``HEAD`` is, so that a start imports no Alembic; ``gatewayd.store.schema_digests``
+writes it again, and a test compares.
 """
 
 from __future__ import annotations

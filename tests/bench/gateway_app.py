@@ -31,7 +31,7 @@ from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.server.listener import server_config
 from gatewayd.http.services import Services
 from gatewayd.metrics.registry import Metrics
-from gatewayd.runtime import garbage_collector as collector
+from gatewayd.runtime import garbage_collector
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
@@ -211,7 +211,7 @@ async def serve_tenant(port: int) -> None:
                 action, params = action_of("POST", path)
                 made = await durable.tenancy.act(action, params, body_of(action, body), "bench")
             print("key", made["secret"], flush=True)
-            collector.settle()
+            garbage_collector.settle()
             await uvicorn.Server(server_config(app, ours.metrics.answered, port=port)).serve()
             await durable.stop()
         finally:
@@ -248,7 +248,7 @@ def main() -> None:
         uvloop.run(serve_tenant(args.port))
         return
     server = uvicorn.Server(config(args.which, port=args.port))
-    collector.settle()
+    garbage_collector.settle()
     server.run()
 
 

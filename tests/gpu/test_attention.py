@@ -14,7 +14,7 @@ from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.kernels.select import choose
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention.steps import Sequences, Static
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kv.pool import KvPool, page_bytes
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_hooks.kv_tiers import KEY_BYTES
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_tier_disk.config import DiskConfig

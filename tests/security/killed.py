@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine
 
 from gatewayd.store.database import connect
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
-from gatewayd.tenants.billing import crash_marks as marks
+from gatewayd.tenants.billing import budget_ledger_sql, crash_marks
 from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import sealing
@@ -73,8 +72,8 @@ def kill(fresh: Path, folder: Path) -> Killed:
     (old,) = rows_of(folder, "reservations")
     with engine.begin() as connection:
         spent = Spent("stop", 10, 0, 0)
-        ledger_records.settle(connection, [Settlement(OLD, spent)], secret)
-    kept = marks.Marks(folder / marks.NAME)
+        budget_ledger_sql.settle(connection, [Settlement(OLD, spent)], secret)
+    kept = crash_marks.Marks(folder / crash_marks.NAME)
     for one in (X, Y, Z):
         with engine.begin() as connection:
             reserve_one(connection, one, secret)

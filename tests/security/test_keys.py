@@ -19,7 +19,7 @@ import pytest
 from sqlalchemy import func, select
 
 from gatewayd.errors import Unauthorized
-from gatewayd.http.server import authentication as guard
+from gatewayd.http.server import authentication
 from gatewayd.http.server.authentication import KeyCheck
 from gatewayd.store.tables import keys as table
 from gatewayd.tenants import keys
@@ -98,7 +98,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return call
 
     monkeypatch.setattr(keys, "compare_digest", noted("compare", hmac.compare_digest))
-    monkeypatch.setattr(guard, "compare_digest", noted("operator", hmac.compare_digest))
+    monkeypatch.setattr(authentication, "compare_digest", noted("operator", hmac.compare_digest))
     monkeypatch.setattr(Secret, "digest", noted("digest", Secret.digest))
     return done
 

@@ -12,11 +12,10 @@ import pytest
 from sqlalchemy import Connection, text
 
 from gatewayd.errors import Conflict, PermissionDenied, StoreUnavailable, Unauthorized
-from gatewayd.store import schema_check as shape
-from gatewayd.store import schema_digests as shape_table
+from gatewayd.store import schema_check, schema_digests
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import audit, sealing
@@ -84,10 +83,10 @@ def test_the_shape_is_what_migrations_make_from_any_revision_on(tmp_path: Path) 
                 steps.upgrade(connection, revision)
         bring_up(engine, file)
         with engine.connect() as connection:
-            assert shape.digests(connection, SHAPE) == SHAPE
+            assert schema_check.digests(connection, SHAPE) == SHAPE
             for harmless in ("ANALYZE", "REINDEX"):
                 connection.exec_driver_sql(harmless)
-            assert shape.faults(connection) == []
+            assert schema_check.faults(connection) == []
         engine.dispose()
 
 
@@ -96,11 +95,12 @@ TABLE = Path(__file__).parents[2] / "migrations" / "gatewayd_migrations" / "shap
 
 def test_the_table_of_digests_is_what_the_migrations_make() -> None:
     written = TABLE.read_text()
-    assert shape_table.rewrite(written) == written, (
-        "run .venv/bin/python -m gatewayd.store.schema_digests migrations/gatewayd_migrations/shape.py"
+    assert schema_digests.rewrite(written) == written, (
+        "run .venv/bin/python -m gatewayd.store.schema_digests"
+        " migrations/gatewayd_migrations/shape.py"
     )
     with pytest.raises(ValueError, match="no table"):
-        shape_table.rewrite(written.replace("SHAPE", "FORM"))
+        schema_digests.rewrite(written.replace("SHAPE", "FORM"))
 
 
 def test_a_table_that_is_written_at_once_is_right_for_a_new_migration(
@@ -114,15 +114,15 @@ def test_a_table_that_is_written_at_once_is_right_for_a_new_migration(
         connection.execute(text("CREATE TABLE new (id INTEGER PRIMARY KEY, x TEXT UNIQUE)"))
 
     monkeypatch.setattr(steps, "upgrade", one_more)
-    once = shape_table.rewrite("SHAPE = {\n}\n")
+    once = schema_digests.rewrite("SHAPE = {\n}\n")
     namespace: dict[str, dict[str, str]] = {}
     exec(once, namespace)
     assert namespace["SHAPE"].keys() - SHAPE.keys() == {"table new"}
-    monkeypatch.setattr(shape, "SHAPE", namespace["SHAPE"])
+    monkeypatch.setattr(schema_check, "SHAPE", namespace["SHAPE"])
     engine = connect(tmp_path / "new.db")
     with engine.begin() as connection:
         one_more(connection)
-        assert shape.faults(connection) == []
+        assert schema_check.faults(connection) == []
     engine.dispose()
 
 
@@ -155,7 +155,7 @@ def test_what_a_trigger_does_in_a_transaction_of_ours_is_not_sealed(store: Path)
     entry = Entry("use_1", asked, Price(), 1, True)
     with engine.begin() as connection:
         reserve_one(connection, entry)
-        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, 5))], SECRET)
+        budget_ledger_sql.settle(connection, [Settlement(entry, Spent("stop", 2, 0, 5))], SECRET)
     execute(store, "DROP TRIGGER zz")
     found = {(fault.kind, fault.id) for fault in report(store).faults}
     assert found == {("keys", made["key"]), ("budgets", "a")}
@@ -214,7 +214,9 @@ def test_an_edited_reservation_moves_no_sealed_budget(store: Path) -> None:
     for amount, entry in zip((10**12, -(10**12)), entries, strict=True):
         execute(store, f"UPDATE reservations SET tokens = {amount}, micros = {amount}")
         with engine.begin() as connection:
-            ledger_records.settle(connection, [Settlement(entry, Spent("stop", 10, 0, 5))], SECRET)
+            budget_ledger_sql.settle(
+                connection, [Settlement(entry, Spent("stop", 10, 0, 5))], SECRET
+            )
     engine.dispose()
     (budget,) = [row for row in rows_of(store, "budgets") if row["tenant"] == "a"]
     assert (budget["used_tokens"], budget["reserved_tokens"], budget["reserved_micros"]) == (

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 from gatewayd.errors import Unauthorized
 from gatewayd.store.database import connect
 from gatewayd.tenants import records
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
@@ -42,7 +42,9 @@ def used(engine: Engine, number: int, tokens: int = 5) -> None:
     with engine.begin() as connection:
         reserve_one(connection, entry)
     with engine.begin() as connection:
-        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, tokens))], SECRET)
+        budget_ledger_sql.settle(
+            connection, [Settlement(entry, Spent("stop", 2, 0, tokens))], SECRET
+        )
 
 
 def use(folder: Path, number: int) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels

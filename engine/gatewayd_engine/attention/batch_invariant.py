@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 _BLOCK = 1 << 18
 """Numbers of keys, and of values, that are widened at once: they stay in the cache."""

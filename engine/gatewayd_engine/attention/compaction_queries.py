@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_hooks.kv_compression import Compacted, Compaction
 
 Ask = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], Compacted]

@@ -17,7 +17,7 @@ from gatewayd_engine.attention.dense_buffers import Buffer
 from gatewayd_engine.attention.dense_contexts import Contexts, Copied, Prefix
 from gatewayd_engine.attention.score_biases import Biases
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 
 

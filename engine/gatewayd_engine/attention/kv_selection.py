@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import pad
 
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.process.plugin_faults import StrategyFault, blame
 from gatewayd_engine.state.sequence import Known
 from gatewayd_engine.state.step_batch import StepBatch

@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape, RotatingAttend
+from gatewayd_engine.model.attention_api import RotatingAttend
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     from gatewayd_engine.attention.triton_decode import DecodeKernels, EagerDecode

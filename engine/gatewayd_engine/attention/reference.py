@@ -19,7 +19,7 @@ from gatewayd_engine.attention.decode_groups import Group, Groups
 from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
 from gatewayd_engine.attention.score_biases import biased
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import Tokens, moves
 

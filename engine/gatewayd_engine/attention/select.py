@@ -14,7 +14,7 @@ from gatewayd_engine.attention.shared_prefix import LEAST_SAVED
 from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.tune_decode import DecodeChoice
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.kv_selection import Asked, Selected, Selection
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.step_batch import StepBatch
 
 

@@ -24,7 +24,8 @@ from gatewayd_engine.kernels.attention.splits import (
     scratch_size,
 )
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape, RotatingAttend
+from gatewayd_engine.model.attention_api import RotatingAttend
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels

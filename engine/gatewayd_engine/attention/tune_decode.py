@@ -18,7 +18,7 @@ import torch
 from gatewayd_engine.attention.gpu_api import CapturedAttention
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.tuning.clock import surviving
 from gatewayd_engine.tuning.table import Case, case
 

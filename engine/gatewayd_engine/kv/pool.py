@@ -14,7 +14,7 @@ import torch
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.cuda_transfers import CudaArrivals
 from gatewayd_engine.kv.host_transfers import Arrivals
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 
 class KvPool:

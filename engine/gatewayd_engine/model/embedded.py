@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_MODELS = Path(__file__).parent / "models"
+_MODELS = Path(__file__).parents[1] / "models"
 
 
 def names() -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
 from gatewayd_engine.model.json_fields import Fields, SpecError

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-_CHECKOUT = Path(__file__).parents[2] / "systemd"
+_CHECKOUT = Path(__file__).parents[3] / "systemd"
 _SHIPPED = "share/gatewayd/systemd/"
 _PROGRAM = "/usr/bin/gatewayd"
 """What the files say; the installed ones name the program that has written them."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NumericalError
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.decisions.continuations import Continuations
 from gatewayd.http.decisions.prompts import Asked, asked, conversation
@@ -94,7 +94,7 @@ class Decisions:
         texts = [request.input, *[one.instructions for one in request.questions]]
         if all(isinstance(text, str) for text in texts):
             return self._render(request, limit)
-        return await collecting.apart(lambda: self._render(request, limit))
+        return await body_threads.apart(lambda: self._render(request, limit))
 
     def _render(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
         questions = [asked(one, at) for at, one in enumerate(request.questions)]

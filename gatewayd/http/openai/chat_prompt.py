@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.openai.conversation import arguments_of, continued_of, for_template
 from gatewayd.http.openai.tools import Offer, offer_of
@@ -63,7 +63,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
         # What it keeps of the conversation is let go of here.
         return None, prompt._replace(token_ids=text.encode())
 
-    unencoded, prompt = await collecting.apart(render)
+    unencoded, prompt = await body_threads.apart(render)
     if unencoded is None:
         return prompt
     token_ids = await services.text.tokenizer.apart(unencoded.size, unencoded.encode)
@@ -130,7 +130,7 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
     services.check_model(request.model)
     most = most_counted((await services.loaded_model()).max_model_len)
     if _is_large(request, services.limits.thread_bytes):
-        await collecting.apart(lambda: check_counted(_length(request), most, "messages"))
+        await body_threads.apart(lambda: check_counted(_length(request), most, "messages"))
     else:
         check_counted(_length(request), most, "messages")
     return await chat_prompt(services, request, limit=_NO_LIMIT)

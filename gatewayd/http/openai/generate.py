@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gatewayd.engines.api import EngineRequest
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.asgi import (
     JSON_HEADER,
     Receive,
@@ -76,7 +76,7 @@ async def receive_request(
     body = await read_json_body(scope, receive, services.limits.body_bytes)
     scope[BODY_BYTES] = len(body)
     if len(body) > services.limits.thread_bytes:
-        request, ignored = await collecting.apart(lambda: parse(table, body))
+        request, ignored = await body_threads.apart(lambda: parse(table, body))
     else:
         request, ignored = parse(table, body)
     return granted(request, ignored, principal_of(scope))

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from gatewayd.errors import GatewayError
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.asgi import Header
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
@@ -149,7 +149,7 @@ class ServedGateway:
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """See ``Gateway``."""
         if len(request.body) > self._services.limits.thread_bytes:
-            return await collecting.apart(lambda: make(request.json()))
+            return await body_threads.apart(lambda: make(request.json()))
         return make(request.json())
 
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
@@ -196,7 +196,7 @@ class ServedGateway:
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
         """See ``Gateway``."""
         try:
-            checked, _ = await collecting.apart(lambda: check(ChatRequest, dict(body)))
+            checked, _ = await body_threads.apart(lambda: check(ChatRequest, dict(body)))
             prompt = await counted_prompt(self._services, checked)
         except GatewayError as error:
             refuse(error)
@@ -208,7 +208,7 @@ class ServedGateway:
         """Check a body and its sender's rights; a large one in a thread."""
         fields, exchange = dict(body), self._exchange_of(request)
         if len(request.body) > self._services.limits.thread_bytes:
-            checked, ignored = await collecting.apart(lambda: check(table, fields))
+            checked, ignored = await body_threads.apart(lambda: check(table, fields))
         else:
             checked, ignored = check(table, fields)
         checked, ignored = granted(checked, ignored, exchange.principal)

@@ -21,7 +21,7 @@ from gatewayd.errors import (
     RequestTimeout,
     TooManyConnections,
 )
-from gatewayd.http.server import body_deadline as patience
+from gatewayd.http.server import body_deadline
 from gatewayd.http.server.client_address import subscriber
 from gatewayd.http.server.disconnect import EXTENSION, ToldDeparture
 from gatewayd.http.server.edge_closing import EdgeTransport
@@ -73,7 +73,7 @@ class EdgeProtocol(ParsingProtocol):
         self._departure = ToldDeparture()
         self._extensions = {
             EXTENSION: self._departure,
-            patience.EXTENSION: self._extend,
+            body_deadline.EXTENSION: self._extend,
         }
         transport.set_write_buffer_limits(high=self.limits.stranger_buffer_bytes)
         set_options(transport, 2 * self.limits.stranger_buffer_bytes)
@@ -104,7 +104,7 @@ class EdgeProtocol(ParsingProtocol):
         self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset
         # What leads back to the connection goes, or all of it, the last body included, would stay
         # until the garbage collector looks through what is old.
-        del self._extensions[patience.EXTENSION]
+        del self._extensions[body_deadline.EXTENSION]
         self._departure.tell()
 
     def read_size(self) -> int:

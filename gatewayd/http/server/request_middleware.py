@@ -35,7 +35,7 @@ from gatewayd.http.server.request_id import NAME, answered_id, new_id
 from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.refusals import CLIENT_GONE, is_refusal, refused, why_of
 from gatewayd.tenants.principal import IN_SCOPE
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd.tracing.time_ledger import Why
 
 logger = logging.getLogger("gatewayd.http")
@@ -95,7 +95,7 @@ class Front:
         scope["request_id"] = request_id
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
         echoed_id = answered_id(scope["headers"], request_id)
-        trail.begin(echoed_id.decode(), request_id)
+        request_trace.begin(echoed_id.decode(), request_id)
         exchange = Exchange(send, echoed_id)
         try:
             await self._app(scope, receive, exchange.send)
@@ -124,7 +124,7 @@ class Front:
 
     def _note(self, scope: Scope, exchange: Exchange, why: Why) -> None:
         """Keep why a request went no further; of those whose key is good, and that wrote."""
-        asks, label = trail.current(), getattr(scope.get("endpoint"), "label", None)
+        asks, label = request_trace.current(), getattr(scope.get("endpoint"), "label", None)
         if asks is None or asks.is_sent or label is None or scope["method"] != "POST":
             return
         if exchange.status is None and (principal := scope.get(IN_SCOPE)) is not None:

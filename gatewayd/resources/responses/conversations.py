@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gatewayd.errors import InvalidRequest
 from gatewayd.fairness.fair_queue import FairQueue
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.schema.responses import InputTable
 from gatewayd.resources.responses import items, records
 from gatewayd.resources.responses.previous_responses import EMPTY, Chain, Cut, chain
@@ -96,7 +96,7 @@ class Conversations:
             self._check(request, named)
         stored = {item_id: said.item for item_id, said in named.items()}
         if items.size_of(request.input) > _INLINE:
-            given = await collecting.apart(lambda: items.kept(request.input, stored))
+            given = await body_threads.apart(lambda: items.kept(request.input, stored))
         else:
             given = items.kept(request.input, stored)
         before = EMPTY

@@ -34,8 +34,7 @@ from gatewayd.resources.responses.background import Background
 from gatewayd.resources.responses.conversations import Conversations
 from gatewayd.resources.responses.event_log import Log, Reader
 from gatewayd.resources.responses.event_routes import follow
-from gatewayd.resources.responses.events import HEADERS as STREAM_HEADERS
-from gatewayd.resources.responses.events import Numbers
+from gatewayd.resources.responses.events import HEADERS, Numbers
 from gatewayd.resources.responses.previous_responses import Cut
 from gatewayd.resources.responses.response_object import begun
 from gatewayd.resources.responses.run import Begun, Progress, begin, count
@@ -183,7 +182,7 @@ class ResponseCreate:
             send,
             200,
             lambda: [
-                *STREAM_HEADERS,
+                *HEADERS,
                 *ignored_header(ignored),
                 *answer.headers(),
             ],

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 from gatewayd.errors import GatewayError
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
 from gatewayd.http.openai.generate import Prepared
@@ -161,7 +161,7 @@ async def count(
 
 
 async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
-    return (await collecting.apart(lambda: check(ChatRequest, make())))[0]
+    return (await body_threads.apart(lambda: check(ChatRequest, make())))[0]
 
 
 class Progress:

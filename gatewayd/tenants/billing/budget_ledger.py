@@ -14,7 +14,7 @@ from typing import NamedTuple
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database
 from gatewayd.store.retry import until_done
-from gatewayd.tenants.billing import budget_ledger_sql as records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Entry, Settlement, Spent
 from gatewayd.tenants.billing.crash_marks import Marks
 from gatewayd.tenants.tamper_evidence.secret import Secret
@@ -161,7 +161,7 @@ class Ledger:
         try:
             entries = [one.entry for one in some]
             told = await self._database.write(
-                lambda connection: records.reserve(connection, entries, self._secret)
+                lambda connection: budget_ledger_sql.reserve(connection, entries, self._secret)
             )
         except StoreUnavailable as error:
             told = [error] * len(some)
@@ -184,7 +184,7 @@ class Ledger:
             some = self._left[:_AT_ONCE]
             await until_done(
                 lambda some=some: self._database.write(  # type: ignore[misc]
-                    lambda connection: records.settle(connection, some, self._secret)
+                    lambda connection: budget_ledger_sql.settle(connection, some, self._secret)
                 )
             )
             del self._left[: len(some)]

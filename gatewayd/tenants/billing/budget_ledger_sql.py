@@ -36,7 +36,7 @@ from gatewayd.tenants.billing.budget_periods import period_of, turn
 from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.billing.periods import end_of
 from gatewayd.tenants.billing.prices import FREE
-from gatewayd.tenants.tamper_evidence import reservation_seals as seals
+from gatewayd.tenants.tamper_evidence import reservation_seals
 from gatewayd.tenants.tamper_evidence.secret import Secret
 
 _RESERVE = Prepared(
@@ -123,7 +123,7 @@ def reserve(
             begin, _ = turn(connection, asked.tenant, entry.created_at)
             begins[asked.tenant] = entry.created_at, begin
         amount = {"tokens": asked.tokens, "micros": entry.micros}
-        tag = seals.tag_of(secret, entry.id)
+        tag = reservation_seals.tag_of(secret, entry.id)
         if _RESERVE.run(connection, whose=asked.tenant, tag=tag, **amount).rowcount != 1:
             refused[entry.id] = _refusal(connection, entry)
             continue
@@ -137,7 +137,7 @@ def reserve(
             "output_price": price.output,
             "period_begin": begin,
         }
-        row["seal"] = seals.seal_of_row(secret, row)
+        row["seal"] = reservation_seals.seal_of_row(secret, row)
         held.append(row)
     _HOLD.run_for_all(connection, held)
     return [refused.get(entry.id) for entry in entries]
@@ -165,7 +165,9 @@ class _Moved:
         )
 
 
-def charge(connection: Connection, tenant: str, amounts: seals.Amounts, at: int) -> None:
+def charge(
+    connection: Connection, tenant: str, amounts: reservation_seals.Amounts, at: int
+) -> None:
     """Charge for what a budget has reserved, of requests without a valid reservation.
 
     Args:
@@ -208,7 +210,7 @@ def settle(connection: Connection, settlements: Sequence[Settlement], secret: Se
             # As it was reserved, whatever its row says.
             move.released_tokens += entry.asked.tokens
             move.released_micros += entry.micros
-            move.released_tags += seals.tag_of(secret, entry.id)
+            move.released_tags += reservation_seals.tag_of(secret, entry.id)
         if spent is not None:
             micros = entry.price.cost(
                 spent.prompt_tokens, spent.cached_tokens, spent.completion_tokens
@@ -238,7 +240,9 @@ def _period_of(
     if entry.created_at >= begin:
         return begin
     # It came after the clock was set back: its row has the period, unless it was edited.
-    is_known = row is not None and row[0] == begin and seals.is_sealed(secret, entry, *row)
+    is_known = (
+        row is not None and row[0] == begin and reservation_seals.is_sealed(secret, entry, *row)
+    )
     return begin if is_known else -1
 
 

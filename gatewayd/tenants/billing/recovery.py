@@ -18,7 +18,7 @@ from sqlalchemy import Connection, bindparam, delete, func, literal_column, sele
 
 from gatewayd.store.prepared import Prepared
 from gatewayd.store.tables import budgets, reservations
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Entry, Settlement, Spent
 from gatewayd.tenants.billing.crash_marks import Mark
 from gatewayd.tenants.billing.periods import begin_of
@@ -95,7 +95,7 @@ def examine(
     """
     rows = its.read(connection, secret)
     ids = [row.entry.id for row in rows if row.entry is not None]
-    settled = ledger_records.with_usage(connection, ids) if ids else set[str]()
+    settled = budget_ledger_sql.with_usage(connection, ids) if ids else set[str]()
     good = {row: row.entry for row in rows if row.entry is not None and row.id not in settled}
     bad = [row for row in rows if row not in good]
     found = [_fault(row) for row in bad]
@@ -127,14 +127,14 @@ def examine(
 
 def settle(connection: Connection, lost: Lost, secret: Secret) -> None:
     """Write down what they took."""
-    ledger_records.settle(connection, lost.settlements, secret)
+    budget_ledger_sql.settle(connection, lost.settlements, secret)
     if lost.refused:
         _REMOVE.run(connection, numbers=json.dumps(lost.refused))
     now = int(time.time())
     for tenant, amounts, period, begin in lost.missing:
         # In the period of the budget, which may be over now.
         at = now if begin_of(period, now) == begin else begin
-        ledger_records.charge(connection, tenant, amounts, at)
+        budget_ledger_sql.charge(connection, tenant, amounts, at)
 
 
 def _fault(row: Held) -> Fault:

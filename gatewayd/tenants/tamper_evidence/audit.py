@@ -21,7 +21,7 @@ import msgspec
 from sqlalchemy import Connection, func, insert, select
 
 from gatewayd.errors import StoreUnavailable
-from gatewayd.store import atomic_files as whole
+from gatewayd.store import atomic_files
 from gatewayd.store.tables import DEFAULT_TENANT, audit, keys, tenants
 from gatewayd.tenants.tamper_evidence import seals
 from gatewayd.tenants.tamper_evidence.secret import Secret
@@ -312,7 +312,7 @@ def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
         _ends.info("the audit ends with %s", head)
     content = {**head._asdict(), "changes": changes, "seal": _seal_of(secret, kept)}
     try:
-        whole.replace(file, json.dumps(content).encode() + b"\n")
+        atomic_files.replace(file, json.dumps(content).encode() + b"\n")
     except OSError as error:
         _log.warning("%s cannot be written: %s", file, error.strerror)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, cast
 from sqlalchemy import Connection
 
 from gatewayd.errors import Conflict
-from gatewayd.store import schema_check as shape
+from gatewayd.store import schema_check
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.tamper_evidence import audit, reservation_seals, seals
@@ -66,7 +66,7 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
     Returns:
         Whether it was sealed now.
     """
-    if shape.faults(connection):
+    if schema_check.faults(connection):
         return False
     head = audit.head_of(connection)
     if not head.seq:
@@ -120,7 +120,7 @@ def examine(
     chain, verified = audit.verify(connection, secret, file, since)
     state = seals.state_of(connection, secret)
     changes = 0 if state is None else state.changes
-    planted = [Fault(STATE, "", sentence) for sentence in shape.faults(connection)]
+    planted = [Fault(STATE, "", sentence) for sentence in schema_check.faults(connection)]
     found = (*planted, *seals.faults(connection, secret))
     return Report(chain, found, changes, verified)
 
@@ -134,7 +134,7 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
     Raises:
         Conflict: the schema has foreign triggers or the like, which would act here, too.
     """
-    planted = shape.faults(connection)
+    planted = schema_check.faults(connection)
     if planted:
         raise Conflict(
             f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}"

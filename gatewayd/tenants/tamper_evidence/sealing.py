@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
-from gatewayd.store import schema_check as shape
+from gatewayd.store import schema_check
 from gatewayd.store.prepared import raw_of
 from gatewayd.store.tables import audit as audit_table
 from gatewayd.tenants.tamper_evidence import audit, seals
@@ -91,10 +91,10 @@ class _Seen:
 
         VACUUM and the like change the version and nothing that matters.
         """
-        version = shape.version_of(connection)
+        version = schema_check.version_of(connection)
         if version == self.version:
             return True
-        found = shape.faults(connection)
+        found = schema_check.faults(connection)
         if found:
             _log.error("present writes are not sealed: %s", "; ".join(found[:3]))
             return False

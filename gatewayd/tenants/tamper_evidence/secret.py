@@ -13,7 +13,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from gatewayd.store import atomic_files as whole
+from gatewayd.store import atomic_files
 from gatewayd.store.errors import StoreError
 
 NAME = "secret"
@@ -93,7 +93,7 @@ def _make(file: Path) -> None:
     """Whole or not at all, whenever the machine stops."""
     if file.exists():
         raise FileExistsError
-    whole.replace(file, secrets.token_hex(_BYTES).encode() + b"\n")
+    atomic_files.replace(file, secrets.token_hex(_BYTES).encode() + b"\n")
 
 
 def _read(file: Path) -> Secret:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gatewayd_engine.attention.flashinfer.calls import Calls, Run
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention.steps import Sequences
 
 SHAPE = AttentionShape(5, 6, 2, 8, 0.3, None, (0, 0, 0, 0, 0))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention.steps import Sequences
 
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))

@@ -7,7 +7,7 @@ import sys
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention.steps import Sequences
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import dense_contexts as contexts
+from gatewayd_engine.attention import dense_contexts
 from gatewayd_engine.kv.codec import Codec
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_kv_bf16.config import Bf16Config
 from gatewayd_kv_bf16.strategy import Bf16
 from gatewayd_kv_fp8.config import Fp8Config
@@ -59,6 +59,6 @@ def test_pages_give_what_dense_attention_gives(
 def test_what_sequences_share_is_attended_as_if_it_were_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(contexts, "_LEAST_GAIN", 4096)
+    monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 4096)
     shape = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
     diverge(Twin(shape, 1 << 26, 3, codec("int8")), 30)

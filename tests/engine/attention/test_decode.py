@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import triton_decode as decode
+from gatewayd_engine.attention import triton_decode
 from gatewayd_engine.attention.gpu_api import CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention.steps import Sequences, Static
 from tests.engine.attention.test_cascade import sharing
 from tests.engine.attention.test_flash import Slow, check
@@ -74,7 +74,7 @@ class Noted(TorchKernels):
 def test_contexts_are_split_where_lines_leave_the_chip_idle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(decode, "num_multiprocessors", lambda device: 8)
+    monkeypatch.setattr(triton_decode, "num_multiprocessors", lambda device: 8)
     sequences = Sequences(replace(SHAPE, windows=(0, 100)))
     kernels = Noted()
     attention = attention_of(sequences, kernels)
@@ -99,7 +99,7 @@ def test_lines_that_decode_beside_prompts_attend_by_the_kernels(windows: tuple[i
 
 
 def test_a_beginning_that_lines_share_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "num_multiprocessors", lambda device: 8)
+    monkeypatch.setattr(triton_decode, "num_multiprocessors", lambda device: 8)
     sequences = sharing(SHAPE, 10)
     attention = attention_of(sequences, kernels := Noted(), least_saved=64)
     static = Static(sequences, 6)

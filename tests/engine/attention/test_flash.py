@@ -14,7 +14,7 @@ import torch
 from gatewayd_engine.attention.flashinfer.workspaces import INTS, device_bytes
 from gatewayd_engine.attention.gpu_api import CapturedAttention, CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.steps import Sequences, Static, some_counts
 

@@ -11,7 +11,7 @@ from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.compacted_prefix import NO_PAGE, Front
 from gatewayd_engine.kv.key_biases import bias_pages, read_biases, write_front
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_kv_int8.config import Int8Config
 from gatewayd_kv_int8.strategy import Int8

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import tune_decode as measuring
+from gatewayd_engine.attention import tune_decode
 from gatewayd_engine.attention.triton_decode import CapturedDecode, DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.tune_decode import DecodeChoice
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.runner.gpu.cuda_graphs import Graphs
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning.table import Lost, Machine, Table
@@ -142,13 +142,13 @@ def test_what_is_known_is_checked_and_not_measured_again(
     flashinfer: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contexts: list[int] = []
-    trial: Any = measuring._Trial
+    trial: Any = tune_decode._Trial
 
     def noted(*args: Any) -> Any:
         contexts.append(args[-1])
         return trial(*args)
 
-    monkeypatch.setattr(measuring, "_Trial", noted)
+    monkeypatch.setattr(tune_decode, "_Trial", noted)
     for clock in (Clock(7.0, 12.0), Clock()):
         contexts.clear()
         sequences = sequences_of()
@@ -177,7 +177,7 @@ def test_a_known_choice_that_disagrees_is_left_alone_from_then_on(
         attention = made(flashinfer, sequences, Clock(), kernels, tmp_path)
         assert kinds_of(attention, Static(sequences, 2)) == ["_Captured"]
         # The next start has nothing to check.
-        monkeypatch.setattr(measuring, "_Trial", None)
+        monkeypatch.setattr(tune_decode, "_Trial", None)
     for context in (256, 1024):
         case = f"decode_attention float32/float32 m=2 context={context}"
         assert caplog.text.count(f"triton was chosen for {case}") == 1
@@ -212,7 +212,7 @@ def test_a_device_that_is_lost_ends_the_start(
 
     with monkeypatch.context() as patch:
         patch.setattr(clock_module, "_is_lost", lambda device: True)
-        patch.setattr(measuring._Trial, "undo", undo)
+        patch.setattr(tune_decode._Trial, "undo", undo)
         attention = made(flashinfer, sequences, Clock(), Raising(), tmp_path)
         inputs = Static(sequences, 2).inputs
         with pytest.raises(Lost):

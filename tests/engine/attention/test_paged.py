@@ -9,7 +9,7 @@ import torch
 from gatewayd_engine.attention.gpu_api import CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.reference import ReferenceAttention
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.running_batch import Rows
 from gatewayd_engine.state.step_batch import gather
 from tests.engine.attention.steps import Sequences, some_counts

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.steps import Sequences, some_counts
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention import dense_contexts as contexts
+from gatewayd_engine.attention import dense_contexts
 from gatewayd_engine.attention.decode_groups import Group, Groups
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.running_batch import Rows
 from gatewayd_engine.state.step_batch import StepBatch, gather
 
@@ -212,7 +212,7 @@ def test_what_sequences_share_is_attended_as_if_it_were_their_own(
     softcap: float | None, window: int, copy_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A page of this shape has 1 KiB: two lines that share four pages are worth it.
-    monkeypatch.setattr(contexts, "_LEAST_GAIN", 4096)
+    monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 4096)
     planned: list[Group] = []
     plan = Groups.plan
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention import dense_contexts as contexts
+from gatewayd_engine.attention import dense_contexts
 from gatewayd_engine.attention.kv_selection import Selection
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kv.codec import Codec
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.running_batch import Rows
 from gatewayd_engine.state.sequence import ALL_EXACT
 from gatewayd_engine.state.step_batch import DraftLines, gather
@@ -203,7 +203,7 @@ def test_it_is_dense_attention_restricted_to_what_is_selected(
 
 
 def test_what_sequences_share_is_selected_from_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "_LEAST_GAIN", 1 << 12)
+    monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 1 << 12)
     twin = SparseTwin(Dice(2), 1 << 26, shape=PLAIN)
     twin.step({0: 120})
     for row in (1, 2):

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from gatewayd_engine.attention import batch_invariant as steady_module
-from gatewayd_engine.attention import dense_contexts as contexts
+from gatewayd_engine.attention import dense_contexts
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.running_batch import Rows
 from gatewayd_engine.state.step_batch import DraftLines, gather
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin, diverge, wander
@@ -98,7 +98,7 @@ def drafted(sequences: Sequences) -> torch.Tensor:
 
 @pytest.fixture(autouse=True)
 def _prefixes_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "_LEAST_GAIN", 1024)
+    monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 1024)
 
 
 @pytest.mark.parametrize(("shape", "block"), [*zip(SHAPES, (1, 700, 1 << 20, 700), strict=True)])

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.cache import tier_lookup as tiered
+from gatewayd_engine.cache import tier_lookup
 from gatewayd_engine.core.build import assemble
 from gatewayd_engine.core.engine_core import EngineCore
-from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
@@ -211,7 +211,7 @@ def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take its time to read a page."""
-    monkeypatch.setattr(tiered, "_MOST_WAIT", 60.0)
+    monkeypatch.setattr(tier_lookup, "_MOST_WAIT", 60.0)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def folder(checkpoint: Callable[[str], Path]) -> Path:
 @pytest.fixture(params=[1 << 20, 0], ids=["inline", "thread"])
 def inline_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Copies made at once, or layer by layer in a thread."""
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", request.param)
+    monkeypatch.setattr(host_transfers, "_INLINE_BYTES", request.param)
     return int(request.param)
 
 

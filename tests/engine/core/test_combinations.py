@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import Swap
 from gatewayd_engine.runner.cpu import Runner
@@ -171,7 +171,7 @@ class Combination:
         """
         dice = random.Random(self.seed)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(arrivals, "_INLINE_BYTES", self.inline_bytes)
+            patch.setattr(host_transfers, "_INLINE_BYTES", self.inline_bytes)
             patch.setattr(Runner, "overlaps", self.overlaps)
             engine = make_engine(**self.fields)
             bias = engine.core.strategies.processors._processors[1]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.core import build as assembly
+from gatewayd_engine.core import build
 from gatewayd_engine.core.hot_swap import SwapRefused
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
@@ -71,9 +71,9 @@ def test_on_a_gpu_it_gets_a_share_of_what_there_is(device: str, share: int) -> N
     )
     spec = read_spec(folder, 512)
     host = PluginHost(Catalog.installed())
-    found = assembly._set_aside(config, host, spec, torch.float32, NEEDED)
+    found = build._set_aside(config, host, spec, torch.float32, NEEDED)
     assert found == NEEDED // share
-    assert assembly._set_aside(config, host, spec, torch.float32, 8 * NEEDED) == NEEDED
+    assert build._set_aside(config, host, spec, torch.float32, 8 * NEEDED) == NEEDED
 
 
 def test_what_does_not_fit_at_the_start_is_refused_in_a_sentence(make_engine: Make) -> None:

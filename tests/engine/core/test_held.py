@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.scheduling import deferral as held
+from gatewayd_engine.scheduling import deferral
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Priority
 from tests.engine.core.tiering import disk, evict_all, flush, slow_reads
@@ -60,7 +60,7 @@ def test_a_burst_is_held_as_a_whole(make_engine: Make) -> None:
 def test_a_crowd_too_large_to_look_at_is_held_in_parts(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "_MOST_ALIKE", 16)
+    monkeypatch.setattr(deferral, "_MOST_ALIKE", 16)
     engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
     for i in range(2, 42):
         engine.submit([*SHARED, i], max_tokens=1)
@@ -230,7 +230,7 @@ def test_those_who_wait_for_a_tier_leave_the_step_to_others(
 def test_however_many_wait_for_a_tier_all_are_held(
     make_engine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(held, "_MOST_ASKED", 2)
+    monkeypatch.setattr(deferral, "_MOST_ASKED", 2)
     engine = make_engine(kv_tiers=[disk(tmp_path)], max_batch_tokens=64, kv_pages=160)
     prompts = [unrelated(i, 49) for i in range(12)]
     for prompt in prompts:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.sampling import verified_drafts as verified
+from gatewayd_engine.sampling import verified_drafts
 from tests.engine.core.guessing import Broken, Guess, chain, guess_with
 from tests.engine.core.prompts import PROMPTS, runner_of
 
@@ -43,7 +43,7 @@ def test_a_step_that_fails_is_done_again_as_if_processors_had_heard_nothing(
     engine = speculating(make_engine)
     known = [prompt + answer for prompt, answer in zip(PROMPTS, plain, strict=True)]
     guess_with(engine, Guess(known, 0.9, "chain"))
-    report, failures = verified._report, 0
+    report, failures = verified_drafts._report, 0
 
     def failing(tokens: Any, first: Any, batch: Any, *rest: Any) -> None:
         nonlocal failures
@@ -52,7 +52,7 @@ def test_a_step_that_fails_is_done_again_as_if_processors_had_heard_nothing(
             raise RuntimeError("out of memory")
         report(tokens, first, batch, *rest)
 
-    monkeypatch.setattr(verified, "_report", failing)
+    monkeypatch.setattr(verified_drafts, "_report", failing)
     assert run(engine) == plain
     assert failures == 6
 

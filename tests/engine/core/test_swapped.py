@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.kv.transfer_cost import Line
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
@@ -159,7 +159,7 @@ def test_random_requests_with_random_preemptions_and_drafts(
     make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     rng = random.Random(seed)
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", rng.choice([0, 1 << 20]))
+    monkeypatch.setattr(host_transfers, "_INLINE_BYTES", rng.choice([0, 1 << 20]))
 
     def any_one(self: Any, view: QueueView, candidates: NDArray[np.int32]) -> Victim:
         return Victim(int(rng.choice(candidates.tolist())), rng.choice(list(PreemptionMode)))

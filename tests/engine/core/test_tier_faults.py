@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.cache import tier_lookup as tiered
+from gatewayd_engine.cache import tier_lookup
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.swapping import swap
@@ -200,7 +200,7 @@ def test_a_disk_that_hangs_is_not_waited_for_for_ever(
     evict_all(engine)
     flush(engine)
     slow_reads(monkeypatch, 1.5)
-    monkeypatch.setattr(tiered, "_MOST_WAIT", 0.5)
+    monkeypatch.setattr(tier_lookup, "_MOST_WAIT", 0.5)
     began = time.perf_counter()
     i = first_step(engine, PROMPT)
     assert 0.4 < time.perf_counter() - began < 1.4

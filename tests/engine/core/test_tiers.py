@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.cache import tier_lookup as tiered
-from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.cache import tier_lookup
+from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_tier_disk.store import Store
@@ -52,7 +52,7 @@ def test_a_hit_equals_computing_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # However busy the machine is: who waits no more computes in pieces of other shapes.
-    monkeypatch.setattr(tiered, "_MOST_WAIT", 60.0)
+    monkeypatch.setattr(tier_lookup, "_MOST_WAIT", 60.0)
     tiers = CHAINS[chain](tmp_path)
     engine = make_engine(folder, kv_pages=40, page_size=8, prefix_cache=cache, kv_tiers=tiers)
     one = first_step(engine, PROMPT)
@@ -207,7 +207,7 @@ def test_random_requests_with_every_tier_and_every_preemption(
 ) -> None:
     rng = random.Random(seed)
     monkeypatch.setattr(Runner, "overlaps", overlaps)
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", rng.choice([0, 1 << 20]))
+    monkeypatch.setattr(host_transfers, "_INLINE_BYTES", rng.choice([0, 1 << 20]))
     size = rng.choice([4, 16])
     page = 3 * 2 * 2 * 16 * 4 * size
     engine = make_engine(

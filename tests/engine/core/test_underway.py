@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.scheduling import deferral as held
+from gatewayd_engine.scheduling import deferral
 from gatewayd_hooks.strategy import Kind
 
 Make = Callable[..., Any]
@@ -85,7 +85,7 @@ def test_whoever_is_waited_for_may_go(make_engine: Make) -> None:
 
 
 def test_waiting_for_others_has_an_end(make_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held, "MAX_STEPS", 5)
+    monkeypatch.setattr(deferral, "MAX_STEPS", 5)
     engine = make_engine(max_batch_tokens=40, kv_pages=2048)
     engine.submit(PROMPT, max_tokens=2, ignore_eos=True)
     engine.step()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.core import build as assembly
+from gatewayd_engine.core import build
 
 
 def compute_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,5 +23,5 @@ def compute_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
         found: torch.Tensor = norm(*args, **options)
         return found
 
-    monkeypatch.setitem(assembly._DTYPES, "float64", torch.float64)
+    monkeypatch.setitem(build._DTYPES, "float64", torch.float64)
     monkeypatch.setattr(torch.linalg, "vector_norm", without_narrowing)

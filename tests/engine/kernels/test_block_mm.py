@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.quantized import scratch as rooms
+from gatewayd_engine.kernels.quantized import scratch
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, blocks, numbers
 from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, splits
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
@@ -129,7 +129,7 @@ def test_what_is_in_other_blocks_is_left_to_others() -> None:
 
 
 def test_a_room_for_blocks_has_no_place_for_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_LEAST_BLOCKS", 1)
+    monkeypatch.setattr(scratch, "_LEAST_BLOCKS", 1)
     weight, room = made_blocks(in_blocks(130, 256), CPU)
     assert splits(weight) == 2
     assert room.partial.numel() == 2 * MOST_LINES * 130

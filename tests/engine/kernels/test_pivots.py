@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
-from gatewayd_engine.kernels.sampling import torch_sampling as drawing
+from gatewayd_engine.kernels.sampling import torch_sampling
 from tests.engine.kernels import checks
 
 Pivots = Callable[[torch.Tensor, torch.Tensor, SamplingColumns], torch.Tensor]
@@ -23,7 +23,7 @@ MASS = 1e-5
 
 def of_twin(logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns) -> torch.Tensor:
     chosen = (columns.temperature, columns.top_k, columns.top_p, columns.min_p)
-    return drawing.pivots(logits.float(), *(column[rows.long()] for column in chosen))
+    return torch_sampling.pivots(logits.float(), *(column[rows.long()] for column in chosen))
 
 
 @pytest.fixture(params=["twin", "kernel"])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from gatewayd_engine.kv import cuda_transfers as cuda
+from gatewayd_engine.kv import cuda_transfers
 
 
 class Event:
@@ -100,11 +100,13 @@ class Gpu:
         self.streams: list[Stream] = []
         self.main = self.now = Stream(self)
         patch.setattr(torch.cuda, "Stream", lambda device: Stream(self))
-        patch.setattr(cuda, "_event", lambda: Event(self))
+        patch.setattr(cuda_transfers, "_event", lambda: Event(self))
         patch.setattr(torch.cuda, "stream", self._on)
         patch.setattr(torch.cuda, "current_stream", lambda device: self.now)
-        patch.setattr(cuda, "_copy", self._copy)
-        patch.setattr(cuda, "_host", lambda size: torch.full((size,), 171, dtype=torch.uint8))
+        patch.setattr(cuda_transfers, "_copy", self._copy)
+        patch.setattr(
+            cuda_transfers, "_host", lambda size: torch.full((size,), 171, dtype=torch.uint8)
+        )
         patch.setattr(torch.Tensor, "is_pinned", lambda tensor: True)
 
     @contextlib.contextmanager

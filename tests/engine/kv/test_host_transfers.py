@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.kv import host_transfers as arrivals
+from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.kv.host_transfers import Arrivals
 
 PAGES, LAYERS, BYTES = 40, 5, 256
@@ -19,7 +19,7 @@ PAGES, LAYERS, BYTES = 40, 5, 256
 def test_every_layer_is_there_when_it_was_waited_for(
     monkeypatch: pytest.MonkeyPatch, inline: int
 ) -> None:
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", inline)
+    monkeypatch.setattr(host_transfers, "_INLINE_BYTES", inline)
     rng = random.Random(3)
     random_bytes = np.random.default_rng(3)
     target = np.zeros((PAGES, LAYERS, BYTES), np.uint8)
@@ -48,7 +48,7 @@ def test_every_layer_is_there_when_it_was_waited_for(
 
 
 def test_a_layer_does_not_wait_for_those_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", 0)
+    monkeypatch.setattr(host_transfers, "_INLINE_BYTES", 0)
     gate = threading.Event()
     copy = np.copyto
     target = np.zeros((2, LAYERS, BYTES), np.uint8)
@@ -75,7 +75,7 @@ def test_a_layer_does_not_wait_for_those_behind_it(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_pool_whose_pages_never_came_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", 0)
+    monkeypatch.setattr(host_transfers, "_INLINE_BYTES", 0)
     monkeypatch.setattr(threading, "excepthook", lambda args: None)
 
     def broken(to: Any, source: Any) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatewayd_engine.model.attention_api import Attend, AttentionShape
+from gatewayd_engine.model.attention_api import Attend
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.decoder import Decoder
 
 

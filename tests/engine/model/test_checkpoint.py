@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.linears import select_cpu as choose
+from gatewayd_engine.model.linears import select_cpu
 from gatewayd_engine.model.loader import load, read
 from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import read_spec
@@ -57,7 +57,7 @@ def test_what_is_read_is_what_transformers_has_of_the_same_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Of packed codes inputs are rounded, for which there are other tests.
-    monkeypatch.setattr(choose, "is_for_sixteens", lambda weight: False)
+    monkeypatch.setattr(select_cpu, "is_for_sixteens", lambda weight: False)
     numbers = packed(make_checkpoint, tmp_path, name)
     seen: list[float] = []
     decoder = read(opened(tmp_path), torch.float32, "cpu", seen.append)

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.quantized import scratch as rooms
+from gatewayd_engine.kernels.quantized import scratch
 from gatewayd_engine.kernels.quantized.base import Rounded
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
 from gatewayd_engine.kernels.quantized.scratch import MOST_LINES
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.linears import select_gpu as device
+from gatewayd_engine.model.linears import select_gpu
 from gatewayd_engine.model.linears.packed_gpu import GroupedLinear
 from gatewayd_engine.model.linears.select_cpu import choose
 from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
@@ -71,7 +71,7 @@ def test_codes_are_multiplied(kind: str, has_bias: bool) -> None:
 
 
 def test_large_matrices_are_made_numbers_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rooms, "_DENSE", 384 * 64)
+    monkeypatch.setattr(scratch, "_DENSE", 384 * 64)
     weight, bias = grouped("any order", 150, 384, 3), torch.randn(150)
     linear = made(weight, bias)
     assert isinstance(linear, GroupedLinear)
@@ -200,7 +200,7 @@ def test_norms_and_gates_give_a_matrix_what_it_takes(kind: str) -> None:
 
 
 def test_a_gpu_before_hopper_multiplies_blocks_with_floats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "multiplies_floats", lambda codes: False)
+    monkeypatch.setattr(select_gpu, "multiplies_floats", lambda codes: False)
     weight = in_blocks(96, 384)
     linear = made(weight)
     assert isinstance(linear, GroupedLinear)

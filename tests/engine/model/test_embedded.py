@@ -24,6 +24,6 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
 
 
 def test_asking_for_the_folder_imports_no_torch() -> None:
-    code = "import sys; from gatewayd_engine import embedded; embedded.folder(); "
+    code = "import sys; from gatewayd_engine.model import embedded; embedded.folder(); "
     code += "from gatewayd_engine.model import spec; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.gguf.header import read_header
-from gatewayd_engine.model.linears import select_cpu as choose
+from gatewayd_engine.model.linears import select_cpu
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.rotary_embedding import frequencies
 from gatewayd_engine.model.safetensors_headers import LoadError
@@ -119,7 +119,7 @@ def test_logits_are_those_of_transformers_with_the_same_numbers(
         # Kernels of codes round what they multiply: by as much as bfloat16 does.
         assert (kept - theirs).abs().max() < 2.0**-6 * theirs.abs().max()
         for kernel in ("is_for_nibbles", "is_for_halves", "is_for_sixteens"):
-            monkeypatch.setattr(choose, kernel, lambda weight: False)
+            monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     ours = our_logits(loaded(folder, is_packed=name == "qwen3"), IDS)
     torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from gatewayd_engine.model.gguf import experts
 from gatewayd_engine.model.gguf.header import read_header
-from gatewayd_engine.model.linears import select_cpu as choose
+from gatewayd_engine.model.linears import select_cpu
 from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
 from tests.engine.gguf_files import Put, convert, entry_of, metadata, written
@@ -89,8 +89,8 @@ def test_logits_are_those_of_transformers_with_the_same_numbers(
     theirs = their_logits(plain, IDS)
     ours = our_logits(loaded(folder), IDS)
     torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
-    for kernel in [name for name in vars(choose) if name.startswith("is_for_")]:
-        monkeypatch.setattr(choose, kernel, lambda weight: False)
+    for kernel in [name for name in vars(select_cpu) if name.startswith("is_for_")]:
+        monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     kept = our_logits(loaded(folder, is_packed=True), IDS)
     torch.testing.assert_close(kept, theirs, atol=2e-4, rtol=2e-4)
 

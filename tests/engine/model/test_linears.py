@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from gatewayd_engine.model.layers import Linear
-from gatewayd_engine.model.linears import int8_dot as sums
+from gatewayd_engine.model.linears import int8_dot
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS, Int8Linear
 from gatewayd_engine.model.linears.select_cpu import choose
@@ -18,14 +18,14 @@ SHAPES = [(640, 384), (33, 17), (1, 1024), (96, 2)]
 ROWS = [0, 1, 2, 7, 64]
 
 
-@pytest.fixture(params=[sums.PlainSums, sums.PackedSums])
+@pytest.fixture(params=[int8_dot.PlainSums, int8_dot.PackedSums])
 def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
     """One kernel after the other, whatever the matrix."""
     chosen: type = request.param
-    if chosen is sums.PackedSums and not sums._is_exact():
+    if chosen is int8_dot.PackedSums and not int8_dot._is_exact():
         pytest.skip("oneDNN saturates on this processor, so it is not used")
-    monkeypatch.setattr(sums, "LARGE", 1 if chosen is sums.PackedSums else 1 << 60)
-    assert type(sums.sums(torch.zeros(16, 16, dtype=torch.int8))) is chosen
+    monkeypatch.setattr(int8_dot, "LARGE", 1 if chosen is int8_dot.PackedSums else 1 << 60)
+    assert type(int8_dot.sums(torch.zeros(16, 16, dtype=torch.int8))) is chosen
     return chosen
 
 
@@ -40,8 +40,8 @@ def expected(x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None) 
     scales = most.clamp_min(torch.finfo(torch.float32).tiny)
     codes = (x / scales).round().long()
     assert (codes.abs() <= 127).all()
-    sums = codes.double() @ weight.codes.double().t()  # whole numbers far below 2**53
-    made = sums.float() * scales * weight.scales[:, 0]
+    products = codes.double() @ weight.codes.double().t()  # whole numbers far below 2**53
+    made = products.float() * scales * weight.scales[:, 0]
     return made if bias is None else made + bias
 
 
@@ -100,13 +100,13 @@ def test_one_column_is_made_otherwise() -> None:
     assert torch.equal(linear(torch.tensor([[2.0]])), torch.tensor([[6.0, -10.0]]))
 
 
-@pytest.mark.skipif(not sums._is_exact(), reason="oneDNN saturates on this processor")
+@pytest.mark.skipif(not int8_dot._is_exact(), reason="oneDNN saturates on this processor")
 def test_kernels_are_chosen_by_size_and_have_the_same_bits() -> None:
     codes = torch.randint(-128, 128, (2048, 2048), dtype=torch.int8)
     codes[:2] = torch.tensor([[127], [-128]])
-    packed, plain = sums.sums(codes), sums.PlainSums(codes)
-    assert isinstance(packed, sums.PackedSums)
-    assert isinstance(sums.sums(codes[1:]), sums.PlainSums)
+    packed, plain = int8_dot.sums(codes), int8_dot.PlainSums(codes)
+    assert isinstance(packed, int8_dot.PackedSums)
+    assert isinstance(int8_dot.sums(codes[1:]), int8_dot.PlainSums)
     assert packed.nbytes == plain.nbytes == 1 << 22
     for rows in (0, 1, 3, 40):
         x = torch.randint(-127, 128, (rows, 2048)).float()
@@ -117,14 +117,14 @@ def test_kernels_are_chosen_by_size_and_have_the_same_bits() -> None:
 def test_sums_of_many_columns_and_processors_that_saturate_have_the_plain_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    is_exact = sums._is_exact
-    monkeypatch.setattr(sums, "LARGE", 1)
-    monkeypatch.setattr(sums, "_is_exact", lambda: True)
-    assert isinstance(sums.sums(torch.zeros(1, 65793, dtype=torch.int8)), sums.PackedSums)
-    assert isinstance(sums.sums(torch.zeros(1, 65794, dtype=torch.int8)), sums.PlainSums)
-    monkeypatch.setattr(sums.PackedSums, "__call__", lambda self, x: x.new_zeros(len(x), 16))
-    monkeypatch.setattr(sums, "_is_exact", is_exact.__wrapped__)
-    assert isinstance(sums.sums(torch.zeros(1, 16, dtype=torch.int8)), sums.PlainSums)
+    is_exact = int8_dot._is_exact
+    monkeypatch.setattr(int8_dot, "LARGE", 1)
+    monkeypatch.setattr(int8_dot, "_is_exact", lambda: True)
+    assert isinstance(int8_dot.sums(torch.zeros(1, 65793, dtype=torch.int8)), int8_dot.PackedSums)
+    assert isinstance(int8_dot.sums(torch.zeros(1, 65794, dtype=torch.int8)), int8_dot.PlainSums)
+    monkeypatch.setattr(int8_dot.PackedSums, "__call__", lambda self, x: x.new_zeros(len(x), 16))
+    monkeypatch.setattr(int8_dot, "_is_exact", is_exact.__wrapped__)
+    assert isinstance(int8_dot.sums(torch.zeros(1, 16, dtype=torch.int8)), int8_dot.PlainSums)
 
 
 def test_activations_of_16_bits_come_back_as_they_came() -> None:

@@ -24,11 +24,13 @@ except ZeroDivisionError:
     log.exception("broken")
 """
 DAEMON = (
-    "from gatewayd import logs; from gatewayd.config import LogTable; logs.configure(LogTable({}))"
+    "from gatewayd.config.tables import LogTable; from gatewayd.tracing import logs;"
+    "logs.configure(LogTable({}))"
 )
 ENGINE = (
-    "import msgspec; from gatewayd.config import Config; from gatewayd.engines.replicas.launch import engine_config;"
-    "from gatewayd_engine import logs;"
+    "import msgspec; from gatewayd.config.tables import Config;"
+    "from gatewayd.engines.replicas.launch import engine_config;"
+    "from gatewayd_engine.process import logs;"
     "logs.configure(msgspec.structs.replace(engine_config(Config()), log_json={}))"
 )
 

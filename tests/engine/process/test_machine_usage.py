@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.process import machine_usage as metering
+from gatewayd_engine.process import machine_usage
 from gatewayd_engine.process.machine_usage import Meter
 
 GIB = 1 << 30
@@ -56,7 +56,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """``time.monotonic``, and processor seconds, as the meter reads them."""
     times = [1000.0, 50.0]
     clock = SimpleNamespace(monotonic=lambda: times[0], process_time=lambda: times[1])
-    monkeypatch.setattr(metering, "time", clock)
+    monkeypatch.setattr(machine_usage, "time", clock)
     return times
 
 

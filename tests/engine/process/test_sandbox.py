@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.process import sandbox as confinement
+from gatewayd_engine.process import sandbox
 from gatewayd_engine.process.sandbox import readable
 
 _TRIED = """
@@ -252,7 +252,7 @@ def verdict(code: bytes, arch: int, number: int, *arguments: int) -> str:
 
 def test_the_filter_of_another_architecture() -> None:
     arm, own = 0xC00000B7, 77
-    old, new = (confinement._program("aarch64", version, own) for version in (1, 6))
+    old, new = (sandbox._program("aarch64", version, own) for version in (1, 6))
     for code in (old, new):
         assert verdict(code, 0xC000003E, 63) == "refused"  # another architecture
         assert {verdict(code, arm, n) for n in (63, 64, 56, 222)} == {"allowed"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.tuning import cache_files as files
+from gatewayd_engine.tuning import cache_files
 from gatewayd_engine.tuning.table import Machine, Table, case, load
 
 H200 = Machine("NVIDIA H200", "9.0", {"torch": "2.11.0", "flashinfer": "0.7.2.post1"})
@@ -202,7 +202,7 @@ def test_what_another_process_is_trying_now_is_no_fault(tmp_path: Path) -> None:
 
 def test_the_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert files.folder() == tmp_path / "gatewayd" / "tuning"
+    assert cache_files.folder() == tmp_path / "gatewayd" / "tuning"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", os.fspath(tmp_path))
-    assert files.folder() == tmp_path / ".cache" / "gatewayd" / "tuning"
+    assert cache_files.folder() == tmp_path / ".cache" / "gatewayd" / "tuning"

@@ -17,8 +17,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli.doctor import checks
-from gatewayd.cli.doctor import service as checks_service
+from gatewayd.cli.doctor import checks, service
 from gatewayd.cli.doctor.gpu import Machine, judge
 from gatewayd.config.load import load
 from gatewayd.config.tables import Config, ServerTable, StoreTable
@@ -158,13 +157,13 @@ def _config(**store: object) -> Config:
 
 def test_the_doctor_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = str(tmp_path / "not" / "yet")
-    assert checks_service.disk(_config(path=folder)).state == "ok"
+    assert service.disk(_config(path=folder)).state == "ok"
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(9, 9, 1 << 20))
-    found = checks_service.disk(_config(path=folder))
+    found = service.disk(_config(path=folder))
     assert (found.state, "nothing more is kept" in found.text) == ("failure", True)
     (tmp_path / "file").write_text("")
-    assert checks_service.disk(_config(path=str(tmp_path / "file"))).state == "failure"
+    assert service.disk(_config(path=str(tmp_path / "file"))).state == "failure"
 
 
 def test_the_doctor_knows_a_service_that_is_too_exposed(
@@ -172,10 +171,10 @@ def test_the_doctor_knows_a_service_that_is_too_exposed(
 ) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("needs systemd-analyze")
-    assert checks_service.unit(Config()).state == "ok"
+    assert service.unit(Config()).state == "ok"
     bare = tmp_path / "bare.service"
     bare.write_text("[Service]\nExecStart=/bin/true\n")
-    found = checks_service._judge(str(bare), "bare:")
+    found = service._judge(str(bare), "bare:")
     assert found.state == "warning"
     assert "above 2.0" in found.text
 

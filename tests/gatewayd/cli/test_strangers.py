@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from gatewayd.cli import app, lazy
-from gatewayd.cli import third_party as strangers
+from gatewayd.cli import app, lazy, third_party
 
 Bring = Callable[..., None]
 
@@ -27,16 +26,16 @@ def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bring]:
     def add(name: str, source: str, attribute: str = "run") -> None:
         module = f"stranger_{name}"
         (tmp_path / f"{module}.py").write_text(source)
-        points.append(EntryPoint(name, f"{module}:{attribute}", strangers.GROUP))
-        strangers.commands.cache_clear()
+        points.append(EntryPoint(name, f"{module}:{attribute}", third_party.GROUP))
+        third_party.commands.cache_clear()
         lazy.all_commands.cache_clear()
 
-    monkeypatch.setattr(strangers, "entry_points", lambda group: points)
+    monkeypatch.setattr(third_party, "entry_points", lambda group: points)
     yield add
     for name in set(sys.modules) - before:
         if name.startswith("stranger_"):
             del sys.modules[name]
-    strangers.commands.cache_clear()
+    third_party.commands.cache_clear()
     lazy.all_commands.cache_clear()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli.warmup import command as warmup
+from gatewayd.cli.warmup import command
 from gatewayd_engine.tuning.table import Machine, Table, case
 
 
@@ -46,13 +46,13 @@ def test_it_shows_what_was_chosen(
     async def started(*args: object) -> tuple[dict[str, float], float, str]:
         return {"loading weights": 1.0}, 2.0, str(table.path)
 
-    monkeypatch.setattr(warmup, "_start_and_end", started)
-    warmup.warmup(device="cpu", as_json=True)
+    monkeypatch.setattr(command, "_start_and_end", started)
+    command.warmup(device="cpu", as_json=True)
     document = json.loads(capsys.readouterr().out)["choices"]
     assert document["file"] == str(table.path)
     assert document["entries"][0]["choice"] == "tinygemm2"
     assert document["entries"][0]["microseconds"] == times
-    warmup.warmup(device="cpu")
+    command.warmup(device="cpu")
     shown = capsys.readouterr().out
     assert "tinygemm2  8.0 µs" in shown
     assert str(table.path) in shown

@@ -17,7 +17,7 @@ from gatewayd.engines.replicas.launch import engine_config
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import StrategyConfig
 
-MANUAL = Path(__file__).parents[2] / "etc" / "gatewayd.toml"
+MANUAL = Path(__file__).parents[3] / "etc" / "gatewayd.toml"
 
 
 def _uncommented() -> dict[str, Any]:

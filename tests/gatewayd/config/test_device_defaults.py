@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.config import device_defaults as room
+from gatewayd.config import device_defaults
 from gatewayd.config.device_defaults import has_gpu, limit_of, sizes
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import engine_config
@@ -33,7 +33,7 @@ def test_auto_takes_a_gpu_that_torch_can_use(
     gpu = tmp_path / "nvidia0"
     if node:
         gpu.touch()
-    monkeypatch.setattr(room, "_GPU", gpu)
+    monkeypatch.setattr(device_defaults, "_GPU", gpu)
     monkeypatch.setattr(metadata, "version", lambda name: version)
     assert sizes(Config().engine).device == device
 

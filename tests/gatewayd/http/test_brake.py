@@ -7,7 +7,7 @@ import random
 import httpx
 import pytest
 
-from gatewayd.http.server import wrong_key_limit as brake
+from gatewayd.http.server import wrong_key_limit
 from gatewayd.http.server.wrong_key_limit import FREE, Brake
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
@@ -53,9 +53,9 @@ def test_who_has_a_network_is_one_and_memory_is_bounded() -> None:
         one.wrong("::ffff:10.0.0.9")
     one.wrong("10.0.0.9")
     assert one.wrong("10.0.0.9"), "the same address in another form"
-    for _ in range(3 * brake._MOST_PEERS):
+    for _ in range(3 * wrong_key_limit._MOST_PEERS):
         one.wrong(f"{rng.getrandbits(32):x}")
-    assert len(one) == brake._MOST_PEERS
+    assert len(one) == wrong_key_limit._MOST_PEERS
     assert not one.wrong(None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def hasty() -> Iterator[None]:
 def test_it_is_on_when_the_last_has_ended() -> None:
     def work() -> None:
         for _ in range(3000):
-            with collecting.held():
+            with body_threads.held():
                 assert not gc.isenabled()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -38,7 +38,7 @@ def test_it_is_on_when_the_last_has_ended() -> None:
 
 
 def test_it_is_off_until_the_last_has_ended() -> None:
-    first, second = collecting.held(), collecting.held()
+    first, second = body_threads.held(), body_threads.held()
     with first:
         second.__enter__()
     assert not gc.isenabled()

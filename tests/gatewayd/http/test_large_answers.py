@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gatewayd.http.openai import sse_stream as stream
+from gatewayd.http.openai import sse_stream
 from gatewayd.http.openai.chat_prompt import most_counted
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import CONTEXT, FakeFleet, Job, hangs, scored
@@ -160,7 +160,7 @@ async def test_a_choice_that_ends_while_another_is_written_tells_its_end(
             await is_other_written.wait()
         sink.finished("length", None)
 
-    monkeypatch.setattr(stream, "apart", slowly)
+    monkeypatch.setattr(sse_stream, "apart", slowly)
     body = {**ECHO, "prompt": [PROMPT] * 2, "max_tokens": 1, "stream": True}
     async with running(text, FakeFleet(script)) as gateway:
         answer = await asyncio.wait_for(post(gateway, "/v1/completions", body), 10)

@@ -7,7 +7,7 @@ import threading
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gatewayd.http import body_threads as collecting
+from gatewayd.http import body_threads
 from gatewayd.http.services import Limits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
@@ -27,7 +27,7 @@ async def test_queues_and_refusals_are_counted(text: TextModel) -> None:
     end = threading.Event()
     limits = Limits(bodies_bytes=100_000)
     async with running(text, FakeFleet(says([100])), limits=limits) as gateway:
-        jobs = [asyncio.create_task(collecting.apart(end.wait)) for _ in range(3)]
+        jobs = [asyncio.create_task(body_threads.apart(end.wait)) for _ in range(3)]
         await asyncio.sleep(0.05)
         held = await shown(gateway)
         end.set()

@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 from tests.gatewayd.metrics.test_documented import documented
 
-ETC = Path(__file__).parents[2] / "etc"
+ETC = Path(__file__).parents[3] / "etc"
 ALERTS = ETC / "prometheus/alerts.yml"
 DASHBOARD = ETC / "grafana/gatewayd.json"
 _NAME = re.compile(r"[a-z_]+:[a-z0-9_:]+|\bgatewayd_[a-z0-9_]+")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd.plugins.observers import Told
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
 from tests.gatewayd.tracing.test_ledger import ledger
@@ -25,11 +25,11 @@ async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     host: Any = Host()
     watched = Ledger(1.0)
     told = Told(host, "gatewayd_request_admitted", watched, Watchdog(watched, 10.0))
-    trail.begin("mine")
+    request_trace.begin("mine")
     submitted = time.monotonic()
     told.tell(object())
     handed = time.monotonic()
-    kept = trail.current()
+    kept = request_trace.current()
     assert kept is not None
     found = ledger(
         arrival=kept.arrival,

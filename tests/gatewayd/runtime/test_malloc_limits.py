@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.runtime import malloc_limits as memory
+from gatewayd.runtime import malloc_limits
 
 JOB = """
 import asyncio, random, sys
@@ -35,7 +35,7 @@ print(asyncio.run(main(Tokenizer(open(sys.argv[1]).read()), text)))
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc, and glibc")
 def test_long_texts_leave_no_memory_behind() -> None:
     """600 kB of digits: 120 MiB each while it is encoded, and 125 to 160 kept without a trim."""
-    file = Path(__file__).parents[2] / "engine/gatewayd_engine/models/nano/tokenizer.json"
+    file = Path(__file__).parents[3] / "engine/gatewayd_engine/models/nano/tokenizer.json"
     grown = subprocess.check_output([sys.executable, "-c", JOB, str(file)])
     assert int(grown) < 64 << 20
 
@@ -48,11 +48,11 @@ def test_giving_back_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) 
         times.append(time.monotonic())
         time.sleep(0.04)
 
-    monkeypatch.setattr(memory, "_trim", trim)
-    monkeypatch.setattr(memory, "_rest_ends", 0.0)
+    monkeypatch.setattr(malloc_limits, "_trim", trim)
+    monkeypatch.setattr(malloc_limits, "_rest_ends", 0.0)
     end = time.monotonic() + 0.6
     while time.monotonic() < end:
-        memory.give_back()
+        malloc_limits.give_back()
         time.sleep(0.001)
     assert len(times) == 2
     assert times[1] - times[0] >= 0.4

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from gatewayd.daemon.resources import Durable
 from gatewayd.resources.files.content_store import Draft
-from gatewayd.store import tenant_shares as shares
+from gatewayd.store import tenant_shares
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import create, jsonl, line, until_status
@@ -125,9 +125,9 @@ async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
 ) -> None:
     looks: list[str] = []
 
-    def counted(connection: Connection, tenant: str, limit: int) -> shares.Standing:
+    def counted(connection: Connection, tenant: str, limit: int) -> tenant_shares.Standing:
         looks.append(tenant)
-        return shares.standing_of(connection, tenant, limit)
+        return tenant_shares.standing_of(connection, tenant, limit)
 
     monkeypatch.setattr("gatewayd.store.disk_quota.standing_of", counted)
     with opened(folder) as durable:

@@ -15,7 +15,7 @@ import pytest
 
 from gatewayd.daemon.systemd.init_config import BeginError, of_user
 from gatewayd.resources.files.content_store import Vault
-from gatewayd.store import atomic_files as whole
+from gatewayd.store import atomic_files
 from gatewayd.store.errors import StoreError
 from gatewayd.store.location import take
 from gatewayd.tenants.billing.crash_marks import Mark, Marks, known
@@ -47,7 +47,7 @@ def begin(folder: Path) -> None:
 
 FILES = {
     "any": Written(
-        lambda folder: whole.replace(folder / "file", b"new" * 1000),
+        lambda folder: atomic_files.replace(folder / "file", b"new" * 1000),
         lambda folder: (folder / "file").read_bytes() == b"new" * 1000,
         lambda folder: sorted(p.name for p in folder.iterdir()) == [],
     ),

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Table, func, select
 from gatewayd.daemon.resources import Durable
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Entry
 from gatewayd.tenants.tamper_evidence.secret import Secret
 from gatewayd.text.text_model import TextModel
@@ -73,7 +73,7 @@ SECRET = Secret(bytes(32))
 
 def reserve_one(connection: Connection, entry: Entry, secret: Secret = SECRET) -> None:
     """Reserve for one request; raises why it is refused."""
-    (refusal,) = ledger_records.reserve(connection, [entry], secret)
+    (refusal,) = budget_ledger_sql.reserve(connection, [entry], secret)
     if refusal is not None:
         raise refusal
 

@@ -12,7 +12,7 @@ import pytest
 
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import QueueFull
-from gatewayd.pipeline import settlement as pipeline_settling
+from gatewayd.pipeline import settlement
 from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants.billing.costs import Asked, Entry, Spent
 from gatewayd.tenants.billing.prices import FREE
@@ -139,7 +139,7 @@ async def test_prompts_whose_next_one_is_refused_cost_what_was_computed(
 async def test_an_engine_that_never_tells_is_charged_for_the_prompt_in_the_end(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline_settling, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(settlement, "MOST_SECONDS", 0.2)
     async with town(text, folder, hangs) as here:
         here.gateway.fleet.is_silent = True
         await here.tenant("a", concurrency=1)

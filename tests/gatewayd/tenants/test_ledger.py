@@ -351,9 +351,9 @@ async def test_a_settlement_that_the_store_did_not_take_is_not_lost(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gatewayd.errors import StoreUnavailable
-    from gatewayd.store import retry as again
+    from gatewayd.store import retry
 
-    monkeypatch.setattr(again, "_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_SECONDS", 0.01)
     async with town(text, folder, says([300])) as here:
         await here.tenant("a")
         key, database, failures = await here.key("a"), here.durable.database, [3]

@@ -17,8 +17,7 @@ from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
 from gatewayd.store.tables import budgets
 from gatewayd.tenants import records
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
-from gatewayd.tenants.billing import budget_periods as turnover
+from gatewayd.tenants.billing import budget_ledger_sql, budget_periods
 from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.billing.periods import begin_of, end_of
 from gatewayd.tenants.billing.prices import Price
@@ -102,7 +101,7 @@ def test_what_counts_is_what_was_reserved_in_the_period(connection: Connection, 
                 asked = one.asked
                 used = rng.randint(0, asked.most_tokens)
                 spent = Spent("stop", asked.prompt_tokens, 0, used)
-                ledger_records.settle(connection, [Settlement(one, spent)] * 2, SECRET)
+                budget_ledger_sql.settle(connection, [Settlement(one, spent)] * 2, SECRET)
                 del running[one]
                 done.append((one.created_at, spent.tokens))
             case "other" if rng.random() < 0.2:
@@ -131,10 +130,10 @@ def test_a_request_across_midnight_counts_in_the_day_in_which_it_was_reserved(
         reserve_one(connection, entry(2, before, 10, 10))
     fresh = entry(3, after, 10, 90)
     reserve_one(connection, fresh)
-    ledger_records.settle(connection, [Settlement(late, Spent("stop", 10, 0, 80))], SECRET)
+    budget_ledger_sql.settle(connection, [Settlement(late, Spent("stop", 10, 0, 80))], SECRET)
     row = budget(connection)
     assert (row.used_tokens, row.reserved_tokens) == (0, 100)
-    ledger_records.settle(connection, [Settlement(fresh, Spent("stop", 10, 0, 5))], SECRET)
+    budget_ledger_sql.settle(connection, [Settlement(fresh, Spent("stop", 10, 0, 5))], SECRET)
     assert budget(connection).used_tokens == 15
     check_books(connection)
     with pytest.raises(InsufficientQuota, match=r"85 tokens left .* wait until 2026-05-01T00:00"):
@@ -148,7 +147,7 @@ def test_what_was_not_reserved_counts_when_it_came(connection: Connection) -> No
     records.add_tenant(connection, "a", at("2026-03-01"), {"budget_period": "day"})
     for number, time in enumerate(("2026-03-01", "2026-03-02", "2026-03-01T12:00:00")):
         one = entry(number, at(time), 1, 9, is_reserved=False)
-        ledger_records.settle(
+        budget_ledger_sql.settle(
             connection, [Settlement(one, Spent("stop", 1, 0, 10**number))], SECRET
         )
     row = budget(connection)
@@ -161,7 +160,7 @@ def test_a_clock_that_goes_back_gives_nothing_back(connection: Connection) -> No
     reserve_one(connection, entry(1, now, 10, 80))
     with pytest.raises(InsufficientQuota):
         reserve_one(connection, entry(2, now - 5 * DAY, 10, 10))
-    assert turnover.current(budget(connection), now - DAY)["reserved_tokens"] == 90
+    assert budget_periods.current(budget(connection), now - DAY)["reserved_tokens"] == 90
 
 
 @pytest.mark.parametrize("is_reserved", [True, False])
@@ -175,7 +174,7 @@ def test_a_period_that_ends_among_settlements_of_one_transaction(
         reserve_one(connection, old)
     new = entry(2, after, 5, 20, is_reserved=False)
     spent = Spent("stop", 5, 0, 1)
-    ledger_records.settle(connection, [Settlement(old, spent), Settlement(new, spent)], SECRET)
+    budget_ledger_sql.settle(connection, [Settlement(old, spent), Settlement(new, spent)], SECRET)
     row = budget(connection)
     assert (row.period_begin, row.used_tokens, row.reserved_tokens) == (after, 6, 0)
     check_books(connection)
@@ -187,10 +186,10 @@ def test_a_clock_that_goes_back_among_reservations_of_one_transaction(
     before, after = at("2026-03-01T23:59:59"), at("2026-03-02")
     records.add_tenant(connection, "a", before, {"most_tokens": 99, "budget_period": "day"})
     entries = [entry(number, now, 5, 5) for number, now in enumerate((before, after, before))]
-    assert ledger_records.reserve(connection, entries, SECRET) == [None] * 3
+    assert budget_ledger_sql.reserve(connection, entries, SECRET) == [None] * 3
     assert budget(connection).reserved_tokens == 20
     check_books(connection)
-    ledger_records.settle(connection, [Settlement(one, None) for one in entries], SECRET)
+    budget_ledger_sql.settle(connection, [Settlement(one, None) for one in entries], SECRET)
     assert budget(connection).reserved_tokens == 0
 
 

@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import Connection, select
 
 from gatewayd.errors import InsufficientQuota, StoreUnavailable
-from gatewayd.store import retry as again
+from gatewayd.store import retry
 from gatewayd.store.tables import budgets, reservations
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.tamper_evidence.secret import Secret
@@ -81,7 +81,7 @@ def full() -> sqlite3.Error:
 async def test_a_storm_of_reservations(
     text: TextModel, fresh_store: Path, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rng, reserve, settle = random.Random(seed), ledger_records.reserve, ledger_records.settle
+    rng, reserve, settle = random.Random(seed), budget_ledger_sql.reserve, budget_ledger_sql.settle
 
     def reserves(
         connection: Connection, entries: Sequence[Entry], secret: Secret
@@ -98,13 +98,13 @@ async def test_a_storm_of_reservations(
         if rng.random() < 0.1:
             raise full()
 
-    monkeypatch.setattr(again, "_SECONDS", 0.01)
+    monkeypatch.setattr(retry, "_SECONDS", 0.01)
     store = copy_of(fresh_store, tmp_path / "store")
     async with town(text, store, says([300], reason="length")) as here:
         for tenant in "abc":
             await here.tenant(tenant, most_tokens=rng.choice([50, 500, 5000]))
-        monkeypatch.setattr(ledger_records, "reserve", reserves)
-        monkeypatch.setattr(ledger_records, "settle", settles)
+        monkeypatch.setattr(budget_ledger_sql, "reserve", reserves)
+        monkeypatch.setattr(budget_ledger_sql, "settle", settles)
         storm = Storm(here, rng)
         watching = asyncio.create_task(storm.watch())
         tasks = [asyncio.create_task(storm.request(number)) for number in range(400)]

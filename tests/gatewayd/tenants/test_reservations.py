@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Connection
 
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants.billing import budget_ledger_sql as ledger_records
+from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import Asked, Entry
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.tamper_evidence.secret import Secret
@@ -58,7 +58,7 @@ async def test_a_request_whose_reservation_is_deleted_is_charged(
 async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve = ledger_records.reserve
+    reserve = budget_ledger_sql.reserve
     sizes: list[int] = []
 
     def fails(
@@ -73,7 +73,7 @@ async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
     async with town(text, folder, says([300], reason="length")) as here:
         await here.tenant("a", most_tokens=1000)
         key = await here.key("a")
-        monkeypatch.setattr(ledger_records, "reserve", fails)
+        monkeypatch.setattr(budget_ledger_sql, "reserve", fails)
         lengths = [3, 4, 6, 5, 3]
         answers = await asyncio.gather(*[here.post(PATH, key, ask(n, 1)) for n in lengths])
         assert [answer.status_code for answer in answers] == [200, 200, 500, 200, 200]
@@ -85,7 +85,7 @@ async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
 async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_afterwards(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reserve, is_writing, go = ledger_records.reserve, threading.Event(), threading.Event()
+    reserve, is_writing, go = budget_ledger_sql.reserve, threading.Event(), threading.Event()
 
     def fails(
         connection: Connection, entries: Sequence[Entry], secret: Secret
@@ -99,7 +99,7 @@ async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_
 
     async with town(text, folder, says([300], reason="length")) as here:
         await here.tenant("a", most_tokens=1000)
-        monkeypatch.setattr(ledger_records, "reserve", fails)
+        monkeypatch.setattr(budget_ledger_sql, "reserve", fails)
         ledger, asked = here.durable.tenancy.ledger, Asked("r", "a", None, PATH, "nano", 3, 1)
         entries = [
             Entry(name, asked, FREE, int(time.time()), True) for name in ("use_bad", "use_left")

@@ -10,7 +10,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.text import template_meter as template_taken
+from gatewayd.text import template_meter
 from gatewayd.text.template import ChatTemplate
 
 TWICE = "{% set ns = namespace(s=SEED) %}{% for i in range(40) %}{% set ns.s = AGAIN %}{% endfor %}"
@@ -89,8 +89,8 @@ BLOWING = [
 def test_what_takes_too_much_is_refused_before_it_has_it(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_taken, "MOST_TURNS", 20_000)
-    monkeypatch.setattr(template_taken, "MOST_CHARS", 1 << 20)
+    monkeypatch.setattr(template_meter, "MOST_TURNS", 20_000)
+    monkeypatch.setattr(template_meter, "MOST_CHARS", 1 << 20)
     template = ChatTemplate(source)
     tracemalloc.start()
     try:
@@ -113,7 +113,7 @@ def test_a_million_turns_are_the_end_and_a_long_conversation_is_far_from_it() ->
 
 
 def test_what_takes_long_in_few_turns_ends_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_taken, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(template_meter, "MOST_SECONDS", 0.2)
     sums = "{% set r = range(100000) %}{% for i in range(9000) %}{% set x = r | sum %}{% endfor %}"
     began = time.thread_time()
     with pytest.raises(InvalidRequest, match=r"takes more than 0\.2 seconds"):

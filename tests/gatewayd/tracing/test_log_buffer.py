@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.tenants.keys import new_key
-from gatewayd.tracing import request_trace as trail
+from gatewayd.tracing import request_trace
 from gatewayd.tracing.log_buffer import LogLines
 
 
@@ -52,9 +52,9 @@ def test_a_line_says_of_whom_it_speaks() -> None:
     other = f"req_{24 * 'f'}"
     say(lines, "request %s: its sink raised", ours)
     say(lines, "nobody")
-    trail.begin("mine")
+    request_trace.begin("mine")
     say(lines, "somebody")
-    trail.begin("mine", ours)
+    request_trace.begin("mine", ours)
     say(lines, "of both")
     say(lines, "of another: %s", other)
     found = [(line.request_id, line.x_request_id) for line in lines.since(0)]

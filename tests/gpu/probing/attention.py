@@ -12,7 +12,7 @@ from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.attention.triton_decode import DecodeKernels
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.gpu.probing.bench import TWIN, Bench, Tensors, Trial
 
 E4M3 = torch.float8_e4m3fn

@@ -72,13 +72,13 @@ def _interpreted() -> Kernels:
     import triton.language as tl
     from triton.runtime import interpreter
 
-    from gatewayd_engine.kernels import norm_matmul as norm_mm
+    from gatewayd_engine.kernels import norm_matmul
     from gatewayd_engine.kernels.triton_kernels import TritonKernels
 
     # What only a GPU can do changes no answer: the rest of early launches is interpreted.
     for name in ("gdc_wait", "gdc_launch_dependents"):
         setattr(tl.extra.cuda, name, lambda: None)
-    norm_mm._prefetch = lambda *_: None
+    norm_matmul._prefetch = lambda *_: None
 
     convert = interpreter._convert_float
 

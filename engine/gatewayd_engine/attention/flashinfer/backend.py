@@ -14,7 +14,8 @@ from gatewayd_engine.attention.flashinfer.wrappers import Wrappers
 from gatewayd_engine.attention.gpu_api import CapturedAttention
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape, RotatingAttend
+from gatewayd_engine.model.attention_api import RotatingAttend
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 _HOPPER = 9
 _FA3_HEAD_DIM = 128

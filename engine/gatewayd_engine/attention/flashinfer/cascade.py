@@ -16,7 +16,7 @@ from gatewayd_engine.attention.flashinfer.calls import KeysValues
 from gatewayd_engine.attention.shared_prefix import LEAST_SAVED
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 
 class CascadeAttention(FlashAttention):

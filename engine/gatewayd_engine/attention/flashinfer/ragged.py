@@ -19,7 +19,7 @@ from flashinfer import (
 from gatewayd_engine.attention.flashinfer.calls import Calls, KeysValues, Run
 from gatewayd_engine.attention.flashinfer.wrappers import Wrappers
 from gatewayd_engine.attention.step_inputs import StepInputs
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 LEAST_MERGED = 1024
 """Mean length of chunks, weighted by length, from which merging pays. By arithmetic, not measured:

@@ -23,7 +23,7 @@ from gatewayd_engine.attention.flashinfer.workspaces import FLOATS, INTS
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kernels.attention.splits import fills, num_multiprocessors
 from gatewayd_engine.kv.pool import KvPool, zeros
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 
 _TURNS = 6
 """Pinned buffers: the plans of two steps of the usual kind, so that nobody waits for one."""

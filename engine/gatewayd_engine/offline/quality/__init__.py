@@ -1,1 +1,1 @@
-"""What weights and keys of fewer bits cost in quality: ``python -m gatewayd_engine.offline.quality``."""
+"""Quality of quantized weights and KV: ``python -m gatewayd_engine.offline.quality``."""

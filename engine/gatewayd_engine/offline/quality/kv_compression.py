@@ -15,7 +15,7 @@ from gatewayd_engine.attention.compaction_queries import Ask, Fitting, check_com
 from gatewayd_engine.kv.compacted_prefix import Front
 from gatewayd_engine.kv.key_biases import bias_pages, write_front
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.process.config import ConfigError, EngineConfig
 from gatewayd_engine.speculation.draft_heads import read_heads

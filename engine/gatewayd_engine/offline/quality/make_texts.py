@@ -1,4 +1,4 @@
-"""``python -m gatewayd_engine.offline.quality.make_texts``: write ``texts.jsonl`` anew, on Python 3.11."""
+"""Write ``texts.jsonl``: ``python3.11 -m gatewayd_engine.offline.quality.make_texts``."""
 
 from __future__ import annotations
 

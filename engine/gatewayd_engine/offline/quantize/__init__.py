@@ -1,1 +1,1 @@
-"""Calibrates and writes checkpoints of few bits: ``python -m gatewayd_engine.offline.quantize``."""
+"""Calibrate and write quantized checkpoints: ``python -m gatewayd_engine.offline.quantize``."""

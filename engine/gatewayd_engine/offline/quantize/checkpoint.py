@@ -13,7 +13,7 @@ from safetensors import safe_open
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.shards import INDEX, SINGLE
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.offline.quantize import atomic_files as files
+from gatewayd_engine.offline.quantize import atomic_files
 from gatewayd_engine.offline.quantize.job import REPORT
 from gatewayd_engine.offline.quantize.progress import Work
 from gatewayd_engine.offline.quantize.quantizer import Writer
@@ -42,15 +42,15 @@ def assemble(source: Checkpoint, writer: Writer, work: Work, report: Mapping[str
         LoadError: what was written cannot be read.
     """
     folder = work.checkpoint
-    files.make(folder)
+    atomic_files.make(folder)
     total = _write_shards(folder, _tensors(source, work))
     values = json.loads((source.folder / _CONFIG).read_bytes())
     said = {"quantization_config": writer.announced} if writer.announced else {}
-    files.write_json(folder / _CONFIG, {**values, **said})
+    atomic_files.write_json(folder / _CONFIG, {**values, **said})
     for path in sorted(source.folder.iterdir()):
         if path.is_file() and _is_copied(path):
-            files.copy(path, folder)
-    files.write_json(folder / REPORT, report)
+            atomic_files.copy(path, folder)
+    atomic_files.write_json(folder / REPORT, report)
     Checkpoint.open(folder, read_spec(folder), writer.scheme).close()
     return total
 
@@ -82,7 +82,7 @@ def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
 
     def write() -> None:
         homes.append(list(shard))
-        files.write_tensors(folder / f"shard-{len(homes):05}", shard)
+        atomic_files.write_tensors(folder / f"shard-{len(homes):05}", shard)
         shard.clear()
 
     for name, tensor in tensors:
@@ -96,11 +96,11 @@ def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
     weight_map: dict[str, str] = {}
     for number, names in enumerate(homes, 1):
         file = SINGLE if len(homes) == 1 else f"model-{number:05}-of-{len(homes):05}.safetensors"
-        files.move(folder / f"shard-{number:05}", folder / file)
+        atomic_files.move(folder / f"shard-{number:05}", folder / file)
         weight_map |= dict.fromkeys(names, file)
     if len(homes) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-        files.write_json(folder / INDEX, index)
+        atomic_files.write_json(folder / INDEX, index)
     return total
 
 

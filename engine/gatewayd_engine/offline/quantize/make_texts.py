@@ -1,4 +1,4 @@
-"""``python -m gatewayd_engine.offline.quantize.make_texts``: write ``texts.jsonl`` anew, on Python 3.11."""
+"""Write ``texts.jsonl``: ``python3.11 -m gatewayd_engine.offline.quantize.make_texts``."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from gatewayd_engine.model.safetensors_headers import LoadError, read_header
-from gatewayd_engine.offline.quantize import atomic_files as files
+from gatewayd_engine.offline.quantize import atomic_files
 from gatewayd_engine.offline.quantize.job import REPORT, Fitted
 from gatewayd_engine.process.config import ConfigError
 
@@ -64,7 +64,7 @@ class Work:
             # Before a file is put beside those of somebody else; a run that ends removes it all.
             with contextlib.suppress(FileNotFoundError):
                 self._refuse_others()
-        files.make(self.folder)
+        atomic_files.make(self.folder)
         self._lock = _locked(self.folder)
         try:
             self._refuse_others()
@@ -122,10 +122,12 @@ class Work:
             WriteError: there is no room.
         """
         if stream:
-            files.write_tensors(self._stream_file(index + 1), {_STREAM: torch.cat(list(stream))})
+            atomic_files.write_tensors(
+                self._stream_file(index + 1), {_STREAM: torch.cat(list(stream))}
+            )
         text = msgspec.json.encode(list(told)).decode()
-        files.write_tensors(self.layer_file(index), tensors, told=text)
-        files.remove(self._stream_file(index))
+        atomic_files.write_tensors(self.layer_file(index), tensors, told=text)
+        atomic_files.remove(self._stream_file(index))
         self.done = index + 1
 
     def finish(self) -> None:
@@ -137,11 +139,11 @@ class Work:
         old = self.folder / _OLD
         if self._out.exists():
             check_out(self._out, replaces=self._replaces)
-            files.move(self._out, old)
-        files.move(self.checkpoint, self._out)
+            atomic_files.move(self._out, old)
+        atomic_files.move(self.checkpoint, self._out)
         # Without it nobody goes on with the rest.
-        files.remove(self.folder / _STATE)
-        files.remove(self.folder)
+        atomic_files.remove(self.folder / _STATE)
+        atomic_files.remove(self.folder)
 
     def _refuse_others(self) -> None:
         """Whether all in the folder is of such runs.
@@ -167,7 +169,7 @@ class Work:
         # What stands there may be what was to be replaced, of the same origin: then it is moved.
         is_placed = not self._replaces or (self.folder / _OLD).exists()
         if is_placed and _origin_of(self._out) == origin:
-            files.remove(self.folder)
+            atomic_files.remove(self.folder)
             raise ConfigError(
                 f"{self._out} was complete already; what was left beside it is removed"
             )
@@ -180,16 +182,16 @@ class Work:
             ConfigError: what is there is of something else, or nobody said what to do with it.
         """
         state = self.folder / _STATE
-        files.tidy(self.folder)
+        atomic_files.tidy(self.folder)
         old = self.folder / _OLD
         if self._force and old.is_dir() and not os.path.lexists(self._out):
             # It ended between the two moves of its end: this is the only one that is complete.
-            files.move(old, self._out)
+            atomic_files.move(old, self._out)
         others = sorted(path for path in self.folder.iterdir() if path.name != _LOCK)
         if others and self._force:
             # Layers before what they stand on, and last what says of what all is made.
             for path in sorted(others, key=lambda path: path == state):
-                files.remove(path)
+                atomic_files.remove(path)
         elif others and not state.is_file():
             raise ConfigError(
                 f"{self.folder} does not say of what it was made; --force begins anew"
@@ -209,10 +211,10 @@ class Work:
                 )
             for index in range(self._layers_done()):
                 _refuse_damaged(self.layer_file(index))
-            files.remove(self.checkpoint)
+            atomic_files.remove(self.checkpoint)
             return
         replaces = self._force and self._out.exists()
-        files.write_json(state, {**origin, _REPLACES: replaces})
+        atomic_files.write_json(state, {**origin, _REPLACES: replaces})
 
     def _layers_done(self) -> int:
         done = 0
@@ -269,7 +271,7 @@ def _locked(folder: Path) -> int:
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise files.WriteError(f"cannot write {path}: {error.strerror}") from error
+        raise atomic_files.WriteError(f"cannot write {path}: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Whoever had it may have removed the folder since it was opened.
@@ -278,7 +280,7 @@ def _locked(folder: Path) -> int:
         is_whole = False
     except OSError as error:
         os.close(handle)
-        raise files.WriteError(f"cannot lock {path}: {error.strerror}") from error
+        raise atomic_files.WriteError(f"cannot lock {path}: {error.strerror}") from error
     if not is_whole:
         os.close(handle)
         raise ConfigError(f"another process writes {folder}; wait for it")

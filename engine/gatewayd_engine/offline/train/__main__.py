@@ -1,4 +1,4 @@
-"""``python -m gatewayd_engine.offline.train``: make the embedded models, their heads and predictor."""
+"""Train the embedded models and heads: ``python -m gatewayd_engine.offline.train``."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from gatewayd_engine.model.attention_api import AttentionShape
+from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import read

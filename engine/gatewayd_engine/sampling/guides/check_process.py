@@ -1,4 +1,4 @@
-"""Compiles grammars apart from everything else: ``python -m gatewayd_engine.sampling.guides.check_process``.
+"""Compile grammars in a process of their own: ``python -m`` this module.
 
 A grammar that takes all memory or never comes to its end takes this process with it, and no engine.
 The first frame says what to compile with; each that follows is a grammar, answered by what is wrong

@@ -1,7 +1,7 @@
-"""``guide_check`` sandboxed, without the daemon's files and sockets: grammars are untrusted.
+"""``check_process`` sandboxed, without the daemon's files and sockets: grammars are untrusted.
 
-``python -m gatewayd_engine.sampling.guides.check_sandboxed FOLDER``, the checkpoint's folder. Nothing that starts a
-thread may be imported before: the sandbox applies only to threads that start later. Where the
+``python -m`` this module with the checkpoint's folder. Nothing that starts a thread
+may be imported before: the sandbox applies only to threads that start later. Where the
 system lacks a mechanism the process serves anyway and says so; where applying one fails it refuses.
 """
 
@@ -21,9 +21,9 @@ def main() -> int:
         note = str(error)
     except (ConfinementFailed, OSError) as error:
         failure = str(error)
-    from gatewayd_engine.sampling.guides import check_process as guide_check
+    from gatewayd_engine.sampling.guides import check_process
 
-    return guide_check.refuse(failure) if failure else guide_check.main(note)
+    return check_process.refuse(failure) if failure else check_process.main(note)
 
 
 if __name__ == "__main__":

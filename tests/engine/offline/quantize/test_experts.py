@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from gatewayd_engine.model.linears import select_cpu as choose
+from gatewayd_engine.model.linears import select_cpu
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quality.scheme_model import Opened
 from gatewayd_engine.offline.quantize.job import REPORT, Advanced, Began, Job, Written
@@ -97,8 +97,8 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
     to: str, name: str, source_of: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Kernels round what they multiply; they have tests of their own.
-    for kernel in [name for name in vars(choose) if name.startswith("is_for_")]:
-        monkeypatch.setattr(choose, kernel, lambda weight: False)
+    for kernel in [name for name in vars(select_cpu) if name.startswith("is_for_")]:
+        monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     source, out, plain = source_of(name), tmp_path / "out", tmp_path / "plain"
     events = told(job(source, out, to, IDS))
     assert isinstance(events[-1], Written), events[-1]

@@ -19,7 +19,7 @@ from pathlib import Path
 import gatewayd_engine
 
 ROOT = Path(gatewayd_engine.__file__).parent
-PACKAGES = ("attention", "device", "kernels", "model", "kv")
+PACKAGES = ("attention", "kernels", "kv", "model", "runner")
 STORED = "__call__"
 LIBRARIES = {"functional", "math", "np", "tl", "torch", "triton"}
 

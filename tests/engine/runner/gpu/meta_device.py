@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention import draft_slots as slots
-from gatewayd_engine.attention import triton_decode as decode
+from gatewayd_engine.attention import draft_slots, triton_decode
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.kv import pool
@@ -129,7 +128,7 @@ def install(monkeypatch: pytest.MonkeyPatch, capture: Unread) -> None:
     monkeypatch.setattr(torch, "_scaled_mm", _scaled_mm)
     monkeypatch.setattr(pool, "CudaArrivals", _Arrived)
     wrappers = sys.modules["gatewayd_engine.attention.flashinfer.wrappers"]
-    for module in (decode, slots, wrappers):
+    for module in (triton_decode, draft_slots, wrappers):
         monkeypatch.setattr(module, "num_multiprocessors", lambda device: MULTIPROCESSORS)
     for name in vars(fake_flashinfer):
         if name.startswith("Batch") and hasattr(wrappers, name):

@@ -14,7 +14,7 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
 from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
-from gatewayd_engine.tuning import matmul_candidates as candidates
+from gatewayd_engine.tuning import matmul_candidates
 from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny
 from gatewayd_engine.tuning.table import Lost, Machine, Table
 from gatewayd_engine.tuning.tuner import Tuning
@@ -48,7 +48,7 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
     plain = make_device_engine(**fields)
     assert plain.info.tuning_file == ""
     expected = answers(plain)
-    monkeypatch.setattr(candidates, "_handle", lambda: 7)
+    monkeypatch.setattr(matmul_candidates, "_handle", lambda: 7)
     for start in range(2):
         modules = Modules()
         clock, table = Recording(modules, cublaslt_1=5.0), Table(MACHINE, tmp_path)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.attention import draft_slots as slots
+from gatewayd_engine.attention import draft_slots
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.loader import load
@@ -17,8 +17,7 @@ from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.draft_model import row_model
-from gatewayd_engine.runner.gpu import warmup as warming
-from gatewayd_engine.runner.gpu import widths
+from gatewayd_engine.runner.gpu import warmup, widths
 from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach
 from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
 from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
@@ -124,7 +123,7 @@ def test_a_small_models_kernels_are_compiled_before_it_guesses(
     """Prompts of few and of many lines are read, and guessed behind, with nothing left behind."""
     kernels = Noted()
     monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
-    for module in (slots, warming):
+    for module in (draft_slots, warmup):
         monkeypatch.setattr(module, "num_multiprocessors", lambda device: 32)
     # As on a GPU, where a step is launched before it is captured.
     monkeypatch.setattr(LaunchEach, "whole", lambda self, launches: launches() or launches)

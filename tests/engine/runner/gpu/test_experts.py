@@ -25,7 +25,7 @@ from gatewayd_engine.model.moe import GroupedExperts, MixtureOfExperts
 from gatewayd_engine.model.parts import FusedParts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight, Weight
 from tests.engine.core.test_tokens import compare
@@ -169,8 +169,8 @@ def capture(monkeypatch: pytest.MonkeyPatch, flashinfer: SimpleNamespace) -> Rec
     for name in ("gather", "sample"):
         beside(monkeypatch, TorchKernels, name)
     beside(monkeypatch, flashinfer.FlashAttention.captured.__globals__["_Step"], "__call__")
-    monkeypatch.setattr(warming, "token_counts", lambda most: [8, 24, 48])
-    monkeypatch.setattr(warming, "sizes", lambda max_lines: [1, 2, 4, 8])
+    monkeypatch.setattr(warmup, "token_counts", lambda most: [8, 24, 48])
+    monkeypatch.setattr(warmup, "sizes", lambda max_lines: [1, 2, 4, 8])
     return RecordedWhole()
 
 
@@ -347,8 +347,8 @@ def test_tokens_of_measured_steps_visit_different_experts(monkeypatch: pytest.Mo
         launch=batches.append,
     )
     monkeypatch.setattr(
-        warming, "launch_bound", lambda counts, launch, wait: [launch(count) for count in counts]
+        warmup, "launch_bound", lambda counts, launch, wait: [launch(count) for count in counts]
     )
-    warming._mixed_sizes(runner)
+    warmup._mixed_sizes(runner)
     assert [len(set(batch.ids.tolist())) for batch in batches] == [16, 32, 50]
     assert max(batches[-1].ids) == 49

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.runner.gpu import runner as runner_module
-from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.runner.gpu.cuda_graphs import (
     Between,
     CapturedStep,
@@ -172,7 +172,7 @@ def test_a_padded_step_chooses_what_an_exact_one_does(
     asked: dict[str, Any] = {"max_tokens": 10, "ignore_eos": True, "temperature": 0.8, "top_p": 0.9}
     found = []
     for at in ([num], [16]):
-        monkeypatch.setattr(warming, "sizes", lambda max_lines, at=at: at)
+        monkeypatch.setattr(warmup, "sizes", lambda max_lines, at=at: at)
         engine = make_device_engine(max_running=16)
         ids = [engine.submit(p, seed=i, **asked)[0] for i, p in enumerate(PROMPTS[:num])]
         done = engine.run()

@@ -18,7 +18,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.runner.gpu.launch_bound import launch_bound
 from gatewayd_engine.runner.gpu.piecewise_graphs import Pieces, token_counts
 from tests.engine.core.prompts import PROMPTS, answers
@@ -42,7 +42,7 @@ def capture() -> Recorded:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few numbers of tokens, of which the largest is soon exceeded."""
-    monkeypatch.setattr(warming, "token_counts", lambda most: [8, 24, 48])
+    monkeypatch.setattr(warmup, "token_counts", lambda most: [8, 24, 48])
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_steps_are_padded_up_to_the_largest_number(
 def test_where_launching_is_never_slower_nothing_is_captured_in_pieces(
     make_device_engine: Make, ran: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warming, "token_counts", lambda most: [])
+    monkeypatch.setattr(warmup, "token_counts", lambda most: [])
     engine = make_device_engine(max_running=4)
     assert len(engine.generate([5, 6, 7], max_tokens=4, ignore_eos=True)) == 4
     assert ran == []

@@ -15,7 +15,7 @@ from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu import widths
 from gatewayd_engine.runner.gpu.drafter_graphs import PaddedRun
-from gatewayd_engine.tuning import matmul_candidates as candidates
+from gatewayd_engine.tuning import matmul_candidates
 from gatewayd_engine.tuning.matmul_candidates import CublasLt
 from gatewayd_engine.tuning.table import Machine, Table
 from gatewayd_engine.tuning.tuner import Tuning
@@ -119,7 +119,7 @@ def test_replays_of_a_small_model_multiply_as_was_chosen(
 ) -> None:
     modules = Shapes()
     beside(monkeypatch, Modules, "mm_bf16_cublaslt_run_with_algo")
-    monkeypatch.setattr(candidates, "_handle", lambda: 7)
+    monkeypatch.setattr(matmul_candidates, "_handle", lambda: 7)
     tuning = Tuning(
         Table(Machine("a chip", "9.0", {})),
         Recording(modules, cublaslt_1=5.0),

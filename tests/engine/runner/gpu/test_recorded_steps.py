@@ -12,7 +12,7 @@ import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu import warmup
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.runner.gpu.recorded import RecordedWhole, beside
 
@@ -26,8 +26,8 @@ def capture(monkeypatch: pytest.MonkeyPatch, flashinfer: SimpleNamespace) -> Rec
     """Everything is noted but for what stand-ins compute on the host; few sizes are captured."""
     beside(monkeypatch, flashinfer.flash._Step, "attended")
     beside(monkeypatch, TorchKernels, "slots")
-    monkeypatch.setattr(warming, "token_counts", lambda most: [16])
-    monkeypatch.setattr(warming, "sizes", lambda max_lines: [1, 4])
+    monkeypatch.setattr(warmup, "token_counts", lambda most: [16])
+    monkeypatch.setattr(warmup, "sizes", lambda max_lines: [1, 4])
     return RecordedWhole()
 
 

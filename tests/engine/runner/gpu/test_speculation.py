@@ -10,8 +10,7 @@ import torch
 
 from gatewayd_engine.kernels.transfers import Letter
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.runner.gpu import draft_steps as drafted
-from gatewayd_engine.runner.gpu import widths
+from gatewayd_engine.runner.gpu import draft_steps, widths
 from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS
 from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
@@ -34,13 +33,13 @@ def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Lines and slots of a line of each replay."""
     seen: list[tuple[int, int]] = []
-    replay = drafted.DraftedSteps._replay
+    replay = draft_steps.DraftedSteps._replay
 
     def noted(self: Any, batch: Any, lines: int, width: int) -> Any:
         seen.append((lines, width))
         return replay(self, batch, lines, width)
 
-    monkeypatch.setattr(drafted.DraftedSteps, "_replay", noted)
+    monkeypatch.setattr(draft_steps.DraftedSteps, "_replay", noted)
     return seen
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gatewayd_engine.process.messages import SamplingParams
-from gatewayd_engine.runner.gpu import device_rows as state
+from gatewayd_engine.runner.gpu import device_rows
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.state.running_batch import Rows
 from gatewayd_engine.state.sequence import Sequence
@@ -49,7 +49,7 @@ class Followed(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr(state, "upload", self._counted)
+        self._patch.setattr(device_rows, "upload", self._counted)
         self._uploaded = 0
         self.rows = Rows(NUM, PAGES * SIZE, SIZE)
         self.device = DeviceRows(self.rows, SCRATCH, CPU)
@@ -137,7 +137,7 @@ def test_nothing_is_sent_where_nothing_has_changed(monkeypatch: pytest.MonkeyPat
     device = DeviceRows(host, SCRATCH, CPU)
     host.take(sequence(SamplingParams(max_tokens=1)), 2)
     device.follow()
-    monkeypatch.setattr(state, "upload", None)
+    monkeypatch.setattr(device_rows, "upload", None)
     device.follow()
 
 
@@ -150,7 +150,7 @@ def test_a_place_that_has_changed_twice_is_sent_once(monkeypatch: pytest.MonkeyP
         sent.append(array.tolist())
         return torch.from_numpy(array)
 
-    monkeypatch.setattr(state, "upload", noted)
+    monkeypatch.setattr(device_rows, "upload", noted)
     host.set_pages(1, 0, [9, 8, 7])
     host.set_pages(1, 2, [6, 5])
     device.follow()

@@ -14,7 +14,7 @@ from gatewayd_draft_eagle.config import EagleConfig
 from gatewayd_draft_eagle.strategy import Eagle
 from gatewayd_draft_medusa.config import MedusaConfig
 from gatewayd_draft_medusa.strategy import Medusa
-from gatewayd_engine.attention import select as choice
+from gatewayd_engine.attention import select
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.triton_decode import CapturedDecode
 from gatewayd_engine.model import embedded
@@ -30,7 +30,7 @@ from gatewayd_engine.speculation.draft_heads import read_heads
 from gatewayd_engine.speculation.draft_models import Target
 from gatewayd_hooks.quantization import Matrix, StaticWeight, Weight
 from gatewayd_hooks.speculation import Heads
-from tests.engine.runner.gpu import meta_device as meta
+from tests.engine.runner.gpu import meta_device
 from tests.engine.runner.gpu.meta_device import LINES, MAX_LEN, decoder_of, install, runner_of
 from tests.engine.runner.gpu.test_experts import FORMS, by_row
 from tests.engine.runner.gpu.test_unread_faults import FAULTS
@@ -39,10 +39,10 @@ from tests.engine.runner.gpu.unread import DEVICE, Unread, Waits
 TOKENS = [48]
 """More than are multiplied with codes of few bits."""
 CONFIGS = {
-    "llama": meta.DENSE,
-    "qwen3": meta.QWEN3,
-    "gemma2": meta.GEMMA2,
-    "mixtral": meta.MIXTRAL,
+    "llama": meta_device.DENSE,
+    "qwen3": meta_device.QWEN3,
+    "gemma2": meta_device.GEMMA2,
+    "mixtral": meta_device.MIXTRAL,
 }
 
 
@@ -101,7 +101,7 @@ def test_steps_of_all_kinds_are_captured_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if attention == "own":
-        monkeypatch.setattr(choice, "find_spec", lambda name: None)
+        monkeypatch.setattr(select, "find_spec", lambda name: None)
     kernels.launches_early = attention == "own"
     decoder = decoder_of(tmp_path, CONFIGS[name], kernels)
     runner = runner_of(decoder, kernels, shares_prefixes=attention == "cascade")
@@ -144,7 +144,9 @@ def test_formats_of_weights_are_captured_unread(
 
 
 def test_a_draft_model_is_captured_unread(tmp_path: Path, kernels: Any, capture: Unread) -> None:
-    model = DeviceRowModel(decoder_of(tmp_path, meta.DENSE, kernels), kernels, LINES, MAX_LEN)
+    model = DeviceRowModel(
+        decoder_of(tmp_path, meta_device.DENSE, kernels), kernels, LINES, MAX_LEN
+    )
     model.capture(capture, lambda part: None)
     assert capture.errors == []
     assert capture.captured >= 8
@@ -205,7 +207,7 @@ def test_a_fault_in_a_captured_function_is_found(
     capture: Unread,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    monkeypatch.setattr(select, "find_spec", lambda name: None)
     runner = runner_of(
         decoder_of(tmp_path, CONFIGS[config], kernels), kernels, shares_prefixes=False
     )

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.attention import draft_slots as slots
+from gatewayd_engine.attention import draft_slots
 from gatewayd_engine.kernels.attention.splits import num_splits
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner import backend
-from gatewayd_engine.runner.gpu import warmup as warming
+from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach, sizes
 from gatewayd_engine.runner.gpu.piecewise_graphs import token_counts
 from gatewayd_engine.runner.gpu.warmup import _drafted_batches, _first_batches, _lines_of_parts
@@ -119,7 +119,7 @@ def test_contexts_are_split_in_all_ways(multiprocessors: int, each: int) -> None
 
     def parts(lines: int) -> int:
         most = num_splits(lines * each, 1 << 17, multiprocessors)
-        return max(parts for parts in slots._SPLITS if parts <= most)
+        return max(parts for parts in draft_slots._SPLITS if parts <= most)
 
     for most in (*range(1, 70), 256, 512):
         assert {parts(n) for n in _lines_of_parts(most, multiprocessors)} == {
@@ -132,7 +132,7 @@ def test_progress_names_each_stage_and_ends_with_one(
     make_device_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[tuple[str, float]] = []
-    real = warming.warm
+    real = warmup.warm
 
     def noted(
         runner: Any, kernels: Any, capture: Any, progress: Any, *rest: Any, **fields: Any
@@ -237,7 +237,7 @@ def test_verification_of_each_width_is_compiled_before_it_is_needed(
     """Alone and beside prompts, of few lines whose contexts are split and of many."""
     kernels = Noted()
     monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
-    for module in (slots, warming):
+    for module in (draft_slots, warmup):
         monkeypatch.setattr(module, "num_multiprocessors", lambda device: 32)
     engine = make_device_engine(
         max_running=12,

@@ -148,7 +148,7 @@ def test_the_table_of_the_documents_has_these_figures_and_a_cell_for_each_of_our
         for comparison in compare(name, one, dict.fromkeys(one.goals, 1.0))
     ]
     wanted = comparison_rows(made, is_verdict=True)
-    text = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text("utf-8")
+    text = (Path(__file__).parents[4] / "docs/benchmarks.md").read_text("utf-8")
     section = text.partition("### One H200\n")[2].partition("\n### ")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli.doctor import service as checks_service
+from gatewayd.cli.doctor import service
 from gatewayd.config.tables import Config, GuideTable
 from gatewayd.engines.grammar_checks import process
 from gatewayd.engines.grammar_checks.checks import GuideChecks
@@ -203,15 +203,15 @@ async def test_a_guide_that_is_short_of_memory_is_opened_confined_or_not_at_all(
 
 @pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")
 def test_the_doctor_says_what_becomes_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert checks_service.confinement(Config()).state == "ok"
+    assert service.confinement(Config()).state == "ok"
     python = children.python
     monkeypatch.setattr(children, "python", lambda _, *rest: python("-c", FULL, *rest))
-    found = checks_service.confinement(Config())
+    found = service.confinement(Config())
     assert found.state == "failure"
     assert TOO_MANY in found.text
     lacking = "print('no Landlock'); raise SystemExit(2)"
     monkeypatch.setattr(children, "python", lambda *_: python("-c", lacking))
-    found = checks_service.confinement(Config())
+    found = service.confinement(Config())
     assert (found.state, found.text.partition(":")[0]) == ("warning", "no Landlock")
     monkeypatch.setattr(children, "python", lambda *_: python("-c", "raise SystemExit(3)"))
-    assert checks_service.confinement(Config()).state == "failure"
+    assert service.confinement(Config()).state == "failure"

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd.resources.batches import lines
-from gatewayd.resources.batches import pending_lines as source
+from gatewayd.resources.batches import lines, pending_lines
 from gatewayd.resources.batches.line_scheduler import Lanes, Permit
 from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.batches.lines import Position, all_lines, some_lines
@@ -48,7 +47,7 @@ def test_each_line_is_given_out_until_it_has_a_result_and_never_twice(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lines, "_BYTES_AT_ONCE", 2000)
         patch.setattr(lines, "_SCANNED_LINES", 7)
-        patch.setattr(source, "_MOST_REFUSED", 3)
+        patch.setattr(pending_lines, "_MOST_REFUSED", 3)
         assert {one.number: one.custom_id for one in all_lines(path, CHAT, len(made), done)} == {
             number: custom_id for number, custom_id in made.items() if number not in done
         }

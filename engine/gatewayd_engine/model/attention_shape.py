@@ -1,0 +1,29 @@
+"""The attention of a model, the same for all steps. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The attention of a model, the same for all steps.
+
+    Attributes:
+        num_layers: layers with attention.
+        num_heads: query heads.
+        num_kv_heads: key and value heads; divides ``num_heads``.
+        head_dim: size of a head.
+        scale: factor on the scores before softmax.
+        softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
+        windows: per layer, how many of the latest positions a token sees, itself included;
+            0 for all.
+    """
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float | None
+    windows: tuple[int, ...]

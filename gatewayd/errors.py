@@ -154,7 +154,7 @@ class RequestTimeout(GatewayError):
     code = "request_timeout"
 
 
-class Conflict(GatewayError):
+class ResourceConflict(GatewayError):
     """What is asked for cannot be done now, because of the state of something."""
 
     status = 409

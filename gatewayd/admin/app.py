@@ -9,9 +9,9 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
-from gatewayd.admin.audit_log import Record
-from gatewayd.admin.control import LIMITS, Control, Refused
-from gatewayd.admin.endpoint import Endpoint, body_of
+from gatewayd.admin.audit_log import AuditRecord
+from gatewayd.admin.control import LIMITS, ChangeRefused, Control
+from gatewayd.admin.endpoint import AdminEndpoint, body_of
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.tenants import tenant_routes
@@ -32,7 +32,7 @@ from gatewayd.http.asgi import (
 )
 from gatewayd.http.query import query_of
 from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.tracing.archive import Archive
 from gatewayd.tracing.explanation import explanation, row
@@ -60,8 +60,8 @@ class Admin:
         control: Control,
         pinning: Pinning,
         recent: Recent,
-        record: Record,
-        live: Live[Generation],
+        record: AuditRecord,
+        live: LiveRequests[Generation],
         archive: Archive | None,
     ) -> None:
         self._control = control
@@ -149,7 +149,7 @@ class Admin:
         )
 
 
-class Front:
+class AdminFront:
     """Answers whatever goes wrong in the routes."""
 
     def __init__(self, app: App) -> None:
@@ -162,7 +162,7 @@ class Front:
             await self._app(scope, receive, send)
         except ClientGone:
             return
-        except Refused as refusal:
+        except ChangeRefused as refusal:
             await send_error(send, InvalidRequest(str(refusal)))
         except GatewayError as error:
             await send_error(send, error)
@@ -181,23 +181,23 @@ def build_admin(
     recent: Recent,
     tenancy: Tenancy,
     more: Sequence[Route] = (),
-    live: Live[Generation] | None = None,
+    live: LiveRequests[Generation] | None = None,
     archive: Archive | None = None,
 ) -> App:
     """Put the app together, with more routes than those of this file."""
-    lives = Live[Generation]() if live is None else live
-    admin = Admin(control, pinning, recent, Record(tenancy), lives, archive)
+    lives = LiveRequests[Generation]() if live is None else live
+    admin = Admin(control, pinning, recent, AuditRecord(tenancy), lives, archive)
     routes = Router(
         [
-            Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),
-            Route("/admin/strategies/{kind}", Endpoint(admin.swap), methods=["PUT"]),
-            Route("/admin/limits", Endpoint(admin.limits), methods=["PATCH"]),
-            Route("/admin/pins", Endpoint(admin.pin), methods=["PUT"]),
-            Route("/admin/requests", Endpoint(admin.requests), methods=["GET"]),
-            Route("/admin/requests/{id:path}", Endpoint(admin.explain), methods=["GET"]),
+            Route("/admin/strategies", AdminEndpoint(admin.strategies), methods=["GET"]),
+            Route("/admin/strategies/{kind}", AdminEndpoint(admin.swap), methods=["PUT"]),
+            Route("/admin/limits", AdminEndpoint(admin.limits), methods=["PATCH"]),
+            Route("/admin/pins", AdminEndpoint(admin.pin), methods=["PUT"]),
+            Route("/admin/requests", AdminEndpoint(admin.requests), methods=["GET"]),
+            Route("/admin/requests/{id:path}", AdminEndpoint(admin.explain), methods=["GET"]),
             *tenant_routes(tenancy),
             *more,
         ],
         redirect_slashes=False,
     )
-    return Front(routes)
+    return AdminFront(routes)

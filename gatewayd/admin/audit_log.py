@@ -20,7 +20,7 @@ class _NotNoted(Exception):
     """There is no such row; the sentence says why."""
 
 
-class Recorder(Protocol):
+class AuditRecorder(Protocol):
     """Who keeps the audit."""
 
     async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
@@ -30,14 +30,14 @@ class Recorder(Protocol):
         """Whether there is one of that name, or was since the start."""
 
 
-class Record:
+class AuditRecord:
     """Of one daemon.
 
     Args:
         recorder: keeps it.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: AuditRecorder) -> None:
         self._recorder = recorder
 
     async def __call__(self, scope: Scope, action: str, target: str, **detail: Any) -> None:  # noqa: ANN401 - JSON

@@ -32,7 +32,7 @@ LIMITS = {
 """Limits that change at once, and their tables."""
 
 
-class Refused(Exception):
+class ChangeRefused(Exception):
     """A change that is not made; the sentence says why."""
 
 
@@ -58,20 +58,20 @@ def slot_with(
     table = getattr(config, kind, None)
     if not isinstance(table, SlotTable):
         slots = [k.value for k in Kind if isinstance(getattr(config, k, None), SlotTable)]
-        raise Refused(f"there is no kind {kind!r}; there is {', '.join(slots)}")
+        raise ChangeRefused(f"there is no kind {kind!r}; there is {', '.join(slots)}")
     tables = dict(table.model_extra or {})
     for name, values in settings.items():
         tables[name] = {**tables.get(name, {}), **values}
     if isinstance(table, StrategyTable):
         if len(names) != 1:
-            raise Refused(f"{kind} takes one strategy")
+            raise ChangeRefused(f"{kind} takes one strategy")
         chosen: dict[str, Any] = {"strategy": names[0]}
     else:
         chosen = {"strategies": names}
     try:
         return type(table).model_validate({**tables, **chosen})
     except ValidationError as error:
-        raise Refused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
+        raise ChangeRefused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
 
 
 def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Config:
@@ -88,7 +88,7 @@ def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Con
     tables: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
         if name not in LIMITS:
-            raise Refused(f"there is no limit {name!r}; there is {', '.join(LIMITS)}")
+            raise ChangeRefused(f"there is no limit {name!r}; there is {', '.join(LIMITS)}")
         tables.setdefault(LIMITS[name], {})[name] = value
     new = {}
     for name, values in tables.items():
@@ -96,10 +96,10 @@ def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Con
         try:
             new[name] = type(table).model_validate({**table.model_dump(), **values})
         except ValidationError as error:
-            raise Refused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
+            raise ChangeRefused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
     config = config.model_copy(update=new)
     if sizes(config.engine).max_batch_tokens > most_tokens:
-        raise Refused(
+        raise ChangeRefused(
             f"max_batch_tokens is {config.engine.max_batch_tokens}; without a restart it can "
             f"be at most {most_tokens}, as at the start"
         )
@@ -119,12 +119,12 @@ def promised(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> SloTab
     tables = config.slo.model_dump()
     for name, values in changes.items():
         if name not in tables:
-            raise Refused(f"there is no class {name!r}; there is {', '.join(tables)}")
+            raise ChangeRefused(f"there is no class {name!r}; there is {', '.join(tables)}")
         tables[name] |= values
     try:
         return SloTable.model_validate(tables)
     except ValidationError as error:
-        raise Refused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
+        raise ChangeRefused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
 
 
 def note_restarts(now: Config, new: Config) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, TypeVarTuple
 from gatewayd.admin.changes import (
     LIMITS,
     SWAPPABLE,
-    Refused,
+    ChangeRefused,
     limited,
     limits_in,
     note_restarts,
@@ -29,7 +29,7 @@ from gatewayd.config.slo import SloTable
 from gatewayd.config.strategies import NONE, SlotTable
 from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.hot_swap import SwapRefused
+from gatewayd.engines.hot_swap import FleetSwapRefused
 from gatewayd.engines.replicas import launch
 from gatewayd.plugins.call_with_timeout import aside
 from gatewayd.plugins.fenced import Fenced
@@ -42,7 +42,7 @@ from gatewayd_hooks.host.loading import PluginRow
 from gatewayd_hooks.host.settings import needing_restart
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 
-__all__ = ["LIMITS", "SWAPPABLE", "Control", "Refused"]
+__all__ = ["LIMITS", "SWAPPABLE", "ChangeRefused", "Control"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -163,9 +163,9 @@ class Control:
         try:
             problems = await self._aside(f"one of {plugins}", check_strategies, new)
         except PluginError as error:
-            raise Refused(str(error)) from error
+            raise ChangeRefused(str(error)) from error
         if problems:
-            raise Refused("; ".join(problems))
+            raise ChangeRefused("; ".join(problems))
         if self._kept is not None:
             self._kept.file = file
         async with self._lock:
@@ -178,14 +178,14 @@ class Control:
                     continue
                 try:
                     await self._swap(kind, table, who)
-                except Refused as refusal:
+                except ChangeRefused as refusal:
                     _log.error("[%s] stays as it is: %s", kind.value, refusal)
         self._promise(new.slo, who)
         now, limits = self.limits(), limits_in(new)
         try:
             if changes := {n: v for n, v in limits.items() if v != now[n]}:
                 self._limit(changes, who)
-        except Refused as refusal:
+        except ChangeRefused as refusal:
             _log.error("limits stay as they are: %s", refusal)
         self.config = self.config.model_copy(
             update={"log": self.config.log.model_copy(update={"level": new.log.level})}
@@ -230,7 +230,7 @@ class Control:
 
     async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
         if kind in FIXED_KINDS:
-            raise Refused(
+            raise ChangeRefused(
                 f"{kind} is fixed while engines run, for what they hold is in its form; set "
                 f"[{kind}] in the configuration's file and restart"
             )
@@ -250,9 +250,9 @@ class Control:
                 proven = self._plugged.is_proven(kind, [name for name, _ in chosen])
                 has_state = await self._fleet.swaps.swap(kind, choices, is_proven=proven)
             else:
-                raise Refused(f"another {kind} needs a restart")
-        except (PluginError, SwapRefused) as error:
-            raise Refused(str(error)) from error
+                raise ChangeRefused(f"another {kind} needs a restart")
+        except (PluginError, FleetSwapRefused) as error:
+            raise ChangeRefused(str(error)) from error
         self.config = self.config.model_copy(update={kind.value: new})
         for name, settings in chosen:
             self._first.setdefault((kind, name), settings)
@@ -280,7 +280,7 @@ class Control:
         before = self._first.get((kind, name), settings)
         plugin = f"{kind}.{name}"
         if keys := needing_restart(plugin, info.config_type, before, settings):
-            raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
+            raise ChangeRefused(f"[{plugin}] {', '.join(keys)} needs a restart")
 
     def _fenced(self, kind: Kind) -> Fenced[Any] | None:
         """What asks the strategy of a kind, if that is asked in this process."""
@@ -295,7 +295,7 @@ class Control:
         try:
             return fenced.replace(strategy, name)
         except Exception as error:
-            raise Refused(f"{kind} {name} cannot take over: {error}") from error
+            raise ChangeRefused(f"{kind} {name} cannot take over: {error}") from error
 
     def _aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         return aside(plugin, self.config.engine.load_seconds, call, *args)

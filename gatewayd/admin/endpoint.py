@@ -15,7 +15,7 @@ BodyT = TypeVar("BodyT")
 Answer = Callable[[Scope, Receive], Awaitable[object]]
 
 
-class Endpoint:
+class AdminEndpoint:
     """What its handler returns is the answer."""
 
     def __init__(self, handler: Answer) -> None:

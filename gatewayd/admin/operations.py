@@ -7,18 +7,18 @@ from collections.abc import Callable, Iterable
 
 from starlette.routing import Route
 
-from gatewayd.admin.audit_log import Record
+from gatewayd.admin.audit_log import AuditRecord
 from gatewayd.admin.control import Control
-from gatewayd.admin.endpoint import Endpoint, body_if_any, body_of
+from gatewayd.admin.endpoint import AdminEndpoint, body_if_any, body_of
 from gatewayd.admin.peer import peer_in
 from gatewayd.config.slo import ClassTargets, SloTable
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.request_handle import JobHandle
 from gatewayd.errors import InvalidRequest, ModelNotFound, NotFound, RequestCancelled
 from gatewayd.http.asgi import Receive, Scope
 from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.wire.operations import (
     BumpBody,
     PauseBody,
@@ -48,12 +48,12 @@ class Operations:
 
     def __init__(
         self,
-        live: Live[Generation],
+        live: LiveRequests[Generation],
         fleet: EngineFleet,
         control: Control,
         model: str,
         drain: Callable[[str], None],
-        record: Record,
+        record: AuditRecord,
     ) -> None:
         self._live = live
         self._fleet = fleet
@@ -200,7 +200,7 @@ class Operations:
         return self._control.config.slo.model_dump()
 
 
-def _jobs(generation: Generation) -> Iterable[Job]:
+def _jobs(generation: Generation) -> Iterable[EngineJob]:
     """Of a request, those of its prompts that are not over."""
     handles = generation.handles
     jobs = [handle.job for handle in handles if isinstance(handle, JobHandle)]
@@ -223,4 +223,6 @@ def operation_routes(operations: Operations) -> list[Route]:
         ("/admin/slo", "PATCH", operations.slo),
         ("/admin/slo", "GET", operations.slo_now),
     ]
-    return [Route(path, Endpoint(handler), methods=[method]) for path, method, handler in routes]
+    return [
+        Route(path, AdminEndpoint(handler), methods=[method]) for path, method, handler in routes
+    ]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from starlette.routing import Route
 
-from gatewayd.admin.audit_log import Record
-from gatewayd.admin.endpoint import Endpoint, body_of
+from gatewayd.admin.audit_log import AuditRecord
+from gatewayd.admin.endpoint import AdminEndpoint, body_of
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import MOST_SECONDS
 from gatewayd.engines.fleet import EngineFleet
@@ -23,7 +23,7 @@ from gatewayd.wire.operations import EvictAnswer, PagePinAnswer, PagePinBody
 _log = logging.getLogger(__name__)
 
 
-class Prefixes:
+class PrefixRoutes:
     """The handlers.
 
     Args:
@@ -31,7 +31,7 @@ class Prefixes:
         record: puts what is done on record.
     """
 
-    def __init__(self, fleet: EngineFleet, record: Record) -> None:
+    def __init__(self, fleet: EngineFleet, record: AuditRecord) -> None:
         self._fleet = fleet
         self._record = record
 
@@ -117,11 +117,11 @@ def _not_cached(engine: int, page: int) -> NotFound:
     return NotFound(f"page {page} of engine {engine} is not cached, or no longer")
 
 
-def prefix_routes(prefixes: Prefixes) -> list[Route]:
+def prefix_routes(prefixes: PrefixRoutes) -> list[Route]:
     """All of them."""
     page = "/admin/prefixes/{engine:int}/{page:int}"
     return [
-        Route(f"{page}/pin", Endpoint(prefixes.pin), methods=["PUT"]),
-        Route(page, Endpoint(prefixes.evict_page), methods=["DELETE"]),
-        Route("/admin/prefixes", Endpoint(prefixes.evict), methods=["DELETE"]),
+        Route(f"{page}/pin", AdminEndpoint(prefixes.pin), methods=["PUT"]),
+        Route(page, AdminEndpoint(prefixes.evict_page), methods=["DELETE"]),
+        Route("/admin/prefixes", AdminEndpoint(prefixes.evict), methods=["DELETE"]),
     ]

@@ -12,7 +12,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Receive, Scope, Send, read_json_body, send_json
 from gatewayd.http.methods import route
 from gatewayd.http.query import query_of
-from gatewayd.tenants.actions import ACTIONS, Action, body_of
+from gatewayd.tenants.actions import ACTIONS, TenantAction, body_of
 from gatewayd.tenants.tenancy import Tenancy
 
 _BODY_BYTES = 64 * 1024
@@ -21,7 +21,7 @@ _BODY_BYTES = 64 * 1024
 class ActionRoute:
     """One of them, as an ASGI app."""
 
-    def __init__(self, action: Action, tenancy: Tenancy) -> None:
+    def __init__(self, action: TenantAction, tenancy: Tenancy) -> None:
         self._action = action
         self._tenancy = tenancy
 

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.table import Column
 
-from gatewayd.config.load import ConfigError, Loaded, load
+from gatewayd.config.load import ConfigError, LoadedConfig, load
 from gatewayd.daemon.systemd.notify import notify
 from gatewayd_engine.model import embedded
 
@@ -35,7 +35,7 @@ def fail(message: str, code: int = FAILURE) -> NoReturn:
 
 def load_config(
     file: Path | None, flags: Mapping[str, Any] | None = None, *, needs_secrets: bool = False
-) -> Loaded:
+) -> LoadedConfig:
     """Load the configuration or end with what is wrong with it.
 
     Most commands do without credentials, which only the service may be able to read.

@@ -24,7 +24,7 @@ from gatewayd.cli.common import (
 
 if TYPE_CHECKING:
     from gatewayd.cli.authoring.health import Checkup
-    from gatewayd.cli.authoring.testing import Result
+    from gatewayd.cli.authoring.testing import PluginTestResult
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -119,7 +119,7 @@ def check(
         raise typer.Exit(FAILURE)
 
 
-def _print(result: Result) -> None:
+def _print(result: PluginTestResult) -> None:
     """One line a test, in groups; what pytest says of those that failed; the sum."""
     out = Console(highlight=False, soft_wrap=True)
     out.print(", ".join(result.plugins), markup=False, style="bold")

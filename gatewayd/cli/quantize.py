@@ -23,16 +23,16 @@ from gatewayd.cli.quality.texts import samples
 from gatewayd.engines.replicas.launch import checked_context_len, model_folder
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quantize.job import (
-    Advanced,
     Began,
     Calibrating,
+    CheckpointWritten,
     Event,
-    Failed,
     Fitted,
-    Job,
-    Kept,
+    LayersKept,
+    QuantizeAdvanced,
+    QuantizeFailed,
+    QuantizeJob,
     Reading,
-    Written,
 )
 from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import StrategyChoice
@@ -105,7 +105,7 @@ def quantize(
         found = samples(folder, text, tokens, context, bundled) if tokens else []
     except ValueError as error:
         fail(str(error))
-    job = Job(
+    job = QuantizeJob(
         model=str(folder),
         out=str(out.absolute()),
         quantizer=StrategyChoice(to, {**loaded.quantizer.settings(to), **settings}),
@@ -127,7 +127,7 @@ def quantize(
     )
 
 
-def _run(job: Job, names: list[str], *, is_foreign: bool) -> Written:
+def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointWritten:
     """Let a process do the job, with a bar over the layers and a line for each.
 
     Args:
@@ -148,13 +148,13 @@ def _run(job: Job, names: list[str], *, is_foreign: bool) -> Written:
                     case Calibrating():
                         if is_foreign:
                             stages.say(_FOREIGN)
-                    case Advanced(done):
+                    case QuantizeAdvanced(done):
                         stages.advance("layers", done, layers)
-                    case Kept(layer, matrices):
+                    case LayersKept(layer, matrices):
                         stages.say(_line(layer + 1, layers, matrices))
-                    case Failed(reason):
+                    case QuantizeFailed(reason):
                         fail(reason)
-                    case Written():
+                    case CheckpointWritten():
                         return event
     except ChildFailed as error:
         fail(f"{error}; {_resume(job)}")
@@ -163,7 +163,7 @@ def _run(job: Job, names: list[str], *, is_foreign: bool) -> Written:
     fail(f"the process that quantizes has ended early; {_resume(job)}")
 
 
-def _resume(job: Job) -> str:
+def _resume(job: QuantizeJob) -> str:
     return f"what is done stays in {job.out}.part, and --resume goes on with it"
 
 

@@ -13,7 +13,7 @@ from gatewayd.cli.lazy import no_garbage
 from gatewayd.config.tables import Config
 
 
-class Dtype(StrEnum):
+class ServeDtype(StrEnum):
     """Arithmetic of the model."""
 
     AUTO = "auto"
@@ -40,7 +40,7 @@ def serve(
         typer.Option(metavar="K", help="Asked of clients; better set GATEWAYD_API_KEY."),
     ] = None,
     dtype: Annotated[
-        Dtype | None, typer.Option(help="Of weights and activations. Default: auto.")
+        ServeDtype | None, typer.Option(help="Of weights and activations. Default: auto.")
     ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:N or auto. Default: auto.")
@@ -70,13 +70,13 @@ def serve(
 
     # Late: the rest of the daemon takes half a second to import.
     with no_garbage():
-        from gatewayd.daemon.parts import Options, StartError
+        from gatewayd.daemon.parts import DaemonOptions, StartError
         from gatewayd.daemon.run import run
         from gatewayd.tracing import logs
 
     logs.configure(loaded.log)
     try:
-        status = run(loaded, Options(reload=reload))
+        status = run(loaded, DaemonOptions(reload=reload))
     except StartError as error:
         fail(str(error))
     raise typer.Exit(status)

@@ -36,7 +36,7 @@ class ConfigError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class SettingOrigin:
     """One value of the configuration.
 
     Attributes:
@@ -51,7 +51,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedConfig:
     """A configuration and where its values come from.
 
     Attributes:
@@ -64,7 +64,7 @@ class Loaded:
     origins: Mapping[str, str]
     secrets: frozenset[str] = frozenset()
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingOrigin]:
         """Every value, in the order of the tables."""
         # Late: the daemon's own reading of its configuration needs no plugin.
         from gatewayd.config.chosen_strategies import hidden_settings
@@ -72,7 +72,7 @@ class Loaded:
         dumped = self.config.model_dump(mode="python")
         hidden = hidden_settings(self.config) | self.secrets
         return [
-            Setting(
+            SettingOrigin(
                 key,
                 _HIDDEN if _is_under(key, hidden) else _printable(value),
                 self.origins.get(key, DEFAULT),
@@ -87,7 +87,7 @@ def load(
     environ: Mapping[str, str] | None = None,
     *,
     needs_secrets: bool = True,
-) -> Loaded:
+) -> LoadedConfig:
     """Read, merge and check the configuration.
 
     Args:
@@ -118,7 +118,7 @@ def load(
     if missing and needs_secrets:
         raise ConfigError([f"{origins[key]}: {key}: {why}" for key, why in missing.items()])
     try:
-        return Loaded(Config(**merged), origins, frozenset(secrets))
+        return LoadedConfig(Config(**merged), origins, frozenset(secrets))
     except ValidationError as error:
         raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None
 

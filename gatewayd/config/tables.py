@@ -54,7 +54,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-class Table(BaseModel):
+class ConfigTable(BaseModel):
     """A table of the file: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
@@ -64,7 +64,7 @@ Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._\[\]:-]+)$", m
 """Of a page, as browsers send it: no path, no slash at the end."""
 
 
-class ServerTable(Table):
+class ServerTable(ConfigTable):
     """Where clients connect and what a connection may cost."""
 
     host: str = "127.0.0.1"
@@ -99,7 +99,7 @@ class ServerTable(Table):
         return self
 
 
-class ModelTable(Table):
+class ModelTable(ConfigTable):
     """What is served."""
 
     path: str | None = None
@@ -109,7 +109,7 @@ class ModelTable(Table):
     dummy_weights: bool = False
 
 
-class EngineTable(Table):
+class EngineTable(ConfigTable):
     """The engine processes."""
 
     replicas: int = Field(default=1, ge=1, le=64)
@@ -141,7 +141,7 @@ class EngineTable(Table):
         return names
 
 
-class QueueTable(Table):
+class QueueTable(ConfigTable):
     """How much may wait."""
 
     max_waiting_requests: int = Field(default=2048, ge=1)
@@ -157,7 +157,7 @@ class GuideTable(StrategyTable):
     processes: int = Field(default=2, ge=1, le=64)
 
 
-class StoreTable(Table):
+class StoreTable(ConfigTable):
     """Where files, batches and responses are kept, and what they may take in all."""
 
     path: str | None = Field(default=None, min_length=1)
@@ -168,13 +168,13 @@ class StoreTable(Table):
     usage_rows: int = Field(default=1_000_000, ge=20_000, le=1_000_000_000)
 
 
-class FilesTable(Table):
+class FilesTable(ConfigTable):
     """What clients may upload."""
 
     bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=KIB, le=1024 * GIB)
 
 
-class BatchesTable(Table):
+class BatchesTable(ConfigTable):
     """What batches may take."""
 
     concurrency: int = Field(default=32, ge=1, le=65_536)
@@ -183,27 +183,27 @@ class BatchesTable(Table):
     keep_days: int = Field(default=30, ge=1, le=36_500)
 
 
-class ResponsesTable(Table):
+class ResponsesTable(ConfigTable):
     """How long responses are kept, and how many run without a client."""
 
     background: int = Field(default=128, ge=1, le=100_000)
     keep_days: int = Field(default=30, ge=1, le=36_500)
 
 
-class PluginsTable(Table):
+class PluginsTable(ConfigTable):
     """What has hooks and no strategy: what is told about requests, and parts of the console."""
 
     observers: list[str] = []
     console: list[str] = []
 
 
-class AdminTable(Table):
+class AdminTable(ConfigTable):
     """How operators reach a running daemon."""
 
     socket: str | None = Field(default=None, min_length=1, max_length=107)
 
 
-class LogTable(Table):
+class LogTable(ConfigTable):
     """What the daemon writes to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"

@@ -12,37 +12,37 @@ from functools import partial
 
 from gatewayd import __version__
 from gatewayd.admin.app import build_admin
-from gatewayd.admin.audit_log import Record
+from gatewayd.admin.audit_log import AuditRecord
 from gatewayd.admin.control import Control
 from gatewayd.admin.operations import Operations, operation_routes
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.plugins import plugin_routes
-from gatewayd.admin.prefixes import Prefixes, prefix_routes
+from gatewayd.admin.prefixes import PrefixRoutes, prefix_routes
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import Watching
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import Welcome
-from gatewayd.daemon.parts import Desk, Door, Options, Parts, StartError
+from gatewayd.daemon.parts import AdminDesk, DaemonOptions, DaemonParts, Door, StartError
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import Durable
 from gatewayd.daemon.systemd.descriptors import make_room
 from gatewayd.daemon.systemd.notifier import Manager
-from gatewayd.daemon.systemd.watchdog import Progress
+from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.engines.replicas import launch
 from gatewayd.engines.replicas.setup import Launch
 from gatewayd.http.app import build_app
-from gatewayd.http.server.listener import ListenError, Server, is_loopback, listeners, url_of
-from gatewayd.http.services import Limits, Services
+from gatewayd.http.server.listener import HttpServer, ListenError, is_loopback, listeners, url_of
+from gatewayd.http.services import RequestLimits, Services
 from gatewayd.metrics.registry import Metrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
 from gatewayd.metrics.tenants import LedgerCollector
 from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.plugins.loaded import Plugged, check_strategies
 from gatewayd.store.errors import StoreError
 from gatewayd.text.text_model import TextModel
@@ -53,7 +53,7 @@ from gatewayd_hooks.host.loading import PluginError
 _log = logging.getLogger("gatewayd.daemon")
 
 
-def compose(config: Config, options: Options, drain: Callable[[str], None]) -> Parts:
+def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]) -> DaemonParts:
     """Bind the port and read what is read once.
 
     Args:
@@ -86,19 +86,19 @@ def compose(config: Config, options: Options, drain: Callable[[str], None]) -> P
 
 def _beside_store(
     file: Config,
-    options: Options,
+    options: DaemonOptions,
     drain: Callable[[str], None],
     door: Door,
     text: TextModel,
     context_len: int,
     durable: Durable,
-) -> Parts:
+) -> DaemonParts:
     config = _in_effect(file, durable)
     name, template = launch.served_name(config), text.template
     plugged = Plugged.load(config, model=name, chat_template=template.source if template else "")
     fleet = _engines(config, options, plugged)
     control = Control(config, fleet, plugged, durable.overrides)
-    archive, live = durable.archive, Live[Generation]()
+    archive, live = durable.archive, LiveRequests[Generation]()
     recent = Recent(keep=archive.add, keep_refused=archive.refuse)
     durable.tenancy.directory.watch_quotas(fleet.bound)
     metrics = Metrics(
@@ -115,7 +115,7 @@ def _beside_store(
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    progress = Progress(fleet.troubles, durable.database.move)
+    progress = LivenessProgress(fleet.troubles, durable.database.move)
     manager = Manager(name, fleet, progress)
     reloading = Reloading(options.reload, control, manager)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
@@ -133,7 +133,7 @@ def _beside_store(
         api_key=secret,
         allowed_origins=tuple(config.server.allowed_origins),
         only_local_hosts=key is None and all(map(is_loopback, door.listeners)),
-        limits=Limits(
+        limits=RequestLimits(
             body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
         ),
         observers=plugged.observers,
@@ -156,7 +156,7 @@ def _beside_store(
         tenancy=durable.tenancy,
         lines=lines,
     )
-    return Parts(
+    return DaemonParts(
         config=config,
         door=door,
         text=text,
@@ -168,7 +168,7 @@ def _beside_store(
         progress=progress,
         reloading=reloading,
         guides=guides,
-        server=Server(build_app(services), metrics.answered, config.server),
+        server=HttpServer(build_app(services), metrics.answered, config.server),
         desk=_desk(config, sources, text, durable, drain),
         lines=lines,
         welcome=Welcome(
@@ -189,7 +189,7 @@ def _in_effect(file: Config, durable: Durable) -> Config:
     return config
 
 
-def _engines(config: Config, options: Options, plugged: Plugged) -> EngineFleet:
+def _engines(config: Config, options: DaemonOptions, plugged: Plugged) -> EngineFleet:
     fleet = EngineFleet(
         Launch(
             executor=plugged.executor,
@@ -213,13 +213,13 @@ def _desk(
     text: TextModel,
     durable: Durable,
     drain: Callable[[str], None],
-) -> Desk | None:
+) -> AdminDesk | None:
     if config.admin.socket is None:
         return None
     fleet, control, live = sources.fleet, sources.control, sources.live
     snapshots = Snapshots(sources)
     watching = Watching(partial(snapshots.make, STREAMED_SECONDS))
-    record = Record(durable.tenancy)
+    record = AuditRecord(durable.tenancy)
     operations = Operations(live, fleet, control, sources.model, drain, record)
     prefixes = PrefixRoute(fleet.inspection, text.tokenizer.decode)
     app = build_admin(
@@ -230,10 +230,10 @@ def _desk(
         [
             *snapshot_routes(snapshots, watching, sources.lines, prefixes),
             *operation_routes(operations),
-            *prefix_routes(Prefixes(fleet, record)),
+            *prefix_routes(PrefixRoutes(fleet, record)),
             *plugin_routes(control),
         ],
         live,
         durable.archive,
     )
-    return Desk(server=AdminServer(app, config.admin.socket), watching=watching)
+    return AdminDesk(server=AdminServer(app, config.admin.socket), watching=watching)

@@ -14,11 +14,11 @@ from gatewayd.daemon.banner import Welcome
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import Durable
 from gatewayd.daemon.systemd.notifier import Manager
-from gatewayd.daemon.systemd.watchdog import Progress
+from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.engines.replicas import launch
-from gatewayd.http.server.listener import Server
+from gatewayd.http.server.listener import HttpServer
 from gatewayd.plugins.loaded import Plugged
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
@@ -29,7 +29,7 @@ class StartError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class DaemonOptions:
     """What surrounds the configuration.
 
     Attributes:
@@ -64,7 +64,7 @@ class Door:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Desk:
+class AdminDesk:
     """Where operators come in.
 
     Attributes:
@@ -77,7 +77,7 @@ class Desk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class DaemonParts:
     """Of one daemon.
 
     Attributes:
@@ -104,10 +104,10 @@ class Parts:
     fleet: EngineFleet
     control: Control
     manager: Manager
-    progress: Progress
+    progress: LivenessProgress
     reloading: Reloading
     guides: GuideChecks
-    server: Server
-    desk: Desk | None
+    server: HttpServer
+    desk: AdminDesk | None
     lines: LogLines
     welcome: Welcome

@@ -7,7 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 
-from gatewayd.admin.control import Control, Refused
+from gatewayd.admin.control import ChangeRefused, Control
 from gatewayd.config.load import ConfigError
 from gatewayd.config.tables import Config
 from gatewayd.daemon.systemd.notifier import Manager
@@ -54,7 +54,7 @@ class Reloading:
         """Read it once; the reason if it is refused."""
         try:
             await self._control.reload(self._read(), "SIGHUP")
-        except (ConfigError, Refused) as error:
+        except (ConfigError, ChangeRefused) as error:
             _log.error("the configuration stays as it is: %s", error)
             return str(error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong, the old one stays

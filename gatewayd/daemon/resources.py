@@ -23,7 +23,7 @@ from gatewayd.resources.batches.run import BatchLimits
 from gatewayd.resources.expiry import Expiry
 from gatewayd.resources.files import records as file_records
 from gatewayd.resources.files.content_store import Vault
-from gatewayd.resources.files.context import Files
+from gatewayd.resources.files.context import FileContext
 from gatewayd.resources.files.routes import FileContent, FileCreate, FileDelete, FileList, FileOne
 from gatewayd.resources.responses.background import Background
 from gatewayd.resources.responses.conversations import Conversations
@@ -36,11 +36,11 @@ from gatewayd.resources.responses.routes import (
     ResponseInput,
 )
 from gatewayd.store import wal
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database, connect
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.store.errors import StoreError
-from gatewayd.store.location import Place, take
+from gatewayd.store.location import StoreLocation, take
 from gatewayd.store.schema import bring_up
 from gatewayd.tenants.tenancy import Tenancy, prepared
 from gatewayd.tracing.archive import Archive
@@ -67,7 +67,7 @@ class Durable:
         self._config = config
         place = self._place = take(config.store.path)
         try:
-            self.clock = Clock(place.last_used)
+            self.clock = StoreClock(place.last_used)
             self.database, self.vault, self.tenancy, self.overrides = _open(place, self.clock)
         except BaseException:
             place.close()
@@ -78,7 +78,7 @@ class Durable:
             days=config.store.ledger_days,
             rows=config.store.ledger_rows,
         )
-        self.room = Room(
+        self.room = DiskQuota(
             place.database,
             self.database,
             self.vault,
@@ -99,7 +99,7 @@ class Durable:
 
     def routes(self, services: Services) -> list[Route]:
         """Every route of what is kept."""
-        files = Files(
+        files = FileContext(
             self.database,
             self.vault,
             self.room,
@@ -195,7 +195,7 @@ class Durable:
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
-def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy, Overrides]:
+def _open(place: StoreLocation, clock: StoreClock) -> tuple[Database, Vault, Tenancy, Overrides]:
     wal.warn_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)

@@ -20,7 +20,7 @@ from gatewayd import __version__
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
-from gatewayd.daemon.parts import Options
+from gatewayd.daemon.parts import DaemonOptions
 from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
 
@@ -40,7 +40,7 @@ class Daemon:
         parts: what it is made of.
     """
 
-    def __init__(self, config: Config, options: Options) -> None:
+    def __init__(self, config: Config, options: DaemonOptions) -> None:
         """Bind the port and read what is read once.
 
         Raises:
@@ -188,7 +188,7 @@ class Daemon:
         self._stop.set()
 
 
-def run(config: Config, options: Options) -> int:
+def run(config: Config, options: DaemonOptions) -> int:
     """Run a daemon on a fresh event loop; returns the exit status.
 
     Raises:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.errors import QueueFull
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd_hooks.admission import Load
@@ -92,19 +92,19 @@ class Backlog:
         finally:
             self.num_requests -= 1
 
-    def enter(self, job: Job) -> None:
+    def enter(self, job: EngineJob) -> None:
         """The job waits from now on; no effect if it does already."""
         if not job.is_waiting:
             job.is_waiting = True
             self._count(job, 1)
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: EngineJob) -> None:
         """The job waits no longer; no effect if it does not."""
         if job.is_waiting:
             job.is_waiting = False
             self._count(job, -1)
 
-    def _count(self, job: Job, sign: int) -> None:
+    def _count(self, job: EngineJob, sign: int) -> None:
         tokens, tenant = sign * job.prompt_len, job.request.tenant
         self.num_requests += sign
         self.num_tokens += tokens
@@ -130,7 +130,7 @@ class Backlog:
             num_replicas=num_replicas,
         )
 
-    def admitted(self, job: Job, queue_seconds: float) -> None:
+    def admitted(self, job: EngineJob, queue_seconds: float) -> None:
         """An engine has begun with the job."""
         self._last_wait_seconds = queue_seconds
         self.leave(job)

@@ -12,10 +12,10 @@ import time
 from collections.abc import Sequence
 
 from gatewayd.engines.backlog import Backlog
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.replica_view import submit_of, view_of
-from gatewayd.engines.replicas.crash_suspects import Suspicion
-from gatewayd.engines.replicas.engine_requests import Flight
+from gatewayd.engines.replicas.crash_suspects import CrashSuspects
+from gatewayd.engines.replicas.engine_requests import SentRequests
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.errors import EngineLost, GatewayError, InvalidRequest
 from gatewayd.plugins.router import FencedRouter
@@ -45,13 +45,13 @@ class Dispatch:
         self._replicas = replicas
         self._backlog = backlog
         self._router = router
-        self.flights = [Flight(backlog, r.abort, r.strategy_of) for r in replicas]
-        self.pending: list[Job] = []
+        self.flights = [SentRequests(backlog, r.abort, r.strategy_of) for r in replicas]
+        self.pending: list[EngineJob] = []
         self._sequences = itertools.count(1)
-        self._suspicion = Suspicion()
+        self._suspicion = CrashSuspects()
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[EngineJob]:
         """All that have not ended."""
         return [*self.pending, *(job for flight in self.flights for job in flight.jobs)]
 
@@ -70,7 +70,7 @@ class Dispatch:
         """Tokens that came for sequences that are over, or never were."""
         return sum(flight.dropped_tokens for flight in self.flights)
 
-    def cancel(self, job: Job, index: int | None) -> None:
+    def cancel(self, job: EngineJob, index: int | None) -> None:
         """Stop one choice of a job, or all."""
         choices = [c for c in job.choices if not c.is_over and index in (None, c.index)]
         if not choices:
@@ -111,7 +111,7 @@ class Dispatch:
         self.pending = sorted([*self.pending, *kept], key=lambda job: job.number)
         self.place_pending()
 
-    def _survives(self, job: Job) -> bool:
+    def _survives(self, job: EngineJob) -> bool:
         """Whether a job of a lost engine goes on; if not, it has failed now."""
         job.replica = None
         if job.deaths >= MAX_DEATHS:
@@ -139,7 +139,7 @@ class Dispatch:
                 job.fail(error)
                 job.settle()
 
-    def place(self, job: Job) -> None:
+    def place(self, job: EngineJob) -> None:
         """Send a job to a replica, or keep it until one is ready.
 
         Raises:
@@ -186,7 +186,7 @@ class Dispatch:
             jobs += flight.lose()
         self._fail(jobs, error)
 
-    def _fail(self, jobs: Sequence[Job], error: GatewayError) -> None:
+    def _fail(self, jobs: Sequence[EngineJob], error: GatewayError) -> None:
         for job in jobs:
             self._backlog.leave(job)
             job.fail(error)

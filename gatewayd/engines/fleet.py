@@ -16,7 +16,7 @@ from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.dispatch import Dispatch
 from gatewayd.engines.hot_swap import EngineSwaps
 from gatewayd.engines.inspection import EngineInspection
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.operator_actions import EngineOperating
 from gatewayd.engines.pause import Pause
 from gatewayd.engines.pins import EnginePins
@@ -198,7 +198,7 @@ class EngineFleet:
         if not has_deadline:
             request = replace(request, deadline=self.deadlines[request.priority])
         on_began = self._admit(request, len(sinks))
-        job = Job.make(next(self._numbers), request, sinks)
+        job = EngineJob.make(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline
         self.backlog.enter(job)
         self._dispatch.place(job)

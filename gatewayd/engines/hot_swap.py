@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.rpc import Asking
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import SetLimits, Swap, Swapped
+from gatewayd_engine.process.messages import SetLimits, Swapped, SwapStrategy
 from gatewayd_hooks.strategy import Kind
 
 
-class SwapRefused(Exception):
+class FleetSwapRefused(Exception):
     """A strategy cannot be used, and the one before goes on; the sentence says why."""
 
 
@@ -50,23 +50,23 @@ class EngineSwaps:
             serving = [replica for replica in self._replicas if replica.can_serve]
             may_wait = is_proven and not all(replica.is_over for replica in self._replicas)
             if not serving and not may_wait:
-                raise SwapRefused("no engine is ready to try it; try again")
+                raise FleetSwapRefused("no engine is ready to try it; try again")
             before = self._replicas[0].setup.config.choices(kind)
             asked = await self._asking.ask_all(
-                serving, lambda number: Swap(number, kind.value, choices)
+                serving, lambda number: SwapStrategy(number, kind.value, choices)
             )
             answers = [(replica, answer) for replica, answer in asked if answer is not None]
             errors = [answer.error for _, answer in answers if answer.error]
             if errors:
                 for replica, answer in answers:
                     if not answer.error:
-                        replica.send(Swap(0, kind.value, before))
-                raise SwapRefused(errors[0])
+                        replica.send(SwapStrategy(0, kind.value, before))
+                raise FleetSwapRefused(errors[0])
             told = [replica for replica, _ in answers]
             if serving and not told:
                 # Nobody has shown that it can be used: the next engines keep what was before.
                 names = ", ".join(choice.name for choice in choices) or "nothing"
-                raise SwapRefused(f"no engine survived the change of {kind.value} to {names}")
+                raise FleetSwapRefused(f"no engine survived the change of {kind.value} to {names}")
             for replica in self._replicas:
                 config = replica.setup.config.with_choices(kind, choices)
                 forgiven = [[kind.value, choice.name] for choice in choices]

@@ -12,14 +12,14 @@ from gatewayd.engines.api import EngineRequest, TokenSink
 from gatewayd.engines.prompt_usage import PromptUsage, SequenceUsage
 from gatewayd.errors import GatewayError
 from gatewayd.tracing import request_trace
-from gatewayd.tracing.request_trace import Trail
+from gatewayd.tracing.request_trace import RequestTrace
 from gatewayd.tracing.timeline import Timeline
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class Choice:
+class SequenceSlot:
     """One sequence of a job.
 
     Attributes:
@@ -42,7 +42,7 @@ class Choice:
         is_settled: whether that is all. One that was cancelled may be in a step yet.
     """
 
-    job: Job
+    job: EngineJob
     index: int
     sink: TokenSink
     timeline: Timeline
@@ -100,7 +100,7 @@ class Choice:
 
 
 @dataclass(slots=True, eq=False)
-class Job:
+class EngineJob:
     """One request; ``choices`` keeps those that are over, as their place decides the seed.
 
     Attributes:
@@ -126,8 +126,8 @@ class Job:
     request: EngineRequest
     prompt: bytes
     arrived: float
-    trail: Trail | None = None
-    choices: list[Choice] = field(default_factory=list)
+    trail: RequestTrace | None = None
+    choices: list[SequenceSlot] = field(default_factory=list)
     is_waiting: bool = False
     losses: int = 0
     deaths: int = 0
@@ -140,12 +140,12 @@ class Job:
     on_spent: Callable[[PromptUsage], None] | None = None
 
     @classmethod
-    def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
+    def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> EngineJob:
         """Take a request in."""
         prompt = array("i", request.prompt).tobytes()
         now = time.monotonic()
         job = cls(number, request, prompt, now, request_trace.current())
-        job.choices = [Choice(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
+        job.choices = [SequenceSlot(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
         return job
 
     @property

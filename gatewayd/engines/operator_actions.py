@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gatewayd.engines.backlog import Backlog
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.rpc import Asking
 from gatewayd.errors import EngineUnavailable
-from gatewayd_engine.process.messages import Bump, Command, Evict, Evicted, Hold, Release
+from gatewayd_engine.process.messages import Bump, Command, Evict, Evicted, HoldRequest, Release
 
 
 class EvictionRefused(Exception):
@@ -37,17 +37,17 @@ class EngineOperating:
         self._deadlines = deadlines
         self._asking: Asking[Evicted] = Asking()
 
-    def hold(self, job: Job) -> None:
+    def hold(self, job: EngineJob) -> None:
         """Let a job make no progress until it is released."""
         job.is_held = True
-        self._tell(job, Hold)
+        self._tell(job, HoldRequest)
 
-    def release(self, job: Job) -> None:
+    def release(self, job: EngineJob) -> None:
         """Let it go on."""
         job.is_held = False
         self._tell(job, Release)
 
-    def bump(self, job: Job, priority: int | None) -> None:
+    def bump(self, job: EngineJob, priority: int | None) -> None:
         """Change the class of a job, or put it first in the one it has.
 
         It then has the class's target for its first token, unless it brought one of its own.
@@ -64,7 +64,7 @@ class EngineOperating:
             self._backlog.enter(job)
         self._tell(job, lambda sequences: Bump(sequences, priority, deadline))
 
-    def _tell(self, job: Job, command: Callable[[list[int]], Command]) -> None:
+    def _tell(self, job: EngineJob, command: Callable[[list[int]], Command]) -> None:
         if job.replica is not None:
             sequences = [choice.sequence for choice in job.choices if not choice.is_over]
             self._replicas[job.replica].send(command(sequences))

@@ -9,7 +9,7 @@ import numpy as np
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.rpc import Asking
 from gatewayd.errors import EngineUnavailable
-from gatewayd_engine.process.messages import Pin, Pinned
+from gatewayd_engine.process.messages import Pinned, PinPrefix
 
 
 class PinRefused(Exception):
@@ -38,7 +38,7 @@ class EnginePins:
             EngineUnavailable: the engine does not serve.
         """
         serving = [r for r in self._replicas if r.index == engine and r.can_serve]
-        pinned = await self._ask(serving, lambda number: Pin(number, b"", seconds, page=page))
+        pinned = await self._ask(serving, lambda number: PinPrefix(number, b"", seconds, page=page))
         return pinned[engine]
 
     async def pin(self, prompt: Sequence[int], seconds: float) -> dict[int, int]:
@@ -57,10 +57,10 @@ class EnginePins:
         """
         ids = np.array(prompt, np.int32).tobytes()
         serving = [replica for replica in self._replicas if replica.can_serve]
-        return await self._ask(serving, lambda number: Pin(number, ids, seconds))
+        return await self._ask(serving, lambda number: PinPrefix(number, ids, seconds))
 
     async def _ask(
-        self, serving: Sequence[Replica], question: Callable[[int], Pin]
+        self, serving: Sequence[Replica], question: Callable[[int], PinPrefix]
     ) -> dict[int, int]:
         answers = await self._asking.ask_all(serving, question)
         told = {replica.index: answer for replica, answer in answers if answer is not None}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 
-from gatewayd.engines.job import Job
-from gatewayd.engines.replicas.engine_requests import Flight
+from gatewayd.engines.job import EngineJob
+from gatewayd.engines.replicas.engine_requests import SentRequests
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd_engine.process.messages import Submit
 from gatewayd_hooks.routing import ReplicaView
 
 
-def view_of(replica: Replica, flight: Flight) -> ReplicaView:
+def view_of(replica: Replica, flight: SentRequests) -> ReplicaView:
     """A replica with the requests that are at it, as routers see it."""
     stats = replica.stats
     pages = stats.free_pages + stats.cached_pages + stats.held_pages
@@ -24,7 +24,7 @@ def view_of(replica: Replica, flight: Flight) -> ReplicaView:
     )
 
 
-def submit_of(job: Job) -> Submit:
+def submit_of(job: EngineJob) -> Submit:
     """A request whose choices have their sequences, as engines take it."""
     request, trail = job.request, job.trail
     return Submit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.tracing.timeline import Timeline
 
@@ -13,7 +13,7 @@ from gatewayd.tracing.timeline import Timeline
 class Canceller(Protocol):
     """Who stops jobs."""
 
-    def cancel(self, job: Job, index: int | None) -> None:
+    def cancel(self, job: EngineJob, index: int | None) -> None:
         """Stop one choice of a job, or all."""
 
 
@@ -26,7 +26,7 @@ class JobHandle:
 
     __slots__ = ("_fleet", "job")
 
-    def __init__(self, fleet: Canceller, job: Job) -> None:
+    def __init__(self, fleet: Canceller, job: EngineJob) -> None:
         self._fleet = fleet
         self.job = job
 

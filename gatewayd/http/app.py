@@ -11,11 +11,11 @@ from gatewayd.http.bodies import Bodies
 from gatewayd.http.decisions.route import Decisions
 from gatewayd.http.openai.chat import ChatRoute
 from gatewayd.http.openai.completions import CompletionRoute
-from gatewayd.http.openai.models import ModelList, ModelOne
+from gatewayd.http.openai.models import ModelOne, ModelsRoute
 from gatewayd.http.openai.render import Render
 from gatewayd.http.openai.tokenize import Detokenize, Tokenize
 from gatewayd.http.openai.watermark import Detect
-from gatewayd.http.operations import Document, Live, MetricsPage, Ready, Version
+from gatewayd.http.operations import Document, LiveRoute, MetricsPage, ReadyRoute, Version
 from gatewayd.http.protocols.mounted import Protocols
 from gatewayd.http.rights import Rights
 from gatewayd.http.schema.compat import compatibility
@@ -24,10 +24,10 @@ from gatewayd.http.schema.openapi import document
 from gatewayd.http.server.authentication import Guard, KeyCheck
 from gatewayd.http.server.cors import shared_with
 from gatewayd.http.server.request_gate import RequestGate
-from gatewayd.http.server.request_middleware import Front
+from gatewayd.http.server.request_middleware import RequestMiddleware
 from gatewayd.http.services import Services
 from gatewayd.http.sharing_counts import sharing
-from gatewayd.http.vectors.embeddings import Embeddings
+from gatewayd.http.vectors.embeddings import EmbeddingsRoute
 from gatewayd.http.vectors.rerank import Rerank, Score
 
 
@@ -73,7 +73,7 @@ def build_app(services: Services) -> App:
     services.metrics.registry.register(sharing(services, bodies, gate))
     directory = None
     if services.durable is not None:
-        services.durable.answer_with(Front(gate, services.metrics))
+        services.durable.answer_with(RequestMiddleware(gate, services.metrics))
         directory = services.durable.tenancy.directory
     guard = Guard(
         gate,
@@ -81,7 +81,9 @@ def build_app(services: Services) -> App:
         Rights(router.routes, services.models),
         only_local_hosts=services.only_local_hosts,
     )
-    return shared_with(services.allowed_origins, Front(guard, services.metrics, protocols.shape))
+    return shared_with(
+        services.allowed_origins, RequestMiddleware(guard, services.metrics, protocols.shape)
+    )
 
 
 def build_router(services: Services, protocols: Protocols) -> Router:
@@ -89,7 +91,7 @@ def build_router(services: Services, protocols: Protocols) -> Router:
     tokenize, detokenize = Tokenize(services), Detokenize(services)
     chat, completion = ChatRoute(services), CompletionRoute(services)
     rerank, score = Rerank(services), Score(services)
-    ready = Ready(services)
+    ready = ReadyRoute(services)
     kept = () if services.durable is None else DURABLE
     operations = [*kept, *protocols.operations]
     openapi = Document("/openapi.json", lambda: document(services.version, operations))
@@ -99,21 +101,21 @@ def build_router(services: Services, protocols: Protocols) -> Router:
         Route("/v1/chat/completions/render", Render(services, chat), methods=["POST"]),
         Route("/v1/completions", completion, methods=["POST"]),
         Route("/v1/completions/render", Render(services, completion), methods=["POST"]),
-        Route("/v1/embeddings", Embeddings(services), methods=["POST"]),
+        Route("/v1/embeddings", EmbeddingsRoute(services), methods=["POST"]),
         Route("/v1/decisions", Decisions(services), methods=["POST"]),
         Route("/v1/rerank", rerank, methods=["POST"]),
         Route("/v2/rerank", rerank, methods=["POST"]),
         Route("/rerank", rerank, methods=["POST"]),
         Route("/v1/score", score, methods=["POST"]),
         Route("/score", score, methods=["POST"]),
-        Route("/v1/models", ModelList(services), methods=["GET"]),
+        Route("/v1/models", ModelsRoute(services), methods=["GET"]),
         Route("/v1/models/{model:path}", ModelOne(services), methods=["GET"]),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/v1/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),
         Route("/v1/detokenize", detokenize, methods=["POST"]),
         Route("/v1/watermark/detect", Detect(services), methods=["POST"]),
-        Route("/livez", Live(), methods=["GET"]),
+        Route("/livez", LiveRoute(), methods=["GET"]),
         Route("/readyz", ready, methods=["GET"]),
         Route("/health", ready, methods=["GET"]),
         Route("/version", Version(services), methods=["GET"]),

@@ -11,7 +11,7 @@ from typing import TypeVar
 from gatewayd.errors import GatewayError
 from gatewayd.fairness.fair_threads import FairThreads
 from gatewayd.runtime import malloc_limits
-from gatewayd_hooks.protocols import Refusal
+from gatewayd_hooks.protocols import RequestRefusal
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ async def apart(work: Callable[[], T]) -> T:
         with held():
             try:
                 return work()
-            except (GatewayError, Refusal) as error:
+            except (GatewayError, RequestRefusal) as error:
                 # Their frames would keep the body alive until the refusal has been told.
                 error.__cause__ = error.__context__ = None
                 raise error.with_traceback(None) from None

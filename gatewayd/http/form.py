@@ -26,7 +26,7 @@ class Sink(Protocol):
         """Take what has come."""
 
 
-class Form:
+class MultipartForm:
     """What was sent.
 
     Attributes:
@@ -160,7 +160,7 @@ def too_large(limit: int) -> PayloadTooLarge:
     )
 
 
-async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -> Form:
+async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -> MultipartForm:
     """Receive a form; at most a megabyte of it is in memory.
 
     Args:
@@ -187,7 +187,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
             await _discard(receive)
         raise too_large(limit)
     try:
-        form = Form(options[b"boundary"], limit)
+        form = MultipartForm(options[b"boundary"], limit)
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}", code="invalid_form") from None
     claim(scope, _AT_ONCE)
@@ -198,7 +198,9 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
     return form
 
 
-async def _receive_into(form: Form, scope: Scope, receive: Receive, sink: Sink, limit: int) -> None:
+async def _receive_into(
+    form: MultipartForm, scope: Scope, receive: Receive, sink: Sink, limit: int
+) -> None:
     waiting, total = 0, 0
     while True:
         message = await receive()

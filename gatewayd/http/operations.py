@@ -13,7 +13,7 @@ from gatewayd.http.server.authentication import wants_details
 from gatewayd.http.services import Services
 
 
-class Live:
+class LiveRoute:
     """200 while the process answers at all."""
 
     label = "/livez"
@@ -23,7 +23,7 @@ class Live:
         await send_json(send, {"status": "ok"})
 
 
-class Ready:
+class ReadyRoute:
     """200 while a request sent now would be served now, else 503."""
 
     label = "/readyz"

@@ -11,7 +11,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
 from gatewayd.http.query import query_of
 from gatewayd.store.database import Database
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.tenants import records
 from gatewayd.tenants.billing.budget_periods import current
 from gatewayd.tenants.billing.periods import begin_of, end_of
@@ -31,7 +31,7 @@ class OwnUsage:
         believed: Unix time by which budgets count.
     """
 
-    def __init__(self, database: Database, room: Room, believed: Callable[[], float]) -> None:
+    def __init__(self, database: Database, room: DiskQuota, believed: Callable[[], float]) -> None:
         self._database = database
         self._room = room
         self._believed = believed

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from gatewayd.errors import InvalidRequest
 from gatewayd.http import body_threads
 from gatewayd_hooks.requests import checking
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 from gatewayd_hooks.requests.strict_json import decode_object
 from gatewayd_hooks.requests.tables import RequestTable
 
@@ -43,12 +43,12 @@ def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str
     """
     try:
         return checking.check(table, fields)
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         # Not a variable of this frame: the error leads to it, and it to the body.
         raise _invalid(refusal) from None
 
 
-def _invalid(refusal: Refusal) -> InvalidRequest:
+def _invalid(refusal: RequestRefusal) -> InvalidRequest:
     error = InvalidRequest(refusal.message, param=refusal.param)
     error.code = refusal.code
     return error
@@ -57,5 +57,5 @@ def _invalid(refusal: Refusal) -> InvalidRequest:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         return decode_object(body)
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         raise _invalid(refusal) from None

@@ -27,7 +27,7 @@ from gatewayd.http.asgi import App
 from gatewayd.http.openai.structured_output import Wish
 from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.generation import Generation, Pipeline
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.plugins.parsers import ModelParsers
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.tenants.principal import current_principal
@@ -45,7 +45,7 @@ _FAULT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What a request may cost before it reaches an engine.
 
     Attributes:
@@ -120,9 +120,9 @@ class Services:
     api_key: str | None = None
     allowed_origins: tuple[str, ...] = ()
     only_local_hosts: bool = False
-    limits: Limits = Limits()
+    limits: RequestLimits = RequestLimits()
     observers: Observers = field(default_factory=Observers)
-    live: Live[Generation] = field(default_factory=Live)
+    live: LiveRequests[Generation] = field(default_factory=LiveRequests)
     parsers: ModelParsers = field(default_factory=ModelParsers)
     protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
     durable: StoredResources | None = None

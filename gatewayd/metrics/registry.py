@@ -16,7 +16,7 @@ from gatewayd.metrics.requests import RequestCollector
 from gatewayd.metrics.slo import SloCollector
 from gatewayd.metrics.time_causes import CauseCollector
 from gatewayd.tracing.recent import Recent
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 
 
 class GatewayCollector(Collector):
@@ -110,12 +110,12 @@ class Metrics:
         self.ended = requests.ended
         self.gap_observer = requests.gap_observer
 
-    def explained(self, ledger: Ledger) -> None:
+    def explained(self, ledger: TimeLedger) -> None:
         """Keep where a request's time went, and count it."""
         self._recent.add(ledger)
         self._causes.ended(ledger)
         self.slo.ended(ledger)
 
-    def refused(self, ledger: Ledger) -> None:
+    def refused(self, ledger: TimeLedger) -> None:
         """Keep why a request went no further than the gateway; it is counted by its status."""
         self._recent.refuse(ledger)

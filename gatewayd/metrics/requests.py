@@ -35,7 +35,7 @@ _FOLD_AT = 128
 """Ended requests that wait to be counted: half a millisecond of the event loop."""
 
 
-class Ended(NamedTuple):
+class EndedRequest(NamedTuple):
     """A prompt that the gateway had taken and that has ended; times by one clock, in seconds.
 
     Attributes:
@@ -84,7 +84,7 @@ class EngineRequests:
     """
 
     def __init__(self, max_model_len: int) -> None:
-        self._waiting: list[Ended] = []
+        self._waiting: list[EndedRequest] = []
         self.outcomes: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = self.corrupted = 0
         self.told_tokens = 0
@@ -111,7 +111,7 @@ class EngineRequests:
         cached = self.cached_tokens
         return {"local_compute": self.prompt_tokens - cached, "local_cache_hit": cached}
 
-    def ended(self, request: Ended) -> None:
+    def ended(self, request: EndedRequest) -> None:
         """Note a request; it is counted with others."""
         self._waiting.append(request)
         if len(self._waiting) >= _FOLD_AT:
@@ -149,7 +149,7 @@ class EngineRequests:
         self.e2e.observe_all([one.end - one.arrival for one in requests])
         self._fold_times(requests)
 
-    def _fold_times(self, requests: Sequence[Ended]) -> None:
+    def _fold_times(self, requests: Sequence[EndedRequest]) -> None:
         """Count the times of requests that got tokens."""
         ttft, prefill, decode, per_token = [], [], [], []
         for one in requests:
@@ -222,7 +222,7 @@ class RequestCollector(Collector):
         self._max_model_len = max_model_len
         self._engines: dict[int | None, EngineRequests] = {}
 
-    def ended(self, engine: int | None, request: Ended) -> None:
+    def ended(self, engine: int | None, request: EndedRequest) -> None:
         """Note a request; None for the engine if it never got to one."""
         self._of(engine).ended(request)
 

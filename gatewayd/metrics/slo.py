@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from gatewayd.config.slo import ClassTargets, SloTable
 from gatewayd.metrics.slo_windows import Windows
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
 ALL = "all"
@@ -23,7 +23,7 @@ SLOS = ("ttft", "tpot", "e2e")
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "6h": 21600.0}
 
 
-def judge(ledger: Ledger, targets: ClassTargets) -> dict[str, bool]:
+def judge(ledger: TimeLedger, targets: ClassTargets) -> dict[str, bool]:
     """Which promises of its class a request has kept, those that it can be judged by."""
     has_failed, has_left = ledger.outcome == "error", ledger.outcome == "abort"
     found: dict[str, bool] = {}
@@ -67,7 +67,7 @@ class SloCollector(Collector):
             if slo == ALL or getattr(targets, f"{slo}_ms") is not None
         }
 
-    def ended(self, ledger: Ledger) -> None:
+    def ended(self, ledger: TimeLedger) -> None:
         """Judge a request."""
         priority = Priority(ledger.priority)
         for slo, is_good in judge(ledger, self._targets[priority]).items():

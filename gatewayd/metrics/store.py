@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.store.tenant_shares import StoredBytes
 from gatewayd.tenants.tenancy import Tenancy
 
@@ -15,7 +15,7 @@ from gatewayd.tenants.tenancy import Tenancy
 class StoreCollector(Collector):
     """Reads what is used."""
 
-    def __init__(self, room: Room, tenancy: Tenancy) -> None:
+    def __init__(self, room: DiskQuota, tenancy: Tenancy) -> None:
         self._room = room
         self._tenancy = tenancy
 

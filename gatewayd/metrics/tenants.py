@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gatewayd.tenants.billing.budget_ledger import Ledger
+from gatewayd.tenants.billing.budget_ledger import BudgetLedger
 
 
 class LedgerCollector(Collector):
     """Reads what the ledger has corrected."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: BudgetLedger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gatewayd.tracing.causes import CAUSES
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
 _FOLD_AT = 16
@@ -20,10 +20,10 @@ class CauseCollector(Collector):
     """Sums up ledgers by class and cause, several at a time or when somebody scrapes."""
 
     def __init__(self) -> None:
-        self._waiting: list[Ledger] = []
+        self._waiting: list[TimeLedger] = []
         self._seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
 
-    def ended(self, ledger: Ledger) -> None:
+    def ended(self, ledger: TimeLedger) -> None:
         """Note a request; it is counted with others."""
         self._waiting.append(ledger)
         if len(self._waiting) >= _FOLD_AT:

@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 
 from gatewayd.engines.api import EngineRequest
-from gatewayd.metrics.requests import Ended
+from gatewayd.metrics.requests import EndedRequest
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.work import Work
-from gatewayd.tracing.request_trace import Trail
-from gatewayd.tracing.time_ledger import Ledger, Why
+from gatewayd.tracing.request_trace import RequestTrace
+from gatewayd.tracing.time_ledger import TimeLedger, Why
 from gatewayd.tracing.timeline import Timeline
 
 
@@ -21,7 +21,7 @@ def account(
     outcome: str,
     arrival: float,
     end: float,
-) -> Ended:
+) -> EndedRequest:
     """Sum up a prompt.
 
     Args:
@@ -32,7 +32,7 @@ def account(
         end: when its answer was complete.
     """
     counts = [choice.completion_tokens for choice in choices]
-    return Ended(
+    return EndedRequest(
         outcome=outcome if outcome in ("error", "abort") else reason(choices),
         prompt_tokens=len(request.prompt),
         cached_tokens=choices[0].cached_tokens,
@@ -56,14 +56,14 @@ def ledger_of(
     work: Work,
     choices: Sequence[Choice],
     timelines: Sequence[Timeline],
-    trail: Trail | None,
+    trail: RequestTrace | None,
     *,
     outcome: str,
     why: Why | None,
     submitted: float,
     handed: float,
     end: float,
-) -> Ledger:
+) -> TimeLedger:
     """Where the time of a request went.
 
     Args:
@@ -83,7 +83,7 @@ def ledger_of(
     ends = [end if timeline.end is None else timeline.end for timeline in timelines]
     last = max(range(len(ends)), key=ends.__getitem__, default=None)
     request = work.requests[0]
-    return Ledger(
+    return TimeLedger(
         request_id=work.request_id,
         answered_id=answered_id,
         endpoint=work.endpoint,

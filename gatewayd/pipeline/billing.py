@@ -12,16 +12,16 @@ from gatewayd.pipeline.accounting import first_token
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.settlement import AbortedPrompt
 from gatewayd.pipeline.work import Work
-from gatewayd.tenants.account import Account
-from gatewayd.tenants.billing.costs import Asked, Spent
+from gatewayd.tenants.account import TenantAccount
+from gatewayd.tenants.billing.costs import RequestedCost, Spent
 
 _SALT_BYTES = 16
 
 
-def asked_of(work: Work) -> Asked:
+def asked_of(work: Work) -> RequestedCost:
     """What a request may take: its prompts, and all that it may generate."""
     n = work.num_choices
-    return Asked(
+    return RequestedCost(
         work.request_id,
         work.principal.tenant,
         work.principal.key_id,
@@ -35,7 +35,7 @@ def asked_of(work: Work) -> Asked:
     )
 
 
-def owned(work: Work, account: Account) -> Work:
+def owned(work: Work, account: TenantAccount) -> Work:
     """The same with its owner on every prompt, by which the engine tells tenants apart."""
     requests = [
         replace(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from gatewayd.errors import GatewayError
-from gatewayd.pipeline.progress import Progress
+from gatewayd.pipeline.progress import ReservationProgress
 from gatewayd_engine.process.messages import TokenLogprobs
 
 
@@ -42,7 +42,7 @@ class ChoiceOwner(Protocol):
         """A choice failed, and so the request."""
 
     @property
-    def progress(self) -> Progress | None:
+    def progress(self) -> ReservationProgress | None:
         """Told what comes; None where nobody asks."""
 
     @property

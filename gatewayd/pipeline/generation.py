@@ -23,18 +23,18 @@ from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.accounting import account, first_token, ledger_of, reason
 from gatewayd.pipeline.billing import asked_of, lefts_of, owned, spent_of
 from gatewayd.pipeline.choice import Choice
-from gatewayd.pipeline.live_requests import Live
-from gatewayd.pipeline.progress import Progress
+from gatewayd.pipeline.live_requests import LiveRequests
+from gatewayd.pipeline.progress import ReservationProgress
 from gatewayd.pipeline.refusals import CLIENT_GONE, mistake_behind, why_of
 from gatewayd.pipeline.settlement import charged, when_taken, withdraw
-from gatewayd.pipeline.timing import Timing, queue_timeout, timing_of
+from gatewayd.pipeline.timing import RequestTiming, queue_timeout, timing_of
 from gatewayd.pipeline.work import Work
 from gatewayd.plugins.request_observers import Observers, guarded, nobody
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.billing.costs import Spent
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import ADMISSION
-from gatewayd.tracing.time_ledger import Ledger, Why
+from gatewayd.tracing.time_ledger import TimeLedger, Why
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
@@ -53,7 +53,7 @@ class Pipeline:
     fleet: Fleet
     metrics: Metrics
     observers: Observers = field(default_factory=Observers)
-    live: Live[Generation] = field(default_factory=Live)
+    live: LiveRequests[Generation] = field(default_factory=LiveRequests)
     clock: Callable[[], float] = time.monotonic
 
     @cached_property
@@ -133,7 +133,9 @@ class Generation:
         self._pipeline = pipeline
         self.work = work
         self._ticket = ticket
-        self.progress = Progress(ticket) if ticket is not None and ticket.is_marked else None
+        self.progress = (
+            ReservationProgress(ticket) if ticket is not None and ticket.is_marked else None
+        )
         self.prompt_tokens = sum([len(request.prompt) for request in work.requests])
         self.clock = pipeline.clock
         self.error: GatewayError | None = None
@@ -262,7 +264,7 @@ class Generation:
         return sum([choice.completion_tokens for choice in self.choices])
 
     @property
-    def timing(self) -> Timing:
+    def timing(self) -> RequestTiming:
         """Where its time went so far."""
         return timing_of(self.choices, self.work.arrival, self._submitted)
 
@@ -339,11 +341,11 @@ class Generation:
         return reason(self.choices)
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> TimeLedger:
         """Where its time went until now, for one that runs."""
         return self._ledger("running", self.clock())
 
-    def _ledger(self, outcome: str, now: float) -> Ledger:
+    def _ledger(self, outcome: str, now: float) -> TimeLedger:
         return ledger_of(
             self.work,
             self.choices,

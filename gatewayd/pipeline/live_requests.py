@@ -79,7 +79,7 @@ class Minute:
         return now
 
 
-class Live(Generic[RequestT]):
+class LiveRequests(Generic[RequestT]):
     """In the order in which they were sent.
 
     Args:

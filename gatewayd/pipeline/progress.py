@@ -5,7 +5,7 @@ from __future__ import annotations
 from gatewayd.tenants.account import Ticket
 
 
-class Progress:
+class ReservationProgress:
     """Writes a mark at most once per step and sequence, before tokens are delivered; see ``marks``.
 
     Args:

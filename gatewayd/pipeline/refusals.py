@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError
-from gatewayd.tracing.request_trace import RequestOutline, Trail
-from gatewayd.tracing.time_ledger import Ledger, Why
+from gatewayd.tracing.request_trace import RequestOutline, RequestTrace
+from gatewayd.tracing.time_ledger import TimeLedger, Why
 from gatewayd_hooks.scheduling import Priority
 
 CLIENT_GONE = Why(499, "client_gone", "its client left, or it was cancelled, before its end")
@@ -30,7 +30,9 @@ def mistake_behind(exception: BaseException | None) -> GatewayError | None:
     return InternalError(MISTAKE) if isinstance(exception, Exception) and not is_gone else None
 
 
-def refused(trail: Trail, request_id: str, endpoint: str, tenant: str, why: Why) -> Ledger:
+def refused(
+    trail: RequestTrace, request_id: str, endpoint: str, tenant: str, why: Why
+) -> TimeLedger:
     """Where its time went until now.
 
     Args:
@@ -43,7 +45,7 @@ def refused(trail: Trail, request_id: str, endpoint: str, tenant: str, why: Why)
     now, asked = time.monotonic(), trail.asked
     if asked is None:
         asked = RequestOutline(Priority.STANDARD, prompt_tokens=0, num_choices=1)
-    return Ledger(
+    return TimeLedger(
         request_id=request_id,
         answered_id=trail.answered_id,
         endpoint=endpoint,

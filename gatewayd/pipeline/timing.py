@@ -13,7 +13,7 @@ from gatewayd.tracing.causes import AT_ENGINE, CAUSES
 from gatewayd.tracing.timeline import Timeline
 
 
-class Timing(NamedTuple):
+class RequestTiming(NamedTuple):
     """Seconds of an answer; None for what has not begun.
 
     Attributes:
@@ -51,7 +51,7 @@ def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTi
     )
 
 
-def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Timing:
+def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> RequestTiming:
     """Sum up, by the choice that spoke first.
 
     Args:
@@ -64,7 +64,9 @@ def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Ti
     first = min(spoke, key=lambda choice: choice.first or 0.0, default=choices[0])
     queue = first.queue_seconds
     if queue is None or first.first is None:
-        return Timing(gateway, queue)
+        return RequestTiming(gateway, queue)
     prefill = max(0.0, first.first - submitted - queue)
     last = max([choice.last for choice in spoke if choice.last is not None])
-    return Timing(gateway, queue, prefill, last - first.first if last > first.first else None)
+    return RequestTiming(
+        gateway, queue, prefill, last - first.first if last > first.first else None
+    )

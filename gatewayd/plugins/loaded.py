@@ -15,7 +15,7 @@ from gatewayd.config import chosen_strategies
 from gatewayd.config.tables import Config
 from gatewayd.plugins.admission import FencedAdmission
 from gatewayd.plugins.executor import GuardedExecutor
-from gatewayd.plugins.observers import Told, observers_of
+from gatewayd.plugins.observers import ObserverRecord, observers_of
 from gatewayd.plugins.parsers import ModelParsers, load_parsers
 from gatewayd.plugins.probe_process import unimportable
 from gatewayd.plugins.request_observers import Observers
@@ -177,8 +177,8 @@ class Plugged:
         """Tell observers that the daemon stops."""
         self._told("gatewayd_stopping")(reason=reason)
 
-    def _told(self, hook: str) -> Told:
-        return Told(self.host, hook, self.ledger, self.watchdog)
+    def _told(self, hook: str) -> ObserverRecord:
+        return ObserverRecord(self.host, hook, self.ledger, self.watchdog)
 
     def close(self) -> None:
         """Close the strategies."""

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 FAULT_LIMIT = 3
 
 
-class Told:
+class ObserverRecord:
     """One hook, each plugin behind a fence.
 
     One that raises, does not come back or takes too long, too often, is told no more.
@@ -72,10 +72,10 @@ def observers_of(host: PluginHost, config: Config, ledger: Ledger, watchdog: Wat
         _log.error("observer %s is left out: %s", failure.name, failure.reason)
     observers = Observers()
     # Without listeners a request pays for no call at all.
-    admitted = Told(host, "gatewayd_request_admitted", ledger, watchdog)
+    admitted = ObserverRecord(host, "gatewayd_request_admitted", ledger, watchdog)
     if admitted.has_listeners:
         observers = dataclasses.replace(observers, admitted=admitted.tell)
-    finished = Told(host, "gatewayd_request_finished", ledger, watchdog)
+    finished = ObserverRecord(host, "gatewayd_request_finished", ledger, watchdog)
     if finished.has_listeners:
         observers = dataclasses.replace(observers, finished=finished.tell)
     return observers

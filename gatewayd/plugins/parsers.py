@@ -38,7 +38,7 @@ T = TypeVar("T")
 StrategyT = TypeVar("StrategyT", bound=Strategy)
 
 
-class Seat(Generic[StrategyT]):
+class ParserSlot(Generic[StrategyT]):
     """One strategy, opened, with who watches it.
 
     Attributes:
@@ -111,7 +111,7 @@ def _is_main() -> bool:
 class _Watched:
     """A parser, and who watches it."""
 
-    def __init__(self, seat: Seat[Any], parser: OutputParser) -> None:
+    def __init__(self, seat: ParserSlot[Any], parser: OutputParser) -> None:
         self._seat = seat
         self._parser = parser
         self._timed_feed = seat.timed("feed", parser.feed)
@@ -140,8 +140,8 @@ class ModelParsers:
         reasoning: None where nothing reads its reasoning.
     """
 
-    tools: Seat[ToolParserStrategy] | None = None
-    reasoning: Seat[ReasoningParserStrategy] | None = None
+    tools: ParserSlot[ToolParserStrategy] | None = None
+    reasoning: ParserSlot[ReasoningParserStrategy] | None = None
 
     def readers(
         self,
@@ -165,7 +165,7 @@ class ModelParsers:
         thought = self.reasoning if finds_reasoning else None
         if calls is None and thought is None:
             return None
-        seats: list[Seat[Any]] = [seat for seat in (calls, thought) if seat is not None]
+        seats: list[ParserSlot[Any]] = [seat for seat in (calls, thought) if seat is not None]
         marks = [seat.strategy.marks for seat in seats]
         return Parsers(
             reasoning=None if thought is None else partial(thought.parser, prompt_end),
@@ -221,7 +221,7 @@ def load_parsers(
         PluginError: a parser that is named cannot be used.
     """
 
-    def seat(kind: Kind, table: StrategyTable) -> Seat[Any] | None:
+    def seat(kind: Kind, table: StrategyTable) -> ParserSlot[Any] | None:
         names = [table.strategy]
         if table.strategy == AUTO:
             rows = host.report()
@@ -239,7 +239,7 @@ def load_parsers(
             except Exception as error:
                 _close(strategy, name)
                 raise PluginError(f"{kind}.{name}", f"cannot be opened: {error}") from error
-            return Seat(kind, name, strategy, ledger, watchdog)
+            return ParserSlot(kind, name, strategy, ledger, watchdog)
         return None
 
     return ModelParsers(

@@ -12,7 +12,7 @@ from gatewayd.resources.batches import records as batch_records
 from gatewayd.resources.files import records as file_records
 from gatewayd.resources.files.content_store import Vault
 from gatewayd.resources.responses import records as response_records
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
 from gatewayd.store.tables import files, responses
 
@@ -48,7 +48,7 @@ class Expiry:
         self,
         database: Database,
         vault: Vault,
-        clock: Clock,
+        clock: StoreClock,
         keep_seconds: float,
         batch_seconds: float,
     ) -> None:

@@ -28,7 +28,7 @@ def _uptime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Clock:
+class StoreClock:
     """Believed time; may be asked in any thread.
 
     Args:

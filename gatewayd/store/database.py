@@ -17,7 +17,7 @@ from sqlalchemy.pool import QueuePool
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store import wal
 from gatewayd.store.errors import DATABASE_ERRORS, raise_for_client
-from gatewayd.store.writer import Writer
+from gatewayd.store.writer import StoreWriter
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Database:
         self._engine = engine
         self._reading = engine.execution_options(readonly=True)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="gatewayd-store-reader")
-        self._writer = Writer(engine)
+        self._writer = StoreWriter(engine)
         self._is_closed = False
 
     async def read(self, work: Callable[[Connection], T]) -> T:

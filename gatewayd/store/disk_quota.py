@@ -21,8 +21,8 @@ from gatewayd.store.errors import raise_for_client
 from gatewayd.store.tenant_shares import (
     Coming,
     Owner,
-    Standing,
     StoredBytes,
+    TenantStanding,
     all_kept,
     expected_of,
     standing_of,
@@ -84,7 +84,7 @@ class _Seen(NamedTuple):
     is_set: bool
 
 
-class Room:
+class DiskQuota:
     """What may be taken in.
 
     Attributes:
@@ -223,7 +223,7 @@ class Room:
         return size_of(self._file), disk.f_bavail * disk.f_frsize
 
 
-def _limit_of(owner: Owner, standing: Standing, has: int, left: int) -> tuple[int, bool]:
+def _limit_of(owner: Owner, standing: TenantStanding, has: int, left: int) -> tuple[int, bool]:
     """What a tenant may have, and whether the operator has set it."""
     if owner.key_id is None and standing.most is None:
         return has + max(0, left), False

@@ -26,7 +26,7 @@ _PREFIX = "gatewayd-temporary-"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StoreLocation:
     """A folder that is ours until ``close``.
 
     Attributes:
@@ -74,7 +74,7 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def take(path: str | None, environ: Mapping[str, str] | None = None) -> Place:
+def take(path: str | None, environ: Mapping[str, str] | None = None) -> StoreLocation:
     """Make the folder and lock it.
 
     Args:
@@ -105,7 +105,7 @@ def take(path: str | None, environ: Mapping[str, str] | None = None) -> Place:
         return _temporary()
 
 
-def _temporary() -> Place:
+def _temporary() -> StoreLocation:
     _delete_left()
     return _lock(Path(tempfile.mkdtemp(prefix=_PREFIX)), is_temporary=True)
 
@@ -118,7 +118,7 @@ def _delete_left() -> None:
                 _lock(folder, is_temporary=True).close()
 
 
-def _lock(folder: Path, *, is_temporary: bool = False) -> Place:
+def _lock(folder: Path, *, is_temporary: bool = False) -> StoreLocation:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -135,7 +135,7 @@ def _lock(folder: Path, *, is_temporary: bool = False) -> Place:
     # Over what is there, at one width: that needs no room on the disk.
     with contextlib.suppress(OSError):  # a message to others names no pid then
         os.pwrite(lock, b"%-10d\n" % os.getpid(), 0)
-    place = Place(folder, is_temporary, last_used, lock)
+    place = StoreLocation(folder, is_temporary, last_used, lock)
     if last_used is not None:  # writing has set it, by a clock that may be wrong
         place.touch(last_used)
     try:

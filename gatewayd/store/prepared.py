@@ -22,7 +22,7 @@ def raw_of(connection: Connection) -> sqlite3.Connection:
     return found
 
 
-class Prepared:
+class PreparedStatement:
     """One statement.
 
     Args:

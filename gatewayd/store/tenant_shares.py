@@ -68,7 +68,7 @@ class StoredBytes(NamedTuple):
         return sum(self)
 
 
-class Standing(NamedTuple):
+class TenantStanding(NamedTuple):
     """Of one tenant beside the others.
 
     Attributes:
@@ -95,7 +95,7 @@ class Standing(NamedTuple):
         return max(self.part, has + max(0, left - self.promised))
 
 
-def standing_of(connection: Connection, tenant: str, limit: int) -> Standing:
+def standing_of(connection: Connection, tenant: str, limit: int) -> TenantStanding:
     """Look.
 
     Args:
@@ -105,7 +105,7 @@ def standing_of(connection: Connection, tenant: str, limit: int) -> Standing:
     """
     asked = {"tenant": tenant, "limit": limit}
     *sums, most, part, unused = connection.exec_driver_sql(_STANDING, asked).one()
-    return Standing(StoredBytes(*sums), most, part, unused + part)
+    return TenantStanding(StoredBytes(*sums), most, part, unused + part)
 
 
 def expected_of(connection: Connection, tenant: str) -> int:
@@ -170,9 +170,9 @@ class Coming:
         return tell
 
     @contextmanager
-    def counted(self, tenant: str) -> Iterator[Hold]:
+    def counted(self, tenant: str) -> Iterator[TenantShare]:
         """Count what comes of one request until the block ends, when a row does."""
-        hold = Hold(self, tenant)
+        hold = TenantShare(self, tenant)
         try:
             yield hold
         finally:
@@ -193,7 +193,7 @@ class Coming:
             del self._bytes[tenant]
 
 
-class Hold:
+class TenantShare:
     """What comes of one request.
 
     Between a check of the room and ``add`` nothing may be awaited: two requests would both fit.

@@ -41,7 +41,7 @@ def size_of(file: Path) -> int:
         return 0
 
 
-class Log:
+class WriteAheadLog:
     """The log, for the only connection that writes.
 
     Args:

@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Engine
 
 from gatewayd.store.errors import reason_of
 from gatewayd.store.prepared import raw_of
-from gatewayd.store.wal import Log
+from gatewayd.store.wal import WriteAheadLog
 
 T = TypeVar("T")
 
@@ -30,12 +30,12 @@ class _Piece(NamedTuple):
     future: Future[Any]
 
 
-class Writer:
+class StoreWriter:
     """Runs pieces of work in the order in which they come."""
 
     def __init__(self, engine: Engine) -> None:
         self._connection = engine.connect()
-        self._log = Log(Path(engine.url.database or ""))
+        self._log = WriteAheadLog(Path(engine.url.database or ""))
         self._pieces: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
         self._is_closed = False
         self._lock = threading.Lock()

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 from gatewayd.errors import PermissionDenied
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.store.ids import new_id
-from gatewayd.tenants.billing.budget_ledger import Ledger
-from gatewayd.tenants.billing.costs import Asked, Entry, Spent
+from gatewayd.tenants.billing.budget_ledger import BudgetLedger
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Spent
 from gatewayd.tenants.billing.prices import FREE, Prices
 from gatewayd.tenants.grants import Grant
-from gatewayd.tenants.limits import ConcurrencySlot, Gate, Limits, current_slot
+from gatewayd.tenants.limits import ConcurrencySlot, RateGate, TenantLimits, current_slot
 from gatewayd_engine.process.messages import TenantQuota
 
 
-class Terms(NamedTuple):
+class RequestTerms(NamedTuple):
     """What a tenant was promised.
 
     Attributes:
@@ -29,7 +29,7 @@ class Terms(NamedTuple):
         grant: of more than the usual service.
     """
 
-    limits: Limits = Limits()
+    limits: TenantLimits = TenantLimits()
     has_token_budget: bool = False
     has_money_budget: bool = False
     weight: float = 1.0
@@ -39,10 +39,10 @@ class Terms(NamedTuple):
     @property
     def are_usual(self) -> bool:
         """Whether nothing was promised that is counted."""
-        return self._replace(grant=Grant()) == Terms()
+        return self._replace(grant=Grant()) == RequestTerms()
 
 
-class Account:
+class TenantAccount:
     """Of one tenant, as long as the daemon runs.
 
     Attributes:
@@ -54,8 +54,8 @@ class Account:
     def __init__(
         self,
         tenant: str,
-        terms: Terms,
-        ledger: Ledger,
+        terms: RequestTerms,
+        ledger: BudgetLedger,
         salt: bytes,
         clock: Callable[[], float] = time.monotonic,
         believed: Callable[[], float] = time.time,
@@ -66,9 +66,9 @@ class Account:
         self._ledger = ledger
         self._believed = believed
         self._prices = Prices()
-        self._gate = Gate(terms.limits, clock)
+        self._gate = RateGate(terms.limits, clock)
 
-    def change(self, terms: Terms, prices: Prices) -> None:
+    def change(self, terms: RequestTerms, prices: Prices) -> None:
         """From now on; what runs goes on as it began."""
         self._prices = prices
         if terms.limits != self._gate.limits:
@@ -81,14 +81,14 @@ class Account:
         return self._gate.counts_requests
 
     def arrive(self, *, is_read: bool) -> ConcurrencySlot:
-        """See ``Gate.arrive``."""
+        """See ``RateGate.arrive``."""
         return self._gate.arrive(is_read=is_read)
 
     def standing(self) -> dict[str, Any]:
         """Its limits, and what is left of each now."""
         return self._gate.standing()
 
-    async def admit(self, asked: Asked) -> Ticket:
+    async def admit(self, asked: RequestedCost) -> Ticket:
         """Let a request in; waits for the disk only where there is a budget.
 
         Raises:
@@ -108,7 +108,9 @@ class Account:
             )
         ledger.check()
         is_reserved = terms.has_token_budget or terms.has_money_budget
-        entry = Entry(new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved)
+        entry = LedgerEntry(
+            new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved
+        )
         taken = self._gate.enter(asked)
         mark_slot = None
         if is_reserved:
@@ -133,9 +135,9 @@ class Ticket:
 
     def __init__(
         self,
-        gate: Gate,
-        ledger: Ledger,
-        entry: Entry,
+        gate: RateGate,
+        ledger: BudgetLedger,
+        entry: LedgerEntry,
         taken: int,
         mark_slot: int | None,
         held: ConcurrencySlot | None,

@@ -14,14 +14,14 @@ import msgspec
 from gatewayd.errors import InvalidRequest, NotFound
 from gatewayd.tenants import changes
 from gatewayd.tenants.billing.usage import summed
-from gatewayd.tenants.changes import Desk, Params
+from gatewayd.tenants.changes import Params, TenantChanges
 from gatewayd.tenants.tamper_evidence import audit, integrity
-from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
+from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, TenantTerms
 
 _MOST_ROWS = 10_000
 
 
-class Action(NamedTuple):
+class TenantAction(NamedTuple):
     """One of them.
 
     Attributes:
@@ -34,7 +34,7 @@ class Action(NamedTuple):
     method: str
     path: str
     body: type[Any]
-    run: Callable[[Desk, Params, Any], Any]
+    run: Callable[[TenantChanges, Params, Any], Any]
 
     @property
     def is_change(self) -> bool:
@@ -42,7 +42,7 @@ class Action(NamedTuple):
         return self.method != "GET"
 
 
-def _usage(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+def _usage(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
     return summed(
         desk.connection,
         by=params.get("by", "tenant"),
@@ -51,7 +51,7 @@ def _usage(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - 
     )
 
 
-def _audit(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+def _audit(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
     most = min(_number(params, "limit", 100), _MOST_ROWS)
     found = integrity.examine(desk.connection, desk.secret, desk.head).all
     if (head := params.get("head")) is not None and not _has(desk, head):
@@ -64,7 +64,7 @@ def _audit(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - 
     }
 
 
-def _has(desk: Desk, head: str) -> bool:
+def _has(desk: TenantChanges, head: str) -> bool:
     """Whether the audit has a row with that number and seal."""
     seq, _, mac = head.partition(":")
     if not (seq.isascii() and seq.isdigit() and len(seq) < 16 and mac):
@@ -75,30 +75,30 @@ def _has(desk: Desk, head: str) -> bool:
     return audit.has(desk.connection, audit.Head(int(seq), mac))
 
 
-def _accept(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+def _accept(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
     told = integrity.accept(desk.connection, desk.secret, desk.head, desk.now, desk.actor)
     return {"accepted": told}
 
 
 ACTIONS = (
-    Action("GET", "/admin/tenants", Nothing, changes.list_tenants),
-    Action("POST", "/admin/tenants", TenantBody, changes.create_tenant),
-    Action("PATCH", "/admin/tenants/{tenant}", Terms, changes.change_tenant),
-    Action("DELETE", "/admin/tenants/{tenant}", Nothing, changes.remove_tenant),
-    Action("GET", "/admin/keys", Nothing, changes.list_keys),
-    Action("POST", "/admin/keys", KeyBody, changes.create_key),
-    Action("POST", "/admin/keys/{key}/rotate", RotateBody, changes.rotate_key),
-    Action("DELETE", "/admin/keys/{key}", Nothing, changes.revoke_key),
-    Action("GET", "/admin/prices", Nothing, changes.list_prices),
-    Action("PUT", "/admin/prices", PriceBody, changes.set_price),
-    Action("DELETE", "/admin/prices/{model:path}", Nothing, changes.remove_price),
-    Action("GET", "/admin/usage", Nothing, _usage),
-    Action("GET", "/admin/audit", Nothing, _audit),
-    Action("POST", "/admin/audit/accept", Nothing, _accept),
+    TenantAction("GET", "/admin/tenants", Nothing, changes.list_tenants),
+    TenantAction("POST", "/admin/tenants", TenantBody, changes.create_tenant),
+    TenantAction("PATCH", "/admin/tenants/{tenant}", TenantTerms, changes.change_tenant),
+    TenantAction("DELETE", "/admin/tenants/{tenant}", Nothing, changes.remove_tenant),
+    TenantAction("GET", "/admin/keys", Nothing, changes.list_keys),
+    TenantAction("POST", "/admin/keys", KeyBody, changes.create_key),
+    TenantAction("POST", "/admin/keys/{key}/rotate", RotateBody, changes.rotate_key),
+    TenantAction("DELETE", "/admin/keys/{key}", Nothing, changes.revoke_key),
+    TenantAction("GET", "/admin/prices", Nothing, changes.list_prices),
+    TenantAction("PUT", "/admin/prices", PriceBody, changes.set_price),
+    TenantAction("DELETE", "/admin/prices/{model:path}", Nothing, changes.remove_price),
+    TenantAction("GET", "/admin/usage", Nothing, _usage),
+    TenantAction("GET", "/admin/audit", Nothing, _audit),
+    TenantAction("POST", "/admin/audit/accept", Nothing, _accept),
 )
 
 
-def action_of(method: str, path: str) -> tuple[Action, dict[str, str]]:
+def action_of(method: str, path: str) -> tuple[TenantAction, dict[str, str]]:
     """Which one a route is, with the parameters of its path.
 
     Raises:
@@ -114,7 +114,7 @@ def action_of(method: str, path: str) -> tuple[Action, dict[str, str]]:
     raise NotFound(f"there is no {method} {path}")
 
 
-def body_of(action: Action, given: object) -> Any:  # noqa: ANN401 - a body's struct
+def body_of(action: TenantAction, given: object) -> Any:  # noqa: ANN401 - a body's struct
     """Check a body.
 
     Raises:

@@ -17,13 +17,13 @@ from gatewayd.tenants.keys import ApiKey, new_key
 from gatewayd.tenants.principal import INFER, SCOPES, USUAL
 from gatewayd.tenants.quotas import check_floors, kept_percent
 from gatewayd.tenants.tamper_evidence import audit
-from gatewayd.tenants.tamper_evidence.secret import Secret
-from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
+from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, TenantTerms
 
 Params = Mapping[str, str]
 
 
-class Desk(NamedTuple):
+class TenantChanges(NamedTuple):
     """Where changes are made.
 
     Attributes:
@@ -36,7 +36,7 @@ class Desk(NamedTuple):
     """
 
     connection: Connection
-    secret: Secret
+    secret: ServerSecret
     head: Path
     now: int
     actor: str
@@ -55,7 +55,7 @@ class Desk(NamedTuple):
         )
 
 
-def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any]:
+def create_tenant(desk: TenantChanges, params: Params, body: TenantBody) -> dict[str, Any]:
     """Add a tenant."""
     values = msgspec.to_builtins(body.terms)
     kept = kept_percent(desk.connection)
@@ -65,7 +65,7 @@ def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any
     return _tenant(desk, body.tenant)
 
 
-def change_tenant(desk: Desk, params: Params, body: Terms) -> dict[str, Any]:
+def change_tenant(desk: TenantChanges, params: Params, body: TenantTerms) -> dict[str, Any]:
     """Change its limits, budget and weight."""
     values = msgspec.to_builtins(body)
     kept = kept_percent(desk.connection)
@@ -75,14 +75,14 @@ def change_tenant(desk: Desk, params: Params, body: Terms) -> dict[str, Any]:
     return _tenant(desk, params["tenant"])
 
 
-def remove_tenant(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
+def remove_tenant(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
     """Remove it, with its keys and what it has kept."""
     records.remove_tenant(desk.connection, params["tenant"], desk.now)
     desk.note("tenant.remove", params["tenant"])
     return {"tenant": params["tenant"], "removed": True}
 
 
-def create_key(desk: Desk, params: Params, body: KeyBody) -> dict[str, Any]:
+def create_key(desk: TenantChanges, params: Params, body: KeyBody) -> dict[str, Any]:
     """Make a key; its secret is in the answer and nowhere else."""
     scopes = list(USUAL) if body.scopes is None else body.scopes
     for scope in scopes:
@@ -107,7 +107,7 @@ def create_key(desk: Desk, params: Params, body: KeyBody) -> dict[str, Any]:
     return _shown_once(desk, made)
 
 
-def rotate_key(desk: Desk, params: Params, body: RotateBody) -> dict[str, Any]:
+def rotate_key(desk: TenantChanges, params: Params, body: RotateBody) -> dict[str, Any]:
     """Give a key another secret."""
     row = records.key(desk.connection, params["key"])
     made = new_key(row.id)
@@ -121,14 +121,14 @@ def rotate_key(desk: Desk, params: Params, body: RotateBody) -> dict[str, Any]:
     return _shown_once(desk, made)
 
 
-def revoke_key(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
+def revoke_key(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
     """End a key, and what runs with it."""
     records.change_key(desk.connection, params["key"], {"revoked_at": desk.now})
     desk.note("key.revoke", params["key"])
     return {"key": params["key"], "revoked": True}
 
 
-def set_price(desk: Desk, params: Params, body: PriceBody) -> dict[str, Any]:
+def set_price(desk: TenantChanges, params: Params, body: PriceBody) -> dict[str, Any]:
     """Set what a model's tokens cost from now on."""
     cached = body.input if body.cached is None else body.cached
     values = {"input": body.input, "cached": cached, "output": body.output}
@@ -137,36 +137,36 @@ def set_price(desk: Desk, params: Params, body: PriceBody) -> dict[str, Any]:
     return {"model": body.model, **values}
 
 
-def remove_price(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
+def remove_price(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
     """Forget what a model costs."""
     records.remove_price(desk.connection, params["model"])
     desk.note("price.remove", params["model"])
     return {"model": params["model"], "removed": True}
 
 
-def list_tenants(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
+def list_tenants(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
     """All that are not removed."""
     return [_shown(desk, row) for row in records.everything(desk.connection).tenants]
 
 
-def list_keys(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
+def list_keys(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
     """All keys, those that were revoked too; never their digests."""
     public = [c for c in keys.c if c.name not in ("digest", "old_digest")]
     rows = desk.connection.execute(select(*public).order_by(keys.c.created_at, keys.c.id))
     return [{"key": row.id, **_without(row, "id")} for row in rows]
 
 
-def list_prices(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
+def list_prices(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
     """Of all models that have one."""
     rows = desk.connection.execute(select(prices).order_by(prices.c.model))
     return [dict(row._mapping) for row in rows]
 
 
-def _tenant(desk: Desk, name: str) -> dict[str, Any]:
+def _tenant(desk: TenantChanges, name: str) -> dict[str, Any]:
     return _shown(desk, records.tenant(desk.connection, name))
 
 
-def _shown(desk: Desk, row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
+def _shown(desk: TenantChanges, row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
     values = current(row, desk.believed)
     del values["id"], values["removed_at"]
     return {"tenant": row.id, **values}
@@ -176,7 +176,7 @@ def _without(row: Any, *names: str) -> dict[str, Any]:  # noqa: ANN401 - a row
     return {name: value for name, value in row._mapping.items() if name not in names}
 
 
-def _shown_once(desk: Desk, made: ApiKey) -> dict[str, Any]:
+def _shown_once(desk: TenantChanges, made: ApiKey) -> dict[str, Any]:
     row = records.key(desk.connection, made.id)
     public = _without(row, "id", "digest", "old_digest", "revoked_at")
     return {"key": made.id, "secret": made.text, **public}

@@ -12,17 +12,17 @@ from sqlalchemy import Row
 
 from gatewayd.errors import Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT
-from gatewayd.tenants.account import Account, Terms
-from gatewayd.tenants.billing.budget_ledger import Ledger
+from gatewayd.tenants.account import RequestTerms, TenantAccount
+from gatewayd.tenants.billing.budget_ledger import BudgetLedger
 from gatewayd.tenants.billing.prices import Price, Prices
 from gatewayd.tenants.grants import grant_of
 from gatewayd.tenants.keys import parsed, place_among
-from gatewayd.tenants.limits import Limits
+from gatewayd.tenants.limits import TenantLimits
 from gatewayd.tenants.live_key import LiveKey
 from gatewayd.tenants.principal import OPERATOR, Principal, revoked
 from gatewayd.tenants.quotas import quota_of
 from gatewayd.tenants.records import Everything
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd_engine.process.messages import TenantQuota
 
 _LOOK_SECONDS = 10.0
@@ -32,7 +32,7 @@ _LOOK_SECONDS = 10.0
 class Decisive(NamedTuple):
     """What of the store decides who may do what: not what was used, which changes all the time."""
 
-    terms: dict[str, Terms]
+    terms: dict[str, RequestTerms]
     keys: Sequence[Row[Any]]
     prices: Sequence[Row[Any]]
     doubted_prices: frozenset[str] = frozenset()
@@ -61,8 +61,8 @@ class Directory:
 
     def __init__(
         self,
-        secret: Secret,
-        ledger: Ledger,
+        secret: ServerSecret,
+        ledger: BudgetLedger,
         wall: Callable[[], float] = time.time,
         believed: Callable[[], float] = time.time,
     ) -> None:
@@ -74,7 +74,7 @@ class Directory:
         self._keys: Mapping[str, LiveKey] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._must_look = False
-        self._accounts: dict[str, Account] = {}
+        self._accounts: dict[str, TenantAccount] = {}
         self._quotas: list[TenantQuota] = []
         self._tell_quotas: Callable[[list[TenantQuota]], None] | None = None
 
@@ -93,7 +93,7 @@ class Directory:
             account = self._accounts.get(name)
             if account is None:
                 salt = b"" if name == DEFAULT_TENANT else self._secret.salt(name)
-                account = self._accounts[name] = Account(
+                account = self._accounts[name] = TenantAccount(
                     name, promised, self._ledger, salt, believed=self._believed
                 )
             account.change(promised, prices)
@@ -175,9 +175,9 @@ class Directory:
         return key.principal(self._wall())
 
 
-def _terms(row: Row[Any]) -> Terms:
-    return Terms(
-        Limits(row.requests_per_minute, row.tokens_per_minute, row.concurrency),
+def _terms(row: Row[Any]) -> RequestTerms:
+    return RequestTerms(
+        TenantLimits(row.requests_per_minute, row.tokens_per_minute, row.concurrency),
         row.most_tokens is not None,
         row.most_micros is not None,
         row.weight,

@@ -7,7 +7,7 @@ import secrets
 from hmac import compare_digest
 from typing import NamedTuple
 
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _FORM = re.compile(rb"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _SECRET_BYTES = 32
@@ -43,7 +43,7 @@ def parsed(given: bytes) -> tuple[str, bytes] | None:
     return None if found is None else (found[1].decode(), found[2])
 
 
-def place_among(secret: Secret, given: bytes, digests: tuple[bytes, ...]) -> int | None:
+def place_among(secret: ServerSecret, given: bytes, digests: tuple[bytes, ...]) -> int | None:
     """Which digest a secret has, in a time that says nothing; None for none of them.
 
     Args:

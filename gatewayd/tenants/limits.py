@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gatewayd.errors import RateLimited
 from gatewayd.fairness.queue_capacity import QueueCapacity
-from gatewayd.tenants.billing.costs import Asked
+from gatewayd.tenants.billing.costs import RequestedCost
 
 _MINUTE = 60.0
 _READS_PER_REQUEST = 10
@@ -18,7 +18,7 @@ _LEAST_READS, _LEAST_READS_AT_ONCE = 60, 8
 """Enough to poll once a second, and several things at once."""
 
 
-class Limits(NamedTuple):
+class TenantLimits(NamedTuple):
     """Of a tenant; None for no limit."""
 
     requests_per_minute: int | None = None
@@ -130,7 +130,7 @@ class _Kind:
         self.num_inside -= 1
 
 
-class Gate:
+class RateGate:
     """Enforces a tenant's limits: on arrival of requests, and on their tokens once these are known.
 
     Reads (all but POST, and cancellations) have limits of their own: polling takes nothing from
@@ -141,16 +141,16 @@ class Gate:
         clock: seconds; monotonic.
     """
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, limits: TenantLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._work, self._reads = _Kind("requests", clock), _Kind("reads", clock)
         self._tokens: Bucket | None = None
         self.counts_requests = False
         """Whether ``arrive`` may refuse any."""
-        self.limits = Limits()
+        self.limits = TenantLimits()
         self.change(limits)
 
-    def change(self, limits: Limits) -> None:
+    def change(self, limits: TenantLimits) -> None:
         """Change the limits; what was used still counts."""
         per_minute, at_once = limits.requests_per_minute, limits.concurrency
         self._work.change(per_minute, at_once)
@@ -180,7 +180,7 @@ class Gate:
             raise self._refusal(f"{kind.bucket.size} {kind.name} a minute", seconds)
         return kind.enter()
 
-    def enter(self, asked: Asked) -> int:
+    def enter(self, asked: RequestedCost) -> int:
         """Take a request's tokens from the rate limit.
 
         Args:

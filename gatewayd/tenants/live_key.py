@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from gatewayd.errors import Unauthorized
-from gatewayd.tenants.account import Account
+from gatewayd.tenants.account import TenantAccount
 from gatewayd.tenants.principal import Lease, Principal, expired, revoked, rotated
 
 
@@ -31,7 +31,7 @@ class LiveKey:
 
     __slots__ = ("_digest", "_expires_at", "_old_digest", "_old_until", "_principals", "tenant")
 
-    def __init__(self, row: Row[Any], account: Account, before: LiveKey | None) -> None:
+    def __init__(self, row: Row[Any], account: TenantAccount, before: LiveKey | None) -> None:
         self.tenant: str = row.tenant
         self._digest: bytes = row.digest
         self._old_digest: bytes | None = row.old_digest

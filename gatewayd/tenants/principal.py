@@ -13,7 +13,7 @@ from gatewayd.runtime.callbacks import call_all
 from gatewayd.store.tables import DEFAULT_TENANT
 
 if TYPE_CHECKING:
-    from gatewayd.tenants.account import Account
+    from gatewayd.tenants.account import TenantAccount
     from gatewayd.tenants.grants import Grant
 
 _log = logging.getLogger(__name__)
@@ -96,7 +96,7 @@ class Principal:
     scopes: frozenset[str]
     key_id: str | None = None
     lease: Lease | None = None
-    account: Account | None = None
+    account: TenantAccount | None = None
     is_free: bool = field(init=False)
 
     def __post_init__(self) -> None:

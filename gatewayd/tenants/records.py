@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
-from gatewayd.errors import Conflict, InvalidRequest, NotFound
+from gatewayd.errors import InvalidRequest, NotFound, ResourceConflict
 from gatewayd.store.tables import (
     DEFAULT_TENANT,
     batches,
@@ -23,7 +23,7 @@ from gatewayd.store.tables import (
 )
 from gatewayd.tenants.billing import budget_periods
 from gatewayd.tenants.billing.periods import begin_of
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 QUOTAS = ("kv_floor", "kv_ceiling")
@@ -96,7 +96,7 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
     known = connection.execute(select(tenants.c.removed_at).where(tenants.c.id == name))
     if (row := known.one_or_none()) is not None:
         was = "there is a tenant" if row.removed_at is None else "there was a tenant"
-        raise Conflict(f"{was} {name}; choose another name", param="tenant")
+        raise ResourceConflict(f"{was} {name}; choose another name", param="tenant")
     connection.execute(insert(tenants).values(id=name, created_at=now, **_some(values, LIMITS)))
     period = values.get("budget_period")
     began = {"budget_period": period, "period_begin": begin_of(period, now)}
@@ -104,7 +104,7 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
 
 
 def change_tenant(
-    connection: Connection, secret: Secret, name: str, now: int, values: Mapping[str, Any]
+    connection: Connection, secret: ServerSecret, name: str, now: int, values: Mapping[str, Any]
 ) -> None:
     """Change limits and budgets; None takes one away."""
     before = tenant(connection, name)
@@ -124,7 +124,7 @@ def remove_tenant(connection: Connection, name: str, now: int) -> None:
     """
     tenant(connection, name)
     if name == DEFAULT_TENANT:
-        raise Conflict(f"the tenant {name} is the operator's own; it stays", param="tenant")
+        raise ResourceConflict(f"the tenant {name} is the operator's own; it stays", param="tenant")
     connection.execute(update(tenants).where(tenants.c.id == name).values(removed_at=now))
     revoke = update(keys).where(keys.c.tenant == name, keys.c.revoked_at.is_(None))
     connection.execute(revoke.values(revoked_at=now))

@@ -16,7 +16,7 @@ from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database
 from gatewayd.store.errors import DATABASE_ERRORS, StoreError, reason_of
 from gatewayd.tenants import records
-from gatewayd.tenants.actions import Action
+from gatewayd.tenants.actions import TenantAction
 from gatewayd.tenants.billing import (
     budget_ledger_sql as ledger_records,
 )
@@ -27,13 +27,13 @@ from gatewayd.tenants.billing import (
     recovery,
     usage_sums,
 )
-from gatewayd.tenants.billing.budget_ledger import Ledger
+from gatewayd.tenants.billing.budget_ledger import BudgetLedger
 from gatewayd.tenants.billing.costs import Settlement
 from gatewayd.tenants.billing.crash_marks import Marks
-from gatewayd.tenants.changes import Desk
+from gatewayd.tenants.changes import TenantChanges
 from gatewayd.tenants.directory import Decisive, Directory, decisive
 from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
-from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _WHOLE_SECONDS = 3600.0
 """Between looks at all rows of the audit; every other look is at those that have come."""
 
 
-class Begun(NamedTuple):
+class PreparedTenancy(NamedTuple):
     """What a start has found.
 
     Attributes:
@@ -52,9 +52,9 @@ class Begun(NamedTuple):
         num_faults: of reservations.
     """
 
-    secret: Secret
+    secret: ServerSecret
     lost: Sequence[Settlement] = ()
-    verified: audit.Verified | None = None
+    verified: audit.VerifiedAudit | None = None
     num_faults: int = 0
 
 
@@ -92,11 +92,11 @@ class Tenancy:
         self,
         database: Database,
         folder: Path,
-        begun: Begun,
+        begun: PreparedTenancy,
         believed: Callable[[], float] = time.time,
     ) -> None:
         try:
-            self.ledger = Ledger(database, Marks(folder / marks.NAME), begun.secret)
+            self.ledger = BudgetLedger(database, Marks(folder / marks.NAME), begun.secret)
         except OSError as error:
             raise StoreError(f"{folder / marks.NAME} cannot be used: {error.strerror}") from error
         self.directory = Directory(begun.secret, self.ledger, believed=believed)
@@ -117,7 +117,7 @@ class Tenancy:
         """Take in what the store has."""
         self._take_in(self._seen(connection, self._verified))
 
-    def _seen(self, connection: Connection, since: audit.Verified | None) -> _Seen:
+    def _seen(self, connection: Connection, since: audit.VerifiedAudit | None) -> _Seen:
         """Look through the store; what takes long is done here, in a thread."""
         report = integrity.examine(connection, self._secret, self._head, since)
         found = decisive(integrity.trusted(records.everything(connection), report.faults))
@@ -135,7 +135,9 @@ class Tenancy:
             self.directory.load(seen.found)
             self._loaded = seen.found
 
-    async def act(self, action: Action, params: Mapping[str, str], body: object, actor: str) -> Any:  # noqa: ANN401 - JSON
+    async def act(
+        self, action: TenantAction, params: Mapping[str, str], body: object, actor: str
+    ) -> Any:  # noqa: ANN401 - JSON
         """Do something; a change is on the disk and in force when this returns.
 
         Raises:
@@ -199,9 +201,9 @@ class Tenancy:
         """Whether there is one of that name, or was since the start: it may have pages yet."""
         return self.directory.has_account(name)
 
-    def _desk(self, connection: Connection, actor: str) -> Desk:
+    def _desk(self, connection: Connection, actor: str) -> TenantChanges:
         now, believed = int(time.time()), int(self._believed())
-        return Desk(connection, self._secret, self._head, now, actor, believed)
+        return TenantChanges(connection, self._secret, self._head, now, actor, believed)
 
     async def add_up(self, keep: int) -> None:
         """Leave so many rows of usage that are of single requests; older ones become sums."""
@@ -229,7 +231,7 @@ class Tenancy:
         self.ledger.close(hand)
 
 
-def prepared(engine: Engine, folder: Path) -> Begun:
+def prepared(engine: Engine, folder: Path) -> PreparedTenancy:
     """What is done once, before anybody is let in: the secret, the audit, the dead. Blocks.
 
     Goes on with a disk that is full: what could not be written down is written later.
@@ -255,10 +257,10 @@ def prepared(engine: Engine, folder: Path) -> Begun:
         reason = reason_of(error) or error
         raise StoreError(f"the store {folder} cannot be used: {reason}") from error
     audit.keep(secret, file, head, report.changes)
-    return Begun(secret, left, report.verified, len(lost.faults))
+    return PreparedTenancy(secret, left, report.verified, len(lost.faults))
 
 
-def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
+def _note(engine: Engine, secret: ServerSecret, fault: str | None) -> None:
     """Put a fault on record; what comes next would hide an end that was cut off."""
     if fault is None:
         return
@@ -274,7 +276,9 @@ def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
         _log.error("that is not on record yet: %s", reason_of(error))
 
 
-def _recovered(engine: Engine, secret: Secret, lost: recovery.Lost) -> Sequence[Settlement]:
+def _recovered(
+    engine: Engine, secret: ServerSecret, lost: recovery.LostRequests
+) -> Sequence[Settlement]:
     """Settle what ran when the last process died; gives what could not be written."""
     if lost.is_nothing:
         return ()
@@ -301,7 +305,7 @@ def _recovered(engine: Engine, secret: Secret, lost: recovery.Lost) -> Sequence[
 def act_offline(
     engine: Engine,
     folder: Path,
-    action: Action,
+    action: TenantAction,
     params: Mapping[str, str],
     body: object,
     actor: str,
@@ -315,7 +319,7 @@ def act_offline(
     secret, file = prepared(engine, folder).secret, folder / audit.NAME
     with engine.begin() as connection:
         now = int(time.time())
-        desk = Desk(connection, secret, file, now, actor, now)
+        desk = TenantChanges(connection, secret, file, now, actor, now)
         answer = action.run(desk, params, body)
     if action.is_change:
         with engine.execution_options(readonly=True).begin() as connection:

@@ -34,12 +34,12 @@ class Parsers(NamedTuple):
     marks: frozenset[str] = frozenset()
     armed: Callable[[Callable[[], list[Part]]], list[Part]] | None = None
 
-    def reader(self) -> Reader:
+    def reader(self) -> OutputReader:
         """For one answer."""
-        return Reader(self)
+        return OutputReader(self)
 
 
-class Reader:
+class OutputReader:
     """Reads one answer.
 
     Attributes:

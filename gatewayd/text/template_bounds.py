@@ -17,7 +17,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from gatewayd.text.template_meter import LOOKED_AT, WHOLE, Taken, check_bits, size
+from gatewayd.text.template_meter import LOOKED_AT, WHOLE, TemplateMeter, check_bits, size
 
 _SMALL = 1 << 12
 """A sum of so many characters is not worth counting: a loop's turns bound them."""
@@ -29,7 +29,7 @@ _KEY = "what this rendering has taken"
 
 def begun() -> dict[str, Any]:
     """What a rendering is given beside its variables."""
-    return {_KEY: Taken()}
+    return {_KEY: TemplateMeter()}
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
@@ -91,7 +91,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
         """Call what the sandbox lets be called."""
-        taken: Taken = __context.parent[_KEY]
+        taken: TemplateMeter = __context.parent[_KEY]
         taken.turn(turns=_CALL)
         # A text's format is a function of the sandbox, around the method.
         method = getattr(__obj, "__wrapped__", __obj)
@@ -117,7 +117,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 return found
             context.parent[_KEY].made(found)
             return found
-        taken: Taken = context.parent[_KEY]
+        taken: TemplateMeter = context.parent[_KEY]
         if operator == "*":
             each, times = (left, right) if hasattr(left, "__len__") else (right, left)
             if hasattr(each, "__len__") and isinstance(times, int):
@@ -168,7 +168,7 @@ def _own(block: nodes.Node) -> int:
 @pass_context
 def _measured(context: Context, value: Any) -> Any:  # noqa: ANN401 - any value
     """What is written or joined, counted."""
-    taken: Taken = context.parent[_KEY]
+    taken: TemplateMeter = context.parent[_KEY]
     taken.write(len(value) if isinstance(value, str) else size(value))
     return value
 
@@ -176,19 +176,19 @@ def _measured(context: Context, value: Any) -> Any:  # noqa: ANN401 - any value
 @pass_context
 def _turning(context: Context, values: Iterable[Any], chars: int) -> Iterable[Any]:
     """What a loop goes over, counted as it goes."""
-    taken: Taken = context.parent[_KEY]
+    taken: TemplateMeter = context.parent[_KEY]
     return _each(values, taken, chars)
 
 
 @pass_context
 def _entered(context: Context, nothing: str, chars: int) -> str:
     """The beginning of a macro's body."""
-    taken: Taken = context.parent[_KEY]
+    taken: TemplateMeter = context.parent[_KEY]
     taken.turn(chars)
     return nothing
 
 
-def _each(values: Iterable[Any], taken: Taken, chars: int) -> Iterator[Any]:
+def _each(values: Iterable[Any], taken: TemplateMeter, chars: int) -> Iterator[Any]:
     for value in values:
         taken.turn(chars)
         yield value
@@ -202,7 +202,7 @@ def _bounded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
     @pass_context
     @wraps(filter_)
     def call(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - jinja2's
-        taken: Taken = context.parent[_KEY]
+        taken: TemplateMeter = context.parent[_KEY]
         value, *arguments = args
         if is_whole and not isinstance(value, str | list | tuple):
             value = [*value]

@@ -44,7 +44,7 @@ class TooMuch(Exception):
     """A rendering takes more than it may."""
 
 
-class Taken:
+class TemplateMeter:
     """By one rendering."""
 
     __slots__ = ("_began", "_look_at", "chars", "turns")

@@ -11,7 +11,7 @@ from gatewayd.text.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, W
 from gatewayd_hooks.helpers.spelling import Spelling, byte_of, has_byte_tokens, spelling_of
 
 
-class Vocabulary(Protocol):
+class TokenTexts(Protocol):
     """Made once for a tokenizer.
 
     Attributes:
@@ -35,7 +35,7 @@ _SPREAD, _GAP = 4, 1 << 16
 
 def vocabulary_of(
     backend: Backend, decoder: dict[str, Any], special_ids: frozenset[int]
-) -> Vocabulary:
+) -> TokenTexts:
     """Read the vocabulary of a tokenizer with this decoder."""
     ids = backend.get_vocab(with_added_tokens=True)
     last = max(ids.values())

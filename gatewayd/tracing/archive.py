@@ -9,11 +9,11 @@ from functools import partial
 import msgspec
 from sqlalchemy import Connection, Table, delete, func, insert, or_, select
 
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
 from gatewayd.store.tables import ledgers, refusals
 from gatewayd.tracing.explanation import explanation
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd.wire.requests import Explanation
 
 AT_ONCE = 500
@@ -39,24 +39,24 @@ class Archive:
         dropped: requests that were too many for their second.
     """
 
-    def __init__(self, database: Database, clock: Clock, *, days: float, rows: int) -> None:
+    def __init__(self, database: Database, clock: StoreClock, *, days: float, rows: int) -> None:
         self._database = database
         self._clock = clock
         self._days = days
         self._rows = rows
-        self._line: list[Ledger] = []
-        self._refused: list[Ledger] = []
+        self._line: list[TimeLedger] = []
+        self._refused: list[TimeLedger] = []
         self.dropped = 0
 
-    def add(self, ledger: Ledger) -> None:
+    def add(self, ledger: TimeLedger) -> None:
         """A request has ended; it is written with others."""
         self._add(ledger, self._line, AT_ONCE)
 
-    def refuse(self, ledger: Ledger) -> None:
+    def refuse(self, ledger: TimeLedger) -> None:
         """One has ended that no engine was sent."""
         self._add(ledger, self._refused, REFUSED_AT_ONCE)
 
-    def _add(self, ledger: Ledger, line: list[Ledger], most: int) -> None:
+    def _add(self, ledger: TimeLedger, line: list[TimeLedger], most: int) -> None:
         if self._days <= 0:
             return
         if len(line) < most:
@@ -100,7 +100,7 @@ class Archive:
         await self._database.write(partial(_prune, refusals, since, refused))
 
 
-def _write(table: Table, line: Sequence[Ledger], connection: Connection) -> None:
+def _write(table: Table, line: Sequence[TimeLedger], connection: Connection) -> None:
     encode = msgspec.json.Encoder().encode
     rows = [
         {

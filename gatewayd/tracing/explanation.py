@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from gatewayd.tracing.causes import CAUSES
-from gatewayd.tracing.time_ledger import Ledger, Why
+from gatewayd.tracing.time_ledger import TimeLedger, Why
 from gatewayd.wire.requests import CausePart, Explanation, WhyPart
 from gatewayd_hooks.scheduling import Priority
 
 
-def explanation(ledger: Ledger) -> Explanation:
+def explanation(ledger: TimeLedger) -> Explanation:
     """All that is known of a request."""
     totals = ledger.totals()
     return Explanation(
@@ -37,7 +37,7 @@ def explanation(ledger: Ledger) -> Explanation:
     )
 
 
-def row(ledger: Ledger) -> dict[str, object]:
+def row(ledger: TimeLedger) -> dict[str, object]:
     """A request in a list."""
     cause = next(iter(ledger.totals()), "")
     return {
@@ -55,7 +55,7 @@ def row(ledger: Ledger) -> dict[str, object]:
     }
 
 
-def verdict(ledger: Ledger) -> str:
+def verdict(ledger: TimeLedger) -> str:
     """Why it was not answered, and what took most of its time."""
     why = ledger.why
     if why is None:
@@ -64,7 +64,7 @@ def verdict(ledger: Ledger) -> str:
     return "; ".join([f"{what}: {why.message}" if why.message else what, _most(ledger)])
 
 
-def _most(ledger: Ledger) -> str:
+def _most(ledger: TimeLedger) -> str:
     totals = ledger.totals()
     if not totals:
         return "it took no time"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from heapq import merge
 from itertools import chain, islice
 
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 
 MOST = 4096
 REFUSED = 1024
@@ -23,11 +23,11 @@ class Ring:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self.line: deque[Ledger] = deque()
-        self._own: dict[str, Ledger] = {}
-        self._told: dict[str, Ledger] = {}
+        self.line: deque[TimeLedger] = deque()
+        self._own: dict[str, TimeLedger] = {}
+        self._told: dict[str, TimeLedger] = {}
 
-    def add(self, ledger: Ledger) -> None:
+    def add(self, ledger: TimeLedger) -> None:
         """A request has ended."""
         self.line.append(ledger)
         self._own[ledger.request_id] = ledger
@@ -43,11 +43,11 @@ class Ring:
                 if names.get(name) is oldest:
                     del names[name]
 
-    def owns(self, request_id: str) -> Ledger | None:
+    def owns(self, request_id: str) -> TimeLedger | None:
         """By the gateway's own id."""
         return self._own.get(request_id)
 
-    def told(self, answered_id: str) -> Ledger | None:
+    def told(self, answered_id: str) -> TimeLedger | None:
         """By the one that its client was told: the latest of them."""
         return self._told.get(answered_id)
 
@@ -64,8 +64,8 @@ class Recent:
     def __init__(
         self,
         most: int = MOST,
-        keep: Callable[[Ledger], None] = lambda ledger: None,
-        keep_refused: Callable[[Ledger], None] = lambda ledger: None,
+        keep: Callable[[TimeLedger], None] = lambda ledger: None,
+        keep_refused: Callable[[TimeLedger], None] = lambda ledger: None,
     ) -> None:
         self._most = most
         self._keep, self._keep_refused = keep, keep_refused
@@ -79,17 +79,17 @@ class Recent:
         """Requests that are kept."""
         return self._most
 
-    def add(self, ledger: Ledger) -> None:
+    def add(self, ledger: TimeLedger) -> None:
         """A request has ended that an engine was sent."""
         self._keep(ledger)
         self._served.add(ledger)
 
-    def refuse(self, ledger: Ledger) -> None:
+    def refuse(self, ledger: TimeLedger) -> None:
         """One has ended that none was sent."""
         self._keep_refused(ledger)
         self._refused.add(ledger)
 
-    def find(self, request_id: str) -> Ledger | None:
+    def find(self, request_id: str) -> TimeLedger | None:
         """By the gateway's own id, else by the one that the client was told: the latest of them."""
         rings = self._served, self._refused
         for named in (Ring.owns, Ring.told):
@@ -98,22 +98,22 @@ class Recent:
                 return max(found, key=_end)
         return None
 
-    def backwards(self) -> Iterator[Ledger]:
+    def backwards(self) -> Iterator[TimeLedger]:
         """The latest first of those that engines were sent; nothing may be added meanwhile."""
         return reversed(self._served.line)
 
-    def newest(self, count: int) -> list[Ledger]:
+    def newest(self, count: int) -> list[TimeLedger]:
         """The latest first."""
         both = merge(
             reversed(self._served.line), reversed(self._refused.line), key=_end, reverse=True
         )
         return list(islice(both, count))
 
-    def slowest(self, count: int) -> list[Ledger]:
+    def slowest(self, count: int) -> list[TimeLedger]:
         """Of all that are kept, the longest first."""
         both = chain(self._served.line, self._refused.line)
         return sorted(both, key=lambda ledger: -ledger.seconds)[:count]
 
 
-def _end(ledger: Ledger) -> float:
+def _end(ledger: TimeLedger) -> float:
     return ledger.end

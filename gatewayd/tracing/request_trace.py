@@ -38,7 +38,7 @@ class RequestOutline(NamedTuple):
     num_choices: int
 
 
-class Trail:
+class RequestTrace:
     """One request, from its arrival.
 
     Attributes:
@@ -61,21 +61,21 @@ class Trail:
         self.is_sent = False
 
 
-_current: ContextVar[Trail | None] = ContextVar("trail", default=None)
+_current: ContextVar[RequestTrace | None] = ContextVar("trail", default=None)
 
 
 def begin(answered_id: str, request_id: str = "") -> None:
     """A request has come; this task works on it from now on."""
-    _current.set(Trail(answered_id, request_id or answered_id))
+    _current.set(RequestTrace(answered_id, request_id or answered_id))
 
 
-def current() -> Trail | None:
+def current() -> RequestTrace | None:
     """Of the request that this task works on."""
     return _current.get()
 
 
 @contextmanager
-def about(trail: Trail | None) -> Iterator[None]:
+def about(trail: RequestTrace | None) -> Iterator[None]:
     """What is logged within is about this request, whoever's task it is."""
     before = _current.set(trail)
     try:

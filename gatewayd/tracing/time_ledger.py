@@ -16,7 +16,7 @@ from gatewayd.tracing.request_trace import Span
 from gatewayd.tracing.timeline import Stretch
 
 
-class Part(NamedTuple):
+class TimePart(NamedTuple):
     """Some of the time.
 
     Attributes:
@@ -46,7 +46,7 @@ class Why(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
 
 
-class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that has ended; times by one clock, in seconds.
 
     Attributes:
@@ -118,7 +118,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             return None
         return (self.last - self.first) / later
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[TimePart]:
         """All of its time, cause by cause, in the order in which it went."""
         return [part for part in self._parts() if part.seconds > 0]
 
@@ -137,13 +137,13 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 found[part.strategy] = found.get(part.strategy, 0.0) + part.seconds
         return max(found, key=found.__getitem__, default="")
 
-    def _parts(self) -> Iterator[Part]:
+    def _parts(self) -> Iterator[TimePart]:
         at = self.arrival
         for span in sorted(self.spans, key=lambda span: span.begin):
             begin, end = max(at, span.begin), min(span.end, self.handed)
             if end > begin:
                 yield from self._own(at, begin)
-                yield Part(span.cause, begin - self.arrival, end - begin, span.strategy)
+                yield TimePart(span.cause, begin - self.arrival, end - begin, span.strategy)
                 at = end
         yield from self._own(at, self.handed)
         at = self.handed
@@ -161,27 +161,27 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
                 yield from self._split(stretch, at, end - at, spent)
                 at = end
         for strategy, seconds in sorted(spent.items(), key=lambda item: -item[1]):
-            yield Part(PLUGIN, None, seconds, strategy)
+            yield TimePart(PLUGIN, None, seconds, strategy)
         yield self._part(ANSWER, at, self.end)
 
     def _split(
         self, stretch: Stretch, begin: float | None, seconds: float, spent: dict[str, float]
-    ) -> Iterator[Part]:
+    ) -> Iterator[TimePart]:
         """A stretch, or what is left of it behind what came before, by who used it."""
         left = seconds / stretch.seconds
         plugins, others = stretch.plugins * left, stretch.others * left
         since = None if begin is None else begin - self.arrival
         own = seconds - plugins - others
-        yield Part(AT_ENGINE[stretch.cause], since, own, stretch.strategy)
+        yield TimePart(AT_ENGINE[stretch.cause], since, own, stretch.strategy)
         # They are spread over the stretch: there is no moment at which they began.
-        yield Part(CROWD, None, others)
+        yield TimePart(CROWD, None, others)
         for name, share in stretch.shares or (("", stretch.plugins),):
             spent[name] = spent.get(name, 0.0) + share * left
 
-    def _own(self, begin: float, end: float) -> Iterator[Part]:
+    def _own(self, begin: float, end: float) -> Iterator[TimePart]:
         """What no span speaks of: the gateway's, and those that are told of the request."""
         yield self._part(GATEWAY, begin, min(end, self.submitted))
         yield self._part(PLUGIN, max(begin, self.submitted), end)
 
-    def _part(self, cause: str, begin: float, end: float) -> Part:
-        return Part(cause, begin - self.arrival, end - begin)
+    def _part(self, cause: str, begin: float, end: float) -> TimePart:
+        return TimePart(cause, begin - self.arrival, end - begin)

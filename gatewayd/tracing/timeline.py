@@ -65,7 +65,7 @@ class Totals(NamedTuple):
 _NOTHING = Totals()
 
 
-class Pace:
+class TokenPace:
     """What the steps of one engine were spent on, as running totals.
 
     Args:
@@ -136,7 +136,7 @@ class Timeline:
         self._line: list[Stretch] = []
         self._sums: dict[int, Stretch] = {}
         self.end: float | None = None
-        self._pace = Pace()
+        self._pace = TokenPace()
         self._silence = Cause.TURN
         self._begin(NO_ENGINE, now, _NOTHING)
 
@@ -145,7 +145,7 @@ class Timeline:
         """What its time is spent on now: a ``Cause``, ``NO_ENGINE`` or ``SENT``."""
         return self._cause
 
-    def sent(self, now: float, pace: Pace, *, follows: bool = False) -> None:
+    def sent(self, now: float, pace: TokenPace, *, follows: bool = False) -> None:
         """It was sent to an engine whose steps have this pace.
 
         Args:
@@ -194,7 +194,7 @@ class Timeline:
         if self.end is None:
             self._keep(now, self._pace.totals)
             self.end = now
-            self._pace = Pace()
+            self._pace = TokenPace()
 
     def stretches(self, now: float) -> list[Stretch]:
         """All of it until its end, or until now; their seconds add up."""

@@ -405,7 +405,7 @@ class PrefixView(msgspec.Struct, frozen=True, kw_only=True):
     children: int
 
 
-class Prefixes(msgspec.Struct, frozen=True, kw_only=True):
+class PrefixSummary(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /admin/prefixes?engine=0&parent=&limit=200``: the children of a page.
 
     Attributes:

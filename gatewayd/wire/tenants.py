@@ -26,7 +26,7 @@ Name = Annotated[str, Meta(max_length=128)]
 Scopes = Annotated[list[Name], Meta(min_length=1, max_length=64)]
 
 
-class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TenantTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """``PATCH /admin/tenants/{tenant}``; what is left out stays, null takes a limit away.
 
     Attributes:
@@ -67,7 +67,7 @@ class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /admin/tenants``."""
 
     tenant: Name
-    terms: Terms = Terms()
+    terms: TenantTerms = TenantTerms()
 
 
 class KeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

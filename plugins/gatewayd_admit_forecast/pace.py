@@ -9,7 +9,7 @@ _FADING = 0.98
 _GAIN = 0.1
 
 
-class Pace:
+class PrefillPace:
     """A line through what was seen, and a factor that keeps its promise as often as it says.
 
     The line is least squares with fading memory. The factor is moved after each outcome, up when

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatewayd_admit_forecast.config import ForecastConfig
-from gatewayd_admit_forecast.pace import Pace
+from gatewayd_admit_forecast.pace import PrefillPace
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Forecast:
 
     def __init__(self, config: ForecastConfig) -> None:
         self._config = config
-        self._pace = Pace(config.confidence)
+        self._pace = PrefillPace(config.confidence)
 
     def open(self, resources: GatewayResources) -> None:
         """What is served does not matter here."""

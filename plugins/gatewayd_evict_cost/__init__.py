@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def _build(config: CostConfig) -> EvictionStrategy:
-    from gatewayd_evict_cost.strategy import Cost
+    from gatewayd_evict_cost.strategy import CostEviction
 
-    return Cost(config)
+    return CostEviction(config)
 
 
 @hookimpl

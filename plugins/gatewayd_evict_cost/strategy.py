@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 from gatewayd_hooks.helpers.lineage import Lineage
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FORM = "cost/1"
 
 
-class Cost:
+class CostEviction:
     """Cached pages by rank, ends of prefixes first."""
 
     def __init__(self, config: CostConfig) -> None:
@@ -52,14 +52,14 @@ class Cost:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give all that ranks are made of away, and the scale that costs are in."""
         scale = (self._even_tokens, self._page_size, len(self._ticket))
         columns = (self._cost, self._uses, self._rank, self._ticket, self._order)
         numbers = (self._last_ticket, self._floor, self._count)
-        return State(_FORM, (scale, self._lineage, columns, numbers))
+        return HandoverState(_FORM, (scale, self._lineage, columns, numbers))
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with the ranks of another, if its costs are in the same scale."""
         if state.form != _FORM:
             return False

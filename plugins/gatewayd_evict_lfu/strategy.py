@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
@@ -37,14 +37,14 @@ class Lfu:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give uses, tickets and ranks away."""
-        return State(
+        return HandoverState(
             _FORM,
             (self._uses, self._ticket, self._order, self._last_ticket, self._floor, self._count),
         )
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with those of another, over as many pages."""
         if state.form != _FORM or len(state.content[0]) != len(self._uses):
             return False

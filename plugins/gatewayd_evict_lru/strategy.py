@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
@@ -27,11 +27,11 @@ class Lru:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give the order away."""
-        return State(_FORM, tuple(self._pages))
+        return HandoverState(_FORM, tuple(self._pages))
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with the order of another."""
         if state.form != _FORM:
             return False

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.caching import NORMAL_PRIORITY, PageOrigin
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 from gatewayd_hooks.helpers.lineage import Lineage
 
 if TYPE_CHECKING:
@@ -66,14 +66,16 @@ class Retention:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give origins, levels and times away; times are of the process's clock."""
         pages = (self._origin, self._ticket, self._until, self._pinned_until)
         levels = (self._level, self._end, self._order, self._ends)
         pins = (self._pin_end, self._heirs)
-        return State(_FORM, (self._lineage, pages + levels + pins, self._last_ticket, self._count))
+        return HandoverState(
+            _FORM, (self._lineage, pages + levels + pins, self._last_ticket, self._count)
+        )
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with those of another, over as many pages."""
         if state.form != _FORM:
             return False

@@ -28,7 +28,7 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class EbnfNode:
     """A part of a rule.
 
     Attributes:
@@ -39,7 +39,7 @@ class Node:
 
     op: str
     text: str = ""
-    parts: tuple[Node, ...] = ()
+    parts: tuple[EbnfNode, ...] = ()
 
 
 @dataclass(slots=True)
@@ -49,12 +49,12 @@ class _Reader:
     tokens: list[tuple[str, str]]
     place: int = 0
     depth: int = 0
-    rules: dict[str, Node] = field(default_factory=dict)
+    rules: dict[str, EbnfNode] = field(default_factory=dict)
 
     def peek(self) -> tuple[str, str]:
         return self.tokens[self.place] if self.place < len(self.tokens) else ("end", "")
 
-    def read(self) -> dict[str, Node]:
+    def read(self) -> dict[str, EbnfNode]:
         """All rules by name."""
         while self.place < len(self.tokens):
             kind, name = self.peek()
@@ -66,7 +66,7 @@ class _Reader:
             self.rules[name] = self._alternatives()
         return self.rules
 
-    def _alternatives(self) -> Node:
+    def _alternatives(self) -> EbnfNode:
         self.depth += 1
         if self.depth > DEPTH:
             raise GrammarRefused(f"grammar is nested deeper than {DEPTH} brackets")
@@ -75,31 +75,31 @@ class _Reader:
             self.place += 1
             found.append(self._sequence())
         self.depth -= 1
-        return found[0] if len(found) == 1 else Node("alt", parts=tuple(found))
+        return found[0] if len(found) == 1 else EbnfNode("alt", parts=tuple(found))
 
-    def _sequence(self) -> Node:
-        found: list[Node] = []
+    def _sequence(self) -> EbnfNode:
+        found: list[EbnfNode] = []
         while True:
             kind, text = self.peek()
             if kind in ("end", "defines") or (kind, text) in (("sign", "|"), ("sign", ")")):
-                return found[0] if len(found) == 1 else Node("seq", parts=tuple(found))
+                return found[0] if len(found) == 1 else EbnfNode("seq", parts=tuple(found))
             self.place += 1
             if kind == "times":
                 if not found:
                     raise GrammarRefused(f"grammar: nothing stands before {text}")
-                found[-1] = Node("rep", re.sub(r"\s", "", text), (found[-1],))
+                found[-1] = EbnfNode("rep", re.sub(r"\s", "", text), (found[-1],))
             else:
                 found.append(self._item(kind, text))
 
-    def _item(self, kind: str, text: str) -> Node:
+    def _item(self, kind: str, text: str) -> EbnfNode:
         if kind == "name":
-            return Node("ref", text)
+            return EbnfNode("ref", text)
         if kind == "text":
-            return Node("lit", _quoted("".join(_unescaped(text[1:-1]))))
+            return EbnfNode("lit", _quoted("".join(_unescaped(text[1:-1]))))
         if kind == "letters":
-            return Node("lit", _class(text[1:-1]))
+            return EbnfNode("lit", _class(text[1:-1]))
         if text == ".":
-            return Node("lit", "/(?s:.)/")
+            return EbnfNode("lit", "/(?s:.)/")
         inner = self._alternatives()
         if self.peek() != ("sign", ")"):
             raise GrammarRefused("grammar: a bracket is not closed")
@@ -112,7 +112,7 @@ def is_ebnf(text: str) -> bool:
     return _RULE.search(text) is not None
 
 
-def read(text: str) -> dict[str, Node]:
+def read(text: str) -> dict[str, EbnfNode]:
     """Read rules by their names.
 
     Raises:
@@ -129,7 +129,7 @@ def read(text: str) -> dict[str, Node]:
     return rules
 
 
-def refs(node: Node) -> set[str]:
+def refs(node: EbnfNode) -> set[str]:
     """The rules that a part names."""
     found, open_ = set(), [node]
     while open_:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from gatewayd_guide_llguidance.ebnf import Node, refs
+from gatewayd_guide_llguidance.ebnf import EbnfNode, refs
 
 
-def lark_of(rules: dict[str, Node]) -> str:
+def lark_of(rules: dict[str, EbnfNode]) -> str:
     """Write rules; ``root`` is the start."""
     return _Writer(rules).write()
 
@@ -20,7 +20,7 @@ def lark_of(rules: dict[str, Node]) -> str:
 class _Writer:
     """Terminals are in capitals."""
 
-    def __init__(self, rules: dict[str, Node]) -> None:
+    def __init__(self, rules: dict[str, EbnfNode]) -> None:
         self._rules = rules
         self._plain = _plain(rules)
         self._terminals: list[str] = []
@@ -37,16 +37,16 @@ class _Writer:
             lines.append(f"{self._names[name]}: {written}")
         return "\n".join([*lines, *self._terminals])
 
-    def _is_plain(self, node: Node) -> bool:
+    def _is_plain(self, node: EbnfNode) -> bool:
         return refs(node) <= self._plain
 
-    def _terminal(self, node: Node) -> str:
+    def _terminal(self, node: EbnfNode) -> str:
         """What is cut nowhere."""
         if node.op == "ref":
             return self._names[node.text]
         return _written(node, [self._terminal(part) for part in node.parts])
 
-    def _rule(self, node: Node) -> str:
+    def _rule(self, node: EbnfNode) -> str:
         """What may be cut between its parts."""
         if self._is_plain(node):
             name = f"TERM_{len(self._terminals)}"
@@ -57,16 +57,16 @@ class _Writer:
         parts = self._joined(node.parts) if node.op == "seq" else node.parts
         return _written(node, [self._rule(part) for part in parts])
 
-    def _joined(self, parts: Sequence[Node]) -> list[Node]:
+    def _joined(self, parts: Sequence[EbnfNode]) -> list[EbnfNode]:
         """The same sequence, in which neighbours that are plain become one terminal."""
-        found: list[Node] = []
+        found: list[EbnfNode] = []
         for is_plain, group in groupby(parts, self._is_plain):
             run = tuple(group)
-            found += [Node("seq", parts=run)] if is_plain and len(run) > 1 else run
+            found += [EbnfNode("seq", parts=run)] if is_plain and len(run) > 1 else run
         return found
 
 
-def _written(node: Node, parts: list[str]) -> str:
+def _written(node: EbnfNode, parts: list[str]) -> str:
     match node.op:
         case "seq":
             return " ".join(f"({part})" for part in parts) or '""'
@@ -78,7 +78,7 @@ def _written(node: Node, parts: list[str]) -> str:
             return node.text
 
 
-def _plain(rules: dict[str, Node]) -> set[str]:
+def _plain(rules: dict[str, EbnfNode]) -> set[str]:
     """Rules that never come to themselves: all that they name is plain."""
     waits = {name: refs(node) for name, node in rules.items()}
     users: dict[str, list[str]] = {name: [] for name in rules}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher
     from numpy.typing import NDArray
 
-    from gatewayd_guide_llguidance.vocabulary import Vocabulary
+    from gatewayd_guide_llguidance.vocabulary import LlguidanceVocabulary
 
 
 _MOST_LETTERS = 300
@@ -41,7 +41,9 @@ class LlGrammar:
         vocabulary: of the model.
     """
 
-    def __init__(self, first: Lexer, make: Callable[[], Lexer], vocabulary: Vocabulary) -> None:
+    def __init__(
+        self, first: Lexer, make: Callable[[], Lexer], vocabulary: LlguidanceVocabulary
+    ) -> None:
         self._kept: Lexer | None = first
         self._now = weakref.ref(first)
         self._make = make
@@ -95,7 +97,7 @@ class LlMatcher:
         matcher: llguidance's own.
     """
 
-    def __init__(self, grammar: LlGrammar, lexer: Lexer, vocabulary: Vocabulary) -> None:
+    def __init__(self, grammar: LlGrammar, lexer: Lexer, vocabulary: LlguidanceVocabulary) -> None:
         """Begin at the beginning.
 
         Args:

@@ -17,7 +17,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits
 from gatewayd_guide_llguidance.forms import Forms
 from gatewayd_guide_llguidance.lexers import Lexer
 from gatewayd_guide_llguidance.matching import LlGrammar, LlMatcher, told
-from gatewayd_guide_llguidance.vocabulary import Vocabulary
+from gatewayd_guide_llguidance.vocabulary import LlguidanceVocabulary
 from gatewayd_hooks.guiding import GrammarRefused
 from gatewayd_hooks.helpers.bounded import Bounded
 
@@ -51,13 +51,13 @@ class Llguidance:
             verbose_errors=True,  # what a lexer takes stands in them
         )
         self._bounded = Bounded(config.compile_seconds)
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: LlguidanceVocabulary | None = None
         self._forms: Forms | None = None
         self._executor: LLExecutor | None = None
 
     def open(self, resources: EngineResources) -> None:
         """Read the tokenizer and start the threads."""
-        self._vocabulary = Vocabulary(resources)
+        self._vocabulary = LlguidanceVocabulary(resources)
         self._forms = Forms(self._config, self._vocabulary.special)
         threads = self._config.threads
         if threads or _cores() > _CORES_TAKEN:
@@ -72,7 +72,7 @@ class Llguidance:
         return self._bounded.run(lambda: self._compiled(spec))
 
     def _compiled(self, spec: GuideSpec) -> Grammar:
-        vocabulary = cast("Vocabulary", self._vocabulary)
+        vocabulary = cast("LlguidanceVocabulary", self._vocabulary)
         text = cast("Forms", self._forms).grammar_of(spec)
         states, limits = self._config.lexer_states, self._limits
 

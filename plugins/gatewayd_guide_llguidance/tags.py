@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
-from gatewayd_hooks.helpers.formats import AnyText, Either, Form, Format, Sequence, Tag, Tags
+from gatewayd_hooks.helpers.formats import AnyText, Either, Format, FormatLeaf, InOrder, Tag, Tags
 from gatewayd_hooks.helpers.grammars import StructuralTag, head_of, read_choices, shortest
 
 _OTHER = r"[^a-zA-Z0-9 _=<>:;,]"
@@ -58,14 +58,14 @@ class Writer:
     def _written(self, found: Format, stop: str) -> str:
         """A part of a rule: something, and behind it a text that ends it."""
         match found:
-            case Form(spec):
+            case FormatLeaf(spec):
                 terminal = self._terminal(spec)
                 if terminal is None:
                     return f"{self._rule(spec)} {self._spelled(stop)}"
                 return self._closed(terminal, stop)
             case AnyText():
                 return self._text(stop)
-            case Sequence(elements):
+            case InOrder(elements):
                 return self._sequence(elements, stop)
             case Either(elements):
                 return f"({' | '.join(self._written(one, stop) for one in elements)})"
@@ -101,7 +101,7 @@ class Writer:
         while at < len(elements):
             one, at = elements[at], at + 1
             terminals = []
-            if isinstance(one, Form) and (terminal := self._terminal(one.spec)) is not None:
+            if isinstance(one, FormatLeaf) and (terminal := self._terminal(one.spec)) is not None:
                 terminals.append(terminal)
                 while at < len(elements) and (more := self._regular(elements[at])) is not None:
                     terminals.append(more)
@@ -123,7 +123,7 @@ class Writer:
         return " ".join(parts)
 
     def _regular(self, found: Format) -> str | None:
-        return self._terminal(found.spec) if isinstance(found, Form) else None
+        return self._terminal(found.spec) if isinstance(found, FormatLeaf) else None
 
     # Tags
 
@@ -193,7 +193,7 @@ def _is_open(found: Format) -> bool:
     match found:
         case AnyText():
             return True
-        case Sequence(elements):
+        case InOrder(elements):
             return _is_open(elements[-1])
         case Either(elements):
             return any(map(_is_open, elements))
@@ -207,7 +207,7 @@ def _is_open(found: Format) -> bool:
 
 def _constant(found: Format) -> str:
     """The text that a form always is; empty for others."""
-    if not (isinstance(found, Form) and found.spec.form == "choice"):
+    if not (isinstance(found, FormatLeaf) and found.spec.form == "choice"):
         return ""
     first, *others = read_choices(found.spec.text)
     return "" if others else first

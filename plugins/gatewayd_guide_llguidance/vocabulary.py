@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
-class Vocabulary:
+class LlguidanceVocabulary:
     """Bytes of all tokens, and which of them end an answer.
 
     Attributes:

@@ -8,7 +8,7 @@ from typing import Any
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 from gatewayd_hooks.helpers import formats
-from gatewayd_hooks.helpers.formats import AnyText, Either, Form, Format, Tag, Tags
+from gatewayd_hooks.helpers.formats import AnyText, Either, Format, FormatLeaf, Tag, Tags
 from gatewayd_hooks.helpers.grammars import read_choices, shortest
 
 Schema = Callable[[str], dict[str, Any]]
@@ -22,11 +22,11 @@ def write(found: Format, schema_of: Schema) -> dict[str, Any]:
         GrammarRefused: XGrammar does not know a part of it.
     """
     match found:
-        case Form(spec):
+        case FormatLeaf(spec):
             return _form(spec, schema_of)
         case AnyText():
             return {"type": "any_text"}
-        case formats.Sequence(elements):
+        case formats.InOrder(elements):
             return {"type": "sequence", "elements": [write(one, schema_of) for one in elements]}
         case Either(elements):
             return {"type": "or", "elements": [write(one, schema_of) for one in elements]}
@@ -47,7 +47,7 @@ def write(found: Format, schema_of: Schema) -> dict[str, Any]:
 def marked_texts(found: Format) -> list[str]:
     """The texts around things, in which special tokens may stand for their contents."""
     match found:
-        case formats.Sequence(elements) | Either(elements):
+        case formats.InOrder(elements) | Either(elements):
             return [text for one in elements for text in marked_texts(one)]
         case Tag(begin, content, end):
             return [begin, end, *marked_texts(content)]

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from xgrammar import CompiledGrammar
 
-    from gatewayd_guide_xgrammar.vocabulary import Vocabulary
+    from gatewayd_guide_xgrammar.vocabulary import XgrammarVocabulary
 
 
 class XgGrammar:
     """What was compiled; matchers share it."""
 
-    def __init__(self, compiled: CompiledGrammar, vocabulary: Vocabulary) -> None:
+    def __init__(self, compiled: CompiledGrammar, vocabulary: XgrammarVocabulary) -> None:
         self._compiled = compiled
         self._vocabulary = vocabulary
 
@@ -39,7 +39,9 @@ class XgMatcher:
         matcher: XGrammar's own.
     """
 
-    def __init__(self, matcher: GrammarMatcher, vocabulary: Vocabulary, num_ends: int = 0) -> None:
+    def __init__(
+        self, matcher: GrammarMatcher, vocabulary: XgrammarVocabulary, num_ends: int = 0
+    ) -> None:
         self.matcher = matcher
         self._vocabulary = vocabulary
         self._num_ends = num_ends

@@ -17,7 +17,7 @@ from gatewayd_guide_xgrammar.expressions import check_counts, whole
 from gatewayd_guide_xgrammar.formats import marked_texts, write
 from gatewayd_guide_xgrammar.matching import XgGrammar, XgMatcher
 from gatewayd_guide_xgrammar.schemas import kept
-from gatewayd_guide_xgrammar.vocabulary import Vocabulary
+from gatewayd_guide_xgrammar.vocabulary import XgrammarVocabulary
 from gatewayd_hooks.guiding import GrammarRefused
 from gatewayd_hooks.helpers.bounded import Bounded
 from gatewayd_hooks.helpers.formats import read_format, tags_of
@@ -49,12 +49,12 @@ class Xgrammar:
     def __init__(self, config: XgrammarConfig) -> None:
         self._config = config
         self._bounded = Bounded(config.compile_seconds)
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: XgrammarVocabulary | None = None
         self._batch: BatchGrammarMatcher | None = None
 
     def open(self, resources: EngineResources) -> None:
         """Read the tokenizer; the library brings torch."""
-        self._vocabulary = Vocabulary(resources, self._config.threads)
+        self._vocabulary = XgrammarVocabulary(resources, self._config.threads)
         self._vocabulary.compiler(_PLAIN)
         self._batch = BatchGrammarMatcher(self._config.threads)
 
@@ -67,14 +67,14 @@ class Xgrammar:
         return self._bounded.run(lambda: self._compiled(spec))
 
     def _compiled(self, spec: GuideSpec) -> Grammar:
-        vocabulary = cast("Vocabulary", self._vocabulary)
+        vocabulary = cast("XgrammarVocabulary", self._vocabulary)
         check_size(spec.form, spec.text, self._config.text_bytes)
         try:
             return XgGrammar(self._compile(spec, vocabulary), vocabulary)
         except (RuntimeError, ValueError) as error:
             raise GrammarRefused(f"{spec.form}: {_told(error)}") from None
 
-    def _compile(self, spec: GuideSpec, vocabulary: Vocabulary) -> CompiledGrammar:
+    def _compile(self, spec: GuideSpec, vocabulary: XgrammarVocabulary) -> CompiledGrammar:
         compiler = vocabulary.compiler(_PLAIN)
         config = self._config
         match spec.form:
@@ -107,7 +107,7 @@ class Xgrammar:
             case "format":
                 return self._format(read_format(spec.text, config.depth), vocabulary)
 
-    def _format(self, found: Format, vocabulary: Vocabulary) -> CompiledGrammar:
+    def _format(self, found: Format, vocabulary: XgrammarVocabulary) -> CompiledGrammar:
         compiler = vocabulary.compiler(vocabulary.marks_in(marked_texts(found)))
 
         def schema_of(text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
-class Vocabulary:
+class XgrammarVocabulary:
     """What tokens spell. Special ones spell nothing, but where a structure's mark is one of them.
 
     Attributes:

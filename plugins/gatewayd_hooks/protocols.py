@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from gatewayd_hooks.requests.answers import ChatAnswer, Delta, Embeddings, Timing, Usage
 from gatewayd_hooks.requests.gateway import Gateway, ServedModel
 from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ __all__ = [
     "HttpRequest",
     "HttpResponse",
     "ProtocolStrategy",
-    "Refusal",
+    "RequestRefusal",
     "Route",
     "ServedModel",
     "Timing",
@@ -70,12 +70,12 @@ class ProtocolStrategy(Strategy, Protocol):
     def routes(self, gateway: Gateway) -> Sequence[Route]:
         """Every route; called once at start."""
 
-    def error(self, refusal: Refusal, request_id: str) -> HttpResponse:
+    def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
         """The answer that is an error, in this API's shape; its body is bytes.
 
         Also of what the gateway refuses before a handler is asked: a missing key, a method that a
         path does not have, a body that is too large. The gateway adds ``retry-after`` and the like.
         """
 
-    def late_error(self, refusal: Refusal, request_id: str) -> bytes:
+    def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
         """The same inside of a stream whose status was sent."""

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
-from gatewayd_kv_fp8.config import Fp8Config
+from gatewayd_kv_fp8.config import Fp8CodecConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.kv_codecs import KvCodecStrategy
 
 
-def _build(config: Fp8Config) -> KvCodecStrategy:
-    from gatewayd_kv_fp8.strategy import Fp8
+def _build(config: Fp8CodecConfig) -> KvCodecStrategy:
+    from gatewayd_kv_fp8.strategy import Fp8Codec
 
-    return Fp8(config)
+    return Fp8Codec(config)
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
     return [
         StrategyInfo(
             name="fp8",
-            config_type=Fp8Config,
+            config_type=Fp8CodecConfig,
             build=_build,
             summary="Keys and values as e4m3, with a scale for each token and head.",
             requires_spec=">=1.18,<2",

@@ -5,7 +5,7 @@ from typing import Literal
 from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
-class Fp8Config(StrategyConfig):
+class Fp8CodecConfig(StrategyConfig):
     """Which eight bits, and what is written beside them."""
 
     format: Literal["e4m3", "e5m2"] = setting(

@@ -8,7 +8,7 @@ import torch
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
-    from gatewayd_kv_fp8.config import Fp8Config
+    from gatewayd_kv_fp8.config import Fp8CodecConfig
 
 _SCALE_BYTES = 2
 _LEAST_SCALE = 2.0**-126
@@ -63,14 +63,14 @@ class _Parts(NamedTuple):
     scales: torch.Tensor | None
 
 
-class Fp8:
+class Fp8Codec:
     """The largest number of a token's head becomes the largest code, if there are scales.
 
     The scale in a record is ``factor`` times what codes are to be multiplied by: it multiplies what
     ``as_float16`` makes of them.
     """
 
-    def __init__(self, config: Fp8Config) -> None:
+    def __init__(self, config: Fp8CodecConfig) -> None:
         self._format = _FORMATS[config.format]
         self._scales = config.scale == "token"
         self._written: _Parts | None = None

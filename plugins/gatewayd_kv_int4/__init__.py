@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
-from gatewayd_kv_int4.config import Int4Config
+from gatewayd_kv_int4.config import Int4CodecConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.kv_codecs import KvCodecStrategy
 
 
-def _build(config: Int4Config) -> KvCodecStrategy:
-    from gatewayd_kv_int4.strategy import Int4
+def _build(config: Int4CodecConfig) -> KvCodecStrategy:
+    from gatewayd_kv_int4.strategy import Int4Codec
 
-    return Int4(config)
+    return Int4Codec(config)
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
     return [
         StrategyInfo(
             name="int4",
-            config_type=Int4Config,
+            config_type=Int4CodecConfig,
             build=_build,
             summary="Keys and values in four bits, with a scale and a middle for each 32 of them.",
             requires_spec=">=1.18,<2",

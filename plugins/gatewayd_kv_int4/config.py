@@ -3,7 +3,7 @@
 from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
-class Int4Config(StrategyConfig):
+class Int4CodecConfig(StrategyConfig):
     """Whether a head's numbers are mixed before they are written."""
 
     rotate: bool = setting(

@@ -16,7 +16,7 @@ from gatewayd_kv_int4.rotation import rotated
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
-    from gatewayd_kv_int4.config import Int4Config
+    from gatewayd_kv_int4.config import Int4CodecConfig
 
 _GROUP = 32
 _GROUP_BYTES = _GROUP // 2 + 4
@@ -25,10 +25,10 @@ _pack = torch.ops.quantized.embedding_bag_4bit_prepack
 _unpack = torch.ops.quantized.embedding_bag_4bit_unpack
 
 
-class Int4:
+class Int4Codec:
     """Numbers as they are, or multiplied by a Hadamard matrix."""
 
-    def __init__(self, config: Int4Config) -> None:
+    def __init__(self, config: Int4CodecConfig) -> None:
         self._rotates = config.rotate
 
     def open(self, resources: EngineResources) -> None:

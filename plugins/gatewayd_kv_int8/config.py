@@ -3,5 +3,5 @@
 from gatewayd_hooks.strategy import StrategyConfig
 
 
-class Int8Config(StrategyConfig):
+class Int8CodecConfig(StrategyConfig):
     """A codec of eight bits has nothing to set."""

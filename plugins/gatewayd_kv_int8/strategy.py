@@ -12,7 +12,7 @@ import torch
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
-    from gatewayd_kv_int8.config import Int8Config
+    from gatewayd_kv_int8.config import Int8CodecConfig
 
 _MOST = 127
 _SCALE_BYTES = 2
@@ -37,10 +37,10 @@ class _Parts(NamedTuple):
     scales: torch.Tensor
 
 
-class Int8:
+class Int8Codec:
     """Symmetric codes from -127 to 127."""
 
-    def __init__(self, config: Int8Config) -> None:
+    def __init__(self, config: Int8CodecConfig) -> None:
         self._config = config
         self._written: _Parts | None = None
 

@@ -11,7 +11,7 @@ import torch
 from gatewayd_hooks.logits import RequestRefused
 from gatewayd_logits_watermark.green import Hasher, numbers_of, split, threshold
 from gatewayd_logits_watermark.keys import keys_of, names_of
-from gatewayd_logits_watermark.trail import EAGERNESS, Trail
+from gatewayd_logits_watermark.trail import EAGERNESS, TokenTrail
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,7 +42,7 @@ class Watermark:
         self._config = config
         self._key_of = keys_of(config)
         self._threshold = threshold(config.gamma)
-        self._trails: dict[int, Trail] = {}
+        self._trails: dict[int, TokenTrail] = {}
 
     def open(self, resources: EngineResources) -> None:
         """Make a line of state for each row, and number the vocabulary."""
@@ -78,7 +78,7 @@ class Watermark:
         before = prompt[-config.context :].tolist()
         context = [-1] * (config.context - len(before)) + before
         hasher = Hasher(self._key_of(names_of(params.tenant)[0]))
-        trail = self._trails[row] = Trail(hasher, context, config.gamma, self._number_of)
+        trail = self._trails[row] = TokenTrail(hasher, context, config.gamma, self._number_of)
         for token in output.tolist():
             trail.advance(token)
         self._choose([row], [trail])
@@ -106,7 +106,7 @@ class Watermark:
             trail.advance(token)
         self._choose(places, trails)
 
-    def _choose(self, rows: list[int], trails: list[Trail]) -> None:
+    def _choose(self, rows: list[int], trails: list[TokenTrail]) -> None:
         """Set the lists and addends of the next tokens."""
         digests = b"".join([trail.digest for trail in trails])
         self._multiplier[rows], self._addend[rows] = split(digests)

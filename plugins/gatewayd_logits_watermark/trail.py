@@ -28,7 +28,7 @@ _DIGEST = Struct("<ii")
 _MASK = 2**32 - 1
 
 
-class Trail:
+class TokenTrail:
     """What an answer has come to.
 
     Args:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -50,12 +50,12 @@ class HashChain:
         self._page_of.clear()
         self._digest_of.clear()
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give the maps away, and the key that the digests in trails were made with."""
         maps = (self._page_of, self._digest_of, self._is_mapped)
-        return State(_FORM, (self._key, self._page_size, *maps))
+        return HandoverState(_FORM, (self._key, self._page_size, *maps))
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with the maps of another; copied, for its ``close`` empties them."""
         if state.form != _FORM:
             return False

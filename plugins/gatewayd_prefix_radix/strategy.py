@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gatewayd_hooks.caching import Match
-from gatewayd_hooks.helpers.handover import State
-from gatewayd_prefix_radix.tree import HOLE, Node, common_length
+from gatewayd_hooks.helpers.handover import HandoverState
+from gatewayd_prefix_radix.tree import HOLE, RadixNode, common_length
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _FORM = "radix/1"
 
 
 @dataclass(slots=True)
-class Trail:
+class RadixTrail:
     """A sequence's salt and the tokens it is known to have.
 
     Attributes:
@@ -46,9 +46,9 @@ class Radix:
 
     def __init__(self) -> None:
         self._page_size = 0
-        self._roots: dict[bytes, Node] = {}
+        self._roots: dict[bytes, RadixNode] = {}
         self._salts: dict[int, bytes] = {}
-        self._nodes: dict[int, Node] = {}
+        self._nodes: dict[int, RadixNode] = {}
         self._last_number = 0
         # Of each page: its node's number, and how many pages are before it in its prefix, which
         # does not change when nodes are split or joined.
@@ -67,13 +67,13 @@ class Radix:
         self._salts.clear()
         self._nodes.clear()
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give the trees away; trails need nothing else."""
         trees = (self._roots, self._salts, self._nodes)
         places = (self._last_number, self._node_of, self._index_of)
-        return State(_FORM, (self._page_size, trees, places))
+        return HandoverState(_FORM, (self._page_size, trees, places))
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with the trees of another; tables are copied, for its ``close`` empties them."""
         if state.form != _FORM:
             return False
@@ -84,11 +84,11 @@ class Radix:
         self._last_number, self._node_of, self._index_of = last_number, node_of, index_of
         return True
 
-    def begin(self, tokens: NDArray[np.int32], salt: bytes) -> Trail:
+    def begin(self, tokens: NDArray[np.int32], salt: bytes) -> RadixTrail:
         """Keep the prompt: what is read later may be overwritten by then."""
-        return Trail(salt, tokens.astype(np.int32))
+        return RadixTrail(salt, tokens.astype(np.int32))
 
-    def match(self, trail: Trail) -> Match:
+    def match(self, trail: RadixTrail) -> Match:
         """Walk down the tree as far as its tokens are the trail's and its pages are there."""
         size, tokens = self._page_size, trail.tokens
         found: list[int] = []
@@ -112,7 +112,7 @@ class Radix:
         return Match(found, len(found) * size)
 
     def insert(
-        self, trail: Trail, tokens: NDArray[np.int32], pages: NDArray[np.int32]
+        self, trail: RadixTrail, tokens: NDArray[np.int32], pages: NDArray[np.int32]
     ) -> Sequence[int]:
         """Walk down the tree, fill the holes on the way, and let it grow where it ends.
 
@@ -170,23 +170,25 @@ class Radix:
 
     def _make(
         self,
-        parent: Node | None,
+        parent: RadixNode | None,
         start: int,
         tokens: NDArray[np.int32],
         pages: NDArray[np.int32],
-    ) -> Node:
+    ) -> RadixNode:
         self._last_number += 1
-        node = self._nodes[self._last_number] = Node(
+        node = self._nodes[self._last_number] = RadixNode(
             self._last_number, parent, start, tokens, pages
         )
         return node
 
-    def _place(self, node: Node, pages: NDArray[np.int32], start: int) -> None:
+    def _place(self, node: RadixNode, pages: NDArray[np.int32], start: int) -> None:
         """Note where pages stand; the first has so many before it."""
         self._node_of[pages] = node.number
         self._index_of[pages] = np.arange(start, start + len(pages))
 
-    def _grow(self, node: Node, tokens: NDArray[np.int32], pages: NDArray[np.int32]) -> list[int]:
+    def _grow(
+        self, node: RadixNode, tokens: NDArray[np.int32], pages: NDArray[np.int32]
+    ) -> list[int]:
         """Put a run behind a node: into it if nothing else goes on from there."""
         start = node.start + len(node.pages)
         if node.children or node.parent is None:
@@ -199,7 +201,7 @@ class Radix:
         self._place(node, pages, start)
         return list(pages.tolist())
 
-    def _fill(self, node: Node, pages: NDArray[np.int32]) -> list[int]:
+    def _fill(self, node: RadixNode, pages: NDArray[np.int32]) -> list[int]:
         """Give a run the pages that it lacks at its beginning."""
         taken: list[int] = []
         for hole in np.flatnonzero(node.pages[: len(pages)] == HOLE).tolist():
@@ -208,14 +210,14 @@ class Radix:
             taken.append(int(pages[hole]))
         return taken
 
-    def _shorten(self, node: Node, length: int) -> None:
+    def _shorten(self, node: RadixNode, length: int) -> None:
         """Keep the first pages of a run, and its arrays until half of them lies idle."""
         node.pages = node.pages[:length]
         node.tokens = node.tokens[: length * self._page_size]
         if node.pages.base is not None and len(node.pages.base) > 2 * length:
             node.pages, node.tokens = node.pages.copy(), node.tokens.copy()
 
-    def _split(self, node: Node, length: int) -> None:
+    def _split(self, node: RadixNode, length: int) -> None:
         """Let a run end after so many pages, and another go on from there."""
         tail = self._make(
             node,
@@ -231,7 +233,7 @@ class Radix:
         node.keys, node.children = [], []
         node.add(tail, self._page_size)
 
-    def _join(self, node: Node) -> None:
+    def _join(self, node: RadixNode) -> None:
         """Let a run go on as the only one behind it."""
         (child,) = node.children
         self._node_of[child.pages[child.pages != HOLE]] = node.number

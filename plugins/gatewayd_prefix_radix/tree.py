@@ -18,7 +18,7 @@ HOLE = -1
 """Stands for a page that was evicted while others behind it were not."""
 
 
-class Node:
+class RadixNode:
     """A run of pages, and the runs that go on from it.
 
     Children are sorted by the tokens of their first page, so those that have most in common with
@@ -39,7 +39,7 @@ class Node:
     def __init__(
         self,
         number: int,
-        parent: Node | None,
+        parent: RadixNode | None,
         start: int,
         tokens: NDArray[np.int32],
         pages: NDArray[np.int32],
@@ -50,9 +50,9 @@ class Node:
         self.tokens = tokens
         self.pages = pages
         self.keys: list[bytes] = []
-        self.children: list[Node] = []
+        self.children: list[RadixNode] = []
 
-    def find(self, page: NDArray[np.int32]) -> Node | None:
+    def find(self, page: NDArray[np.int32]) -> RadixNode | None:
         """The child that begins with a page's tokens."""
         key = key_of(page)
         at = bisect_left(self.keys, key)
@@ -60,14 +60,14 @@ class Node:
             return self.children[at]
         return None
 
-    def add(self, child: Node, page_size: int) -> None:
+    def add(self, child: RadixNode, page_size: int) -> None:
         """A run goes on from here."""
         key = key_of(child.tokens[:page_size])
         at = bisect_left(self.keys, key)
         self.keys.insert(at, key)
         self.children.insert(at, child)
 
-    def remove(self, child: Node, page_size: int) -> None:
+    def remove(self, child: RadixNode, page_size: int) -> None:
         """A run is gone."""
         at = bisect_left(self.keys, key_of(child.tokens[:page_size]))
         del self.keys[at]

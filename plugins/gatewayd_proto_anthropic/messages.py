@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 from gatewayd_proto_anthropic.content import (
     AssistantMessage,
     DocumentBlock,
@@ -17,14 +17,14 @@ from gatewayd_proto_anthropic.content import (
     ToolUseBlock,
     UserMessage,
 )
-from gatewayd_proto_anthropic.places import Turn
+from gatewayd_proto_anthropic.places import AnthropicTurn
 from gatewayd_proto_anthropic.tables import PromptTable
 
 Message = dict[str, Any]
-_Placed = tuple[Message, Turn]
+_Placed = tuple[Message, AnthropicTurn]
 
 
-def messages_of(asked: PromptTable) -> tuple[list[Message], list[Turn]]:
+def messages_of(asked: PromptTable) -> tuple[list[Message], list[AnthropicTurn]]:
     """The system prompt and the conversation.
 
     Returns:
@@ -35,7 +35,9 @@ def messages_of(asked: PromptTable) -> tuple[list[Message], list[Turn]]:
     """
     found: list[_Placed] = []
     if asked.system is not None:
-        found.append(({"role": "system", "content": _text_of(asked.system)}, Turn("system")))
+        found.append(
+            ({"role": "system", "content": _text_of(asked.system)}, AnthropicTurn("system"))
+        )
     for at, message in enumerate(asked.messages):
         place = f"messages[{at}]"
         if isinstance(message, UserMessage):
@@ -44,10 +46,10 @@ def messages_of(asked: PromptTable) -> tuple[list[Message], list[Turn]]:
             found.append(_assistant(message, place))
         else:
             text = _text_of(message.content)
-            found.append(({"role": "system", "content": text}, Turn(place)))
+            found.append(({"role": "system", "content": text}, AnthropicTurn(place)))
     if found[-1][0].get("tool_calls"):
         sentence = "messages ends with calls of tools: their results come next"
-        raise Refusal(400, sentence, param="messages")
+        raise RequestRefusal(400, sentence, param="messages")
     combined = _combined(found)
     return [message for message, _ in combined], [turn for _, turn in combined]
 
@@ -66,7 +68,7 @@ def _text(block: TextBlock | DocumentBlock) -> str:
 def _user(message: UserMessage, place: str) -> list[_Placed]:
     """Results of tools are messages of their own, in order with the text between them."""
     if isinstance(message.content, str):
-        return [({"role": "user", "content": message.content}, Turn(place))]
+        return [({"role": "user", "content": message.content}, AnthropicTurn(place))]
     found: list[_Placed] = []
     texts: list[str] = []
     for at, block in enumerate(message.content):
@@ -74,7 +76,7 @@ def _user(message: UserMessage, place: str) -> list[_Placed]:
             texts.append(_text(block))
             continue
         if texts:
-            found.append(({"role": "user", "content": "\n".join(texts)}, Turn(place)))
+            found.append(({"role": "user", "content": "\n".join(texts)}, AnthropicTurn(place)))
             texts = []
         text = _text_of(block.content)
         found.append(
@@ -84,17 +86,17 @@ def _user(message: UserMessage, place: str) -> list[_Placed]:
                     "tool_call_id": block.tool_use_id,
                     "content": f"Error: {text}" if block.is_error else text,
                 },
-                Turn(f"{place}.content[{at}]"),
+                AnthropicTurn(f"{place}.content[{at}]"),
             )
         )
     if texts or not found:
-        found.append(({"role": "user", "content": "\n".join(texts)}, Turn(place)))
+        found.append(({"role": "user", "content": "\n".join(texts)}, AnthropicTurn(place)))
     return found
 
 
 def _assistant(message: AssistantMessage, place: str) -> _Placed:
     if isinstance(message.content, str):
-        return {"role": "assistant", "content": message.content}, Turn(place)
+        return {"role": "assistant", "content": message.content}, AnthropicTurn(place)
     texts, thoughts, calls, places = [], [], [], []
     for at, block in enumerate(message.content):
         match block:
@@ -114,7 +116,7 @@ def _assistant(message: AssistantMessage, place: str) -> _Placed:
         said["reasoning_content"] = "\n".join(thoughts)
     if calls:
         said["tool_calls"] = calls
-    return said, Turn(place, places)
+    return said, AnthropicTurn(place, places)
 
 
 def _combined(messages: list[_Placed]) -> list[_Placed]:

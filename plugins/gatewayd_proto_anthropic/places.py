@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from gatewayd_hooks.protocols import Refusal
+from gatewayd_hooks.protocols import RequestRefusal
 
 RENAMED = {
     "stop": "stop_sequences",
@@ -34,7 +34,7 @@ _TOOL = re.compile(r"(tools\[\d+\])\.function(?:\.(parameters))?(.*)", re.DOTALL
 _FORM = re.compile(r"response_format(?:\.json_schema)?(.*)", re.DOTALL)
 
 
-class Turn(NamedTuple):
+class AnthropicTurn(NamedTuple):
     """Where a message stood.
 
     Attributes:
@@ -54,7 +54,7 @@ class Places(NamedTuple):
         form: the field that says what the answer must follow.
     """
 
-    turns: Sequence[Turn]
+    turns: Sequence[AnthropicTurn]
     form: str
 
     def of(self, param: str) -> str:
@@ -82,13 +82,13 @@ class Places(NamedTuple):
         """
         try:
             yield
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             if refusal.param is None or (place := self.of(refusal.param)) == refusal.param:
                 raise
             raise refusal.at(place) from refusal
 
 
-def _within(turn: Turn, call: str | None, rest: str) -> str:
+def _within(turn: AnthropicTurn, call: str | None, rest: str) -> str:
     place = turn.place
     if call is not None and int(call) < len(turn.calls):
         place = turn.calls[int(call)]

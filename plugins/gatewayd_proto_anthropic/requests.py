@@ -8,12 +8,12 @@ from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_anthropic.messages import messages_of
 from gatewayd_proto_anthropic.places import Places
 from gatewayd_proto_anthropic.tables import (
+    AnthropicTool,
     CountRequest,
     MessagesRequest,
     NamedChoice,
     OutputFormat,
     PromptTable,
-    Tool,
     ToolChoice,
 )
 
@@ -22,7 +22,7 @@ _TIERS = {"auto": "auto", "standard_only": "default"}
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-class Asked(NamedTuple):
+class AnthropicRequest(NamedTuple):
     """A request in the gateway's words.
 
     Attributes:
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
     tier_field: str = "service_tier"
 
 
-def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
+def asked_of(fields: dict[str, Any], *, counts: bool = False) -> AnthropicRequest:
     """Read a request.
 
     Args:
@@ -70,7 +70,7 @@ def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
     if asked.thinking is not None:
         body["enable_thinking"] = thinks
     field = "speed" if is_by_speed else "service_tier"
-    return Asked(body, ignored, thinks, Places(turns, form), field)
+    return AnthropicRequest(body, ignored, thinks, Places(turns, form), field)
 
 
 def _add_generation(asked: MessagesRequest, body: dict[str, Any]) -> None:
@@ -85,7 +85,7 @@ def _add_generation(asked: MessagesRequest, body: dict[str, Any]) -> None:
         body["service_tier"] = _TIERS[asked.service_tier]
 
 
-def _tool(tool: Tool) -> dict[str, Any]:
+def _tool(tool: AnthropicTool) -> dict[str, Any]:
     function: dict[str, Any] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description

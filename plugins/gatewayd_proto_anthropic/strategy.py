@@ -15,13 +15,13 @@ from gatewayd_hooks.protocols import (
     Gateway,
     HttpRequest,
     HttpResponse,
-    Refusal,
+    RequestRefusal,
     Route,
 )
 from gatewayd_proto_anthropic.blocks import blocks_of
 from gatewayd_proto_anthropic.events import PING, Events, event, message_id, stop_of, usage_of
 from gatewayd_proto_anthropic.places import RENAMED
-from gatewayd_proto_anthropic.requests import Asked, asked_of
+from gatewayd_proto_anthropic.requests import AnthropicRequest, asked_of
 from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Anthropic:
             ),
         ]
 
-    def error(self, refusal: Refusal, request_id: str) -> HttpResponse:
+    def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
         """Anthropic's error object."""
         return HttpResponse(
             msgspec.json.encode({"type": "error", **_error(refusal, request_id)}),
@@ -97,12 +97,14 @@ class Anthropic:
             headers={"request-id": request_id},
         )
 
-    def late_error(self, refusal: Refusal, request_id: str) -> bytes:
+    def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
         """An event of its own."""
         return event("error", **_error(refusal, request_id))
 
 
-async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> tuple[ChatAnswer, bool]:
+async def _begin(
+    gateway: Gateway, asked: AnthropicRequest, request: HttpRequest
+) -> tuple[ChatAnswer, bool]:
     """Ask the gateway.
 
     Clients ask for more than a context holds, as a bound and no wish: then its end is the bound.
@@ -113,7 +115,7 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> tuple[
     try:
         with asked.places.told():
             return await gateway.chat(asked.body, request), False
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
             raise
     body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
@@ -121,7 +123,9 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> tuple[
         return await gateway.chat(body, request), True
 
 
-async def _stream(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> AsyncIterator[bytes]:
+async def _stream(
+    answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool
+) -> AsyncIterator[bytes]:
     """One piece for all that has come since the last one was taken."""
     events = Events(answer, thinks=asked.thinks)
     before = None
@@ -139,7 +143,7 @@ async def _stream(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> AsyncIte
         answer.close()
 
 
-async def _whole(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> dict[str, Any]:
+async def _whole(answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool) -> dict[str, Any]:
     parts: list[Part] = []
     last = Delta(0, ())
     with asked.places.told():
@@ -158,7 +162,7 @@ async def _whole(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> dict[str,
     }
 
 
-def _error(refusal: Refusal, request_id: str) -> dict[str, Any]:
+def _error(refusal: RequestRefusal, request_id: str) -> dict[str, Any]:
     kind = _TYPES.get(refusal.status)
     if kind is None:
         kind = "api_error" if refusal.status >= 500 else "invalid_request_error"

@@ -74,7 +74,7 @@ def _own_tool(kind: object) -> object:
     return kind
 
 
-class Tool(RequestTable):
+class AnthropicTool(RequestTable):
     """A tool that the client runs."""
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own_tool)] = None
@@ -118,7 +118,7 @@ class PromptTable(RequestTable):
     ]
     system: Annotated[str | Texts | None, Field(description="The system prompt.")] = None
     tools: Annotated[
-        Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
         Costs("the prompt has them in it; strict ones keep answers to a grammar"),
         Field(description="Tools that the client runs."),
     ] = None

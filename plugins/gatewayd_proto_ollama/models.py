@@ -6,7 +6,7 @@ import re
 from hashlib import sha256
 from typing import Any
 
-from gatewayd_hooks.protocols import Gateway, Refusal, ServedModel
+from gatewayd_hooks.protocols import Gateway, RequestRefusal, ServedModel
 from gatewayd_proto_ollama.answers import stamp
 
 Fields = dict[str, Any]
@@ -24,11 +24,13 @@ def resolve(gateway: Gateway, name: str | None) -> str:
         Refusal: it is not served.
     """
     if not name:
-        raise Refusal(400, "model is required", param="model", code="missing_required_parameter")
+        raise RequestRefusal(
+            400, "model is required", param="model", code="missing_required_parameter"
+        )
     for one in (name, name.removesuffix(":latest"), f"{name}:latest"):
         if one in gateway.models:
             return one
-    raise Refusal(
+    raise RequestRefusal(
         404,
         f"model '{name[:256]}' not found; served: {', '.join(gateway.models)}",
         code="model_not_found",
@@ -43,7 +45,7 @@ def loaded(gateway: Gateway) -> ServedModel:
         Refusal: it is being loaded.
     """
     if gateway.model is None:
-        raise Refusal(
+        raise RequestRefusal(
             503,
             "the model is not loaded yet; try again",
             type="server_error",

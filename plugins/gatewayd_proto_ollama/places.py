@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from gatewayd_hooks.protocols import Refusal
-from gatewayd_proto_ollama.requests import RENAMED, Asked
+from gatewayd_hooks.protocols import RequestRefusal
+from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest
 
 _MESSAGE = re.compile(r"messages\[(\d+)\](?:\..*)?", re.DOTALL)
 _FORM = re.compile(r"response_format(?:\.json_schema)?(?:\.schema)?(.*)", re.DOTALL)
@@ -22,13 +22,13 @@ def told(place_of: Callable[[str], str]) -> Iterator[None]:
     """
     try:
         yield
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         if refusal.param is None or (place := place_of(refusal.param)) == refusal.param:
             raise
         raise refusal.at(place) from refusal
 
 
-def places(asked: Asked) -> Callable[[str], str]:
+def places(asked: OllamaRequest) -> Callable[[str], str]:
     """Those of a request for an answer."""
     by_name = renamed(RENAMED)
 

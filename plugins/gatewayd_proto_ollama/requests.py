@@ -8,7 +8,12 @@ from typing import Any, NamedTuple
 
 from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama.options import AnswerTable, Options
-from gatewayd_proto_ollama.tables import ChatRequest, GenerateRequest, Message, ToolCall
+from gatewayd_proto_ollama.tables import (
+    GenerateRequest,
+    OllamaChatRequest,
+    OllamaMessage,
+    OllamaToolCall,
+)
 
 Fields = dict[str, Any]
 
@@ -33,7 +38,7 @@ RENAMED = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {
 """Fields of a chat completion and what they are called here."""
 
 
-class Asked(NamedTuple):
+class OllamaRequest(NamedTuple):
     """A request in the gateway's words.
 
     Attributes:
@@ -53,7 +58,7 @@ class Asked(NamedTuple):
     turns: tuple[str, ...] = ()
 
 
-def chat_of(fields: Fields) -> Asked:
+def chat_of(fields: Fields) -> OllamaRequest:
     """Read a request of ``/api/chat``.
 
     Args:
@@ -62,10 +67,10 @@ def chat_of(fields: Fields) -> Asked:
     Raises:
         Refusal: a field is wrong.
     """
-    asked, ignored = check(ChatRequest, fields)
+    asked, ignored = check(OllamaChatRequest, fields)
     body, thinks = _common(asked)
     if not asked.messages:
-        return Asked(body, ignored, thinks, is_load=True)
+        return OllamaRequest(body, ignored, thinks, is_load=True)
     body["messages"] = _messages(asked.messages)
     last = body["messages"][-1]
     if last["role"] == "assistant" and not last.get("tool_calls"):
@@ -76,10 +81,10 @@ def chat_of(fields: Fields) -> Asked:
             {"type": "function", "function": tool.function.model_dump(exclude_unset=True)}
             for tool in asked.tools
         ]
-    return Asked(body, ignored, thinks)
+    return OllamaRequest(body, ignored, thinks)
 
 
-def generate_of(fields: Fields, *, can_chat: bool) -> Asked:
+def generate_of(fields: Fields, *, can_chat: bool) -> OllamaRequest:
     """Read a request of ``/api/generate``.
 
     Args:
@@ -92,7 +97,7 @@ def generate_of(fields: Fields, *, can_chat: bool) -> Asked:
     asked, ignored = check(GenerateRequest, fields)
     body, thinks = _common(asked)
     if not asked.prompt:
-        return Asked(body, ignored, thinks, is_load=True)
+        return OllamaRequest(body, ignored, thinks, is_load=True)
     if asked.raw or not can_chat:
         if asked.system:
             ignored.append("system")
@@ -102,12 +107,12 @@ def generate_of(fields: Fields, *, can_chat: bool) -> Asked:
         top = body.pop("top_logprobs", 0)
         if body.pop("logprobs", False):
             body["logprobs"] = top
-        return Asked(body, ignored, thinks, is_raw=True)
+        return OllamaRequest(body, ignored, thinks, is_raw=True)
     user = {"role": "user", "content": asked.prompt}
     if not asked.system:
-        return Asked({**body, "messages": [user]}, ignored, thinks, turns=("prompt",))
+        return OllamaRequest({**body, "messages": [user]}, ignored, thinks, turns=("prompt",))
     body["messages"] = [{"role": "system", "content": asked.system}, user]
-    return Asked(body, ignored, thinks, turns=("system", "prompt"))
+    return OllamaRequest(body, ignored, thinks, turns=("system", "prompt"))
 
 
 def _common(asked: AnswerTable) -> tuple[Fields, bool]:
@@ -143,7 +148,7 @@ def _add_options(options: Options, body: Fields) -> None:
         body |= {"top_p": 1.0, "top_k": 1}
 
 
-def _messages(messages: Sequence[Message]) -> list[Fields]:
+def _messages(messages: Sequence[OllamaMessage]) -> list[Fields]:
     found: list[Fields] = []
     calls: list[tuple[str, str]] = []
     """Names and ids of calls that have no result yet."""
@@ -160,7 +165,7 @@ def _messages(messages: Sequence[Message]) -> list[Fields]:
     return found
 
 
-def _calls(calls: Sequence[ToolCall], message: int) -> list[Fields]:
+def _calls(calls: Sequence[OllamaToolCall], message: int) -> list[Fields]:
     return [
         {
             "id": call.id or f"call_{message}_{at}",
@@ -174,7 +179,7 @@ def _calls(calls: Sequence[ToolCall], message: int) -> list[Fields]:
     ]
 
 
-def _call_id(message: Message, calls: list[tuple[str, str]]) -> str:
+def _call_id(message: OllamaMessage, calls: list[tuple[str, str]]) -> str:
     """Whose result it is: said by id, by name, or by nothing but the order."""
     if message.tool_call_id:
         return message.tool_call_id

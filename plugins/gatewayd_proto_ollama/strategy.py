@@ -16,7 +16,7 @@ from gatewayd_hooks.protocols import (
     Handler,
     HttpRequest,
     HttpResponse,
-    Refusal,
+    RequestRefusal,
     Route,
 )
 from gatewayd_hooks.requests.checking import check
@@ -24,12 +24,12 @@ from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.places import places, told
-from gatewayd_proto_ollama.requests import RENAMED, Asked, chat_of, generate_of
+from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest, chat_of, generate_of
 from gatewayd_proto_ollama.tables import (
-    ChatRequest,
     EmbeddingsRequest,
     EmbedRequest,
     GenerateRequest,
+    OllamaChatRequest,
     ShowRequest,
 )
 from gatewayd_proto_ollama.vectors import embedding, embedding_one
@@ -57,7 +57,7 @@ class Ollama:
         return [
             Route(
                 *("POST", "/api/chat", _answering(gateway, is_chat=True), "Chat (Ollama)"),
-                request=ChatRequest,
+                request=OllamaChatRequest,
             ),
             Route(
                 *("POST", "/api/generate", _answering(gateway, is_chat=False), "Answer (Ollama)"),
@@ -86,11 +86,11 @@ class Ollama:
             Route("HEAD", "/", _runs, "That it runs (Ollama)"),
         ]
 
-    def error(self, refusal: Refusal, request_id: str) -> HttpResponse:
+    def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
         """An object with the sentence."""
         return HttpResponse(self.late_error(refusal, request_id), status=refusal.status)
 
-    def late_error(self, refusal: Refusal, request_id: str) -> bytes:
+    def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
         """The same in a line of the stream."""
         return _encode({"error": refusal.message}) + b"\n"
 
@@ -120,7 +120,7 @@ def _json(value: dict[str, Any]) -> HttpResponse:
 
 
 def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
-    def read(fields: dict[str, Any]) -> tuple[Asked, str]:
+    def read(fields: dict[str, Any]) -> tuple[OllamaRequest, str]:
         """The request, and the model as it was named."""
         model = gateway.model
         can_chat = model is None or bool(model.chat_template)
@@ -151,13 +151,13 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
     return answered
 
 
-async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> ChatAnswer:
+async def _begin(gateway: Gateway, asked: OllamaRequest, request: HttpRequest) -> ChatAnswer:
     """Ask the gateway; ``num_predict`` over what the context has left is a bound and no wish."""
     begin = gateway.generate if asked.is_raw else gateway.chat
     try:
         with told(places(asked)):
             return await begin(asked.body, request)
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != (
             "context_length_exceeded",
             "options.num_predict",
@@ -168,7 +168,7 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> ChatAn
         return await begin(body, request)
 
 
-async def _stream(answer: ChatAnswer, lines: Lines, asked: Asked) -> AsyncIterator[bytes]:
+async def _stream(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> AsyncIterator[bytes]:
     """One piece for all that has come since the last one was taken."""
     reader = Reader()
     try:
@@ -186,7 +186,7 @@ async def _stream(answer: ChatAnswer, lines: Lines, asked: Asked) -> AsyncIterat
         answer.close()
 
 
-async def _whole(answer: ChatAnswer, lines: Lines, asked: Asked) -> bytes:
+async def _whole(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> bytes:
     parts: list[Part] = []
     logprobs: list[dict[str, Any]] = []
     last = Delta(0, ())

@@ -25,7 +25,7 @@ Images = Annotated[Any, Unsupported("this model cannot read images", (None, []))
 _ID = Annotated[str, Field(max_length=256)]
 
 
-class CalledFunction(RequestTable):
+class OllamaCalledFunction(RequestTable):
     """What was called, and with what."""
 
     name: CallName
@@ -33,22 +33,22 @@ class CalledFunction(RequestTable):
     index: Annotated[Any, Noted()] = None
 
 
-class ToolCall(RequestTable):
+class OllamaToolCall(RequestTable):
     """A call that an earlier answer made."""
 
     id: Annotated[_ID | None, OrEmpty] = None
     type: Annotated[Any, Noted()] = None
-    function: CalledFunction
+    function: OllamaCalledFunction
 
 
-class Message(RequestTable):
+class OllamaMessage(RequestTable):
     """One turn."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
     thinking: Annotated[str | None, Field(description="What the assistant thought.")] = None
     tool_calls: Annotated[
-        Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
+        Annotated[list[OllamaToolCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
         Field(description="Calls that the assistant made."),
     ] = None
     tool_call_id: Annotated[
@@ -72,18 +72,20 @@ class Function(RequestTable):
     strict: bool | None = None
 
 
-class Tool(RequestTable):
+class OllamaTool(RequestTable):
     """A tool; only functions are served."""
 
     type: Annotated[Literal["function"] | None, OrEmpty] = None
     function: Function
 
 
-class ChatRequest(AnswerTable):
+class OllamaChatRequest(AnswerTable):
     """A chat."""
 
     messages: Annotated[
-        Annotated[list[Message], Field(fail_fast=True, max_length=MAX_MESSAGES), few_entries()]
+        Annotated[
+            list[OllamaMessage], Field(fail_fast=True, max_length=MAX_MESSAGES), few_entries()
+        ]
         | None,
         Field(
             description="The conversation; none asks only whether the model is loaded. What a "
@@ -91,7 +93,7 @@ class ChatRequest(AnswerTable):
         ),
     ] = None
     tools: Annotated[
-        Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Annotated[list[OllamaTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
         Costs("the prompt has them in it"),
         Field(description="Functions that the model may call."),
     ] = None

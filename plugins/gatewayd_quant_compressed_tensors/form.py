@@ -22,7 +22,7 @@ _WORD = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class WeightForm:
     """How matrices are stored.
 
     Attributes:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gatewayd_quant_compressed_tensors.form import Form
+from gatewayd_quant_compressed_tensors.form import WeightForm
 from gatewayd_quant_compressed_tensors.nvfp4 import Nvfp4
-from gatewayd_quant_compressed_tensors.targets import Targets
+from gatewayd_quant_compressed_tensors.targets import ModuleTargets
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +27,8 @@ class CompressedScheme:
         ignored: what is stored as floats, whatever groups say.
     """
 
-    groups: tuple[tuple[Targets, Form | Nvfp4], ...]
-    ignored: Targets
+    groups: tuple[tuple[ModuleTargets, WeightForm | Nvfp4], ...]
+    ignored: ModuleTargets
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
         """See ``Scheme``."""
@@ -47,7 +47,7 @@ class CompressedScheme:
             raise ValueError("it is stored as floats")
         return form.weight(matrix, take)
 
-    def _form(self, matrix: Matrix) -> Form | Nvfp4 | None:
+    def _form(self, matrix: Matrix) -> WeightForm | Nvfp4 | None:
         """Of the group that means it most closely; None for one that is stored as floats."""
         if matrix.name == _EMBEDDING or self.ignored.rank(matrix.name):
             return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from gatewayd_hooks.helpers.quantized import Fields
-from gatewayd_quant_compressed_tensors.form import FLOAT, INT, PACKED, Form
+from gatewayd_quant_compressed_tensors.form import FLOAT, INT, PACKED, WeightForm
 from gatewayd_quant_compressed_tensors.nvfp4 import GROUP, NVFP4, Nvfp4
 from gatewayd_quant_compressed_tensors.scheme import CompressedScheme
-from gatewayd_quant_compressed_tensors.targets import Targets
+from gatewayd_quant_compressed_tensors.targets import ModuleTargets
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Announcement, QuantizerResources
@@ -62,11 +62,11 @@ class CompressedTensors:
             group = groups.part(name)
             if group is None:
                 raise groups.refused(name, "is null, not an object")
-            made.append((Targets.of(group, "targets"), _form(group, format_)))
-        return CompressedScheme(tuple(made), Targets.of(fields, "ignore"))
+            made.append((ModuleTargets.of(group, "targets"), _form(group, format_)))
+        return CompressedScheme(tuple(made), ModuleTargets.of(fields, "ignore"))
 
 
-def _form(group: Fields, outer: str) -> Form | Nvfp4:
+def _form(group: Fields, outer: str) -> WeightForm | Nvfp4:
     """How the matrices of a group are stored.
 
     Raises:
@@ -111,7 +111,7 @@ def _form(group: Fields, outer: str) -> Form | Nvfp4:
     if order in _BY_INDEX and (format_ != PACKED or strategy != "group"):
         raise weights.refused("actorder", f"is {order!r}, which only packed groups can have")
     inputs, is_static = _inputs(format_, group.part("input_activations"))
-    return Form(
+    return WeightForm(
         format=format_,
         bits=bits,
         is_symmetric=is_symmetric,

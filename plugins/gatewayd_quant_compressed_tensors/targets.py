@@ -16,7 +16,7 @@ _IS_COSTLY = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
+class ModuleTargets:
     """Matrices of a model.
 
     Attributes:
@@ -30,7 +30,7 @@ class Targets:
     has_all: bool
 
     @classmethod
-    def of(cls, fields: Fields, name: str) -> Targets:
+    def of(cls, fields: Fields, name: str) -> ModuleTargets:
         """Read a list.
 
         Raises:

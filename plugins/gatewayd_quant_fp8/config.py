@@ -7,7 +7,7 @@ from typing import Literal
 from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
-class Fp8Config(StrategyConfig):
+class Fp8QuantizerConfig(StrategyConfig):
     """How numbers are kept in memory, and how `gatewayd quantize --to fp8` writes them.
 
     A checkpoint says itself how it is to be read.

@@ -12,7 +12,7 @@ import torch
 from gatewayd_hooks.helpers.quantized import Fields, finite
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight, Stored
 from gatewayd_quant_fp8 import writing
-from gatewayd_quant_fp8.config import Fp8Config
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Weight
@@ -35,15 +35,15 @@ _BLOCK = 1 << 20
 """Numbers that are made at once: what is needed beside a matrix stays small."""
 
 
-class Fp8:
+class Fp8Quantizer:
     """Reads and writes 8-bit floats, and rounds to them with a scale for each row.
 
     Args:
         config: its settings.
     """
 
-    def __init__(self, config: Fp8Config | None = None) -> None:
-        config = config or Fp8Config()
+    def __init__(self, config: Fp8QuantizerConfig | None = None) -> None:
+        config = config or Fp8QuantizerConfig()
         self._is_packed = config.packed
         self._scales = config.scales
         self._folder: Path | None = None

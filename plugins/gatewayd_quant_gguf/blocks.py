@@ -13,7 +13,7 @@ import torch
 from gatewayd_hooks.quantization import GroupedWeight
 
 
-class Form(NamedTuple):
+class BlockForm(NamedTuple):
     """A type: numbers and bytes of a block, and what unpacks uint8 ``[rows, blocks, nbytes]``."""
 
     columns: int
@@ -75,8 +75,8 @@ def _halves(blocks: torch.Tensor, at: int) -> torch.Tensor:
 
 
 FORMS = {
-    "Q8_0": Form(32, 34, _q8_0),
-    "Q4_0": Form(32, 18, _q4_0),
-    "Q4_K": Form(256, 144, _q4_k),
-    "Q6_K": Form(256, 210, _q6_k),
+    "Q8_0": BlockForm(32, 34, _q8_0),
+    "Q4_0": BlockForm(32, 18, _q4_0),
+    "Q4_K": BlockForm(256, 144, _q4_k),
+    "Q6_K": BlockForm(256, 210, _q6_k),
 }

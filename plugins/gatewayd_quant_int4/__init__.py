@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
-from gatewayd_quant_int4.config import Int4Config
+from gatewayd_quant_int4.config import Int4QuantizerConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import QuantizerStrategy
 
 
-def _build(config: Int4Config) -> QuantizerStrategy:
-    from gatewayd_quant_int4.strategy import Int4
+def _build(config: Int4QuantizerConfig) -> QuantizerStrategy:
+    from gatewayd_quant_int4.strategy import Int4Quantizer
 
-    return Int4(config)
+    return Int4Quantizer(config)
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
     return [
         StrategyInfo(
             name="int4",
-            config_type=Int4Config,
+            config_type=Int4QuantizerConfig,
             build=_build,
             summary="Weights of 4 bits, rounded to the nearest while the model is loaded.",
             requires_spec=">=1.10,<2",

@@ -5,7 +5,7 @@ from typing import Literal
 from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
-class Int4Config(StrategyConfig):
+class Int4QuantizerConfig(StrategyConfig):
     """How finely rows are cut, and what is rounded."""
 
     group_size: Literal[32, 64, 128] = setting(

@@ -11,7 +11,7 @@ from gatewayd_hooks.quantization import GroupedWeight
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Matrix, QuantizerResources
-    from gatewayd_quant_int4.config import Int4Config
+    from gatewayd_quant_int4.config import Int4QuantizerConfig
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _BLOCK = 1 << 20
 """Numbers that are rounded at once: what is needed beside a matrix stays small."""
 
 
-class Int4:
+class Int4Quantizer:
     """Rounds to the nearest of 16 numbers.
 
     Scales, and where the steps of a group lie, are numbers of bfloat16: kernels of 4 bits hold them
@@ -35,7 +35,7 @@ class Int4:
         config: its settings.
     """
 
-    def __init__(self, config: Int4Config) -> None:
+    def __init__(self, config: Int4QuantizerConfig) -> None:
         self._size = config.group_size
         self._is_symmetric = config.symmetric
         self._takes_head = config.head

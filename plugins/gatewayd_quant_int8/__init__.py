@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
-from gatewayd_quant_int8.config import Int8Config
+from gatewayd_quant_int8.config import Int8QuantizerConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import QuantizerStrategy
 
 
-def _build(config: Int8Config) -> QuantizerStrategy:
-    from gatewayd_quant_int8.strategy import Int8
+def _build(config: Int8QuantizerConfig) -> QuantizerStrategy:
+    from gatewayd_quant_int8.strategy import Int8Quantizer
 
-    return Int8()
+    return Int8Quantizer()
 
 
 @hookimpl
@@ -25,7 +25,7 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
     return [
         StrategyInfo(
             name="int8",
-            config_type=Int8Config,
+            config_type=Int8QuantizerConfig,
             build=_build,
             summary="Weights and activations of 8 bits, rounded while the model is loaded.",
             requires_spec=">=1.11,<2",

@@ -3,5 +3,5 @@
 from gatewayd_hooks.strategy import StrategyConfig
 
 
-class Int8Config(StrategyConfig):
+class Int8QuantizerConfig(StrategyConfig):
     """Rounding has nothing to set."""

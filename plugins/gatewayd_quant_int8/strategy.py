@@ -16,7 +16,7 @@ _BLOCK = 1 << 20
 """Numbers that are rounded at once: what is needed beside a matrix stays small."""
 
 
-class Int8:
+class Int8Quantizer:
     """Symmetric 8-bit weights, for products with activations of 8 bits."""
 
     def open(self, resources: QuantizerResources) -> None:

@@ -6,7 +6,7 @@ _FADING = 0.98
 """What a step counts for after the next one: the last fifty or so are remembered."""
 
 
-class Pace:
+class TokenPaceEstimate:
     """A line through the last steps, by least squares with fading memory.
 
     Attributes:

@@ -10,7 +10,7 @@ from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
 from gatewayd_sched_slo.config import SloConfig
-from gatewayd_sched_slo.pace import Pace
+from gatewayd_sched_slo.pace import TokenPaceEstimate
 from gatewayd_sched_slo.slots import Slots
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LeastSlack:
         self._wishes = np.array(
             [config.realtime_seconds, config.standard_seconds, config.batch_seconds]
         )
-        self._pace = Pace()
+        self._pace = TokenPaceEstimate()
         self._waiting = Slots()
         self._shortage = Shortage()
         self._returned: set[int] = set()

@@ -17,7 +17,7 @@ _SIZES = 160
 """Reaches beyond 10^6 tokens."""
 
 
-class Cost:
+class StepCost:
     """Seconds of a step, by its tokens, or of guessing, by its depth.
 
     A machine that others use is slower at one time than at another, and steps of some sizes were

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gatewayd_hooks.helpers.handover import State
-from gatewayd_spec_adaptive.cost import Cost
+from gatewayd_hooks.helpers.handover import HandoverState
+from gatewayd_spec_adaptive.cost import StepCost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class Adaptive:
         self._all_tried, self._all_kept = 4.0, 3.0
         # Of the drafts that were asked for, the part that came, by depth.
         self._came = np.ones(len(self._depths))
-        self._step_cost, self._guess_cost = Cost(), Cost()
+        self._step_cost, self._guess_cost = StepCost(), StepCost()
         self._purse = 0.0
         self._is_warm = False
         self._idle = self._busy = self._turn = 0
@@ -69,13 +69,13 @@ class Adaptive:
     def close(self) -> None:
         """Nothing to give back."""
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Give away what is known of all sequences and of steps; rows are introduced anew."""
         acceptance = (self._all_tried, self._all_kept, self._came)
         costs = (self._purse, self._is_warm, self._step_cost, self._guess_cost)
-        return State(_FORM, (acceptance, costs))
+        return HandoverState(_FORM, (acceptance, costs))
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with what another has measured."""
         if state.form != _FORM:
             return False

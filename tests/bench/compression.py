@@ -23,10 +23,10 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.scheme_model import Opened
 from gatewayd_engine.offline.quality.scores import Scores
 from gatewayd_engine.offline.quality.texts import bundled
-from gatewayd_engine.offline.train.attention_traces import Seen, open_decoder, trace
+from gatewayd_engine.offline.train.attention_traces import AttentionTrace, open_decoder, trace
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.speculation.draft_heads import read_heads
-from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import KvShape
@@ -58,16 +58,16 @@ def texts(length: int, most: int) -> Texts:
 
 
 class Attention(NamedTuple):
-    """Of a text's last tokens, by layer: see ``Seen``; the mean over heads that share keys."""
+    """Of a text's last tokens, by layer: ``AttentionTrace``, mean over heads that share keys."""
 
-    seen: list[Seen]
+    seen: list[AttentionTrace]
     mass: list[torch.Tensor]
     length: int
 
 
 def attention(decoder: Any, ids: list[int]) -> Attention:
     """Compute a text."""
-    seen: list[Seen] = []
+    seen: list[AttentionTrace] = []
     trace(decoder, ids, DECODED, seen.append)
     heads = decoder.spec.attention.num_kv_heads
     return Attention(
@@ -100,7 +100,7 @@ def is_sparse(step: int, length: int) -> bool:
 def selected(name: str, budget: float, text: Attention, kv_shape: KvShape) -> Held:
     """What a strategy selects, served by its contract."""
     strategy = HOST.strategy(Kind.KV_COMPRESSION, name, {"budget": budget})
-    target = Target(384, torch.float32)
+    target = DraftTarget(384, torch.float32)
     strategy.open(
         replace(
             engine_resources(max_running=1, max_model_len=text.length),

@@ -23,16 +23,16 @@ from pathlib import Path
 import uvloop
 from tokenizers import Tokenizer
 
-from gatewayd.cli.bench.load import Stop, Target
+from gatewayd.cli.bench.load import LoadTarget, Stop
 from gatewayd.cli.bench.stats import Level
-from gatewayd.cli.bench.sweep import Load, Plan, measure
-from gatewayd.cli.bench.workload import Item, Shape, corpus_text, synthetic
+from gatewayd.cli.bench.sweep import LoadLevel, SweepPlan, measure
+from gatewayd.cli.bench.workload import Item, RequestShape, corpus_text, synthetic
 from gatewayd.cli.client.api import ApiClient
 from gatewayd_engine.model.embedded import folder
 from tests.bench import llama_cpp, report, servers
 
-PLAIN = Shape(prompt_tokens=64, output_tokens=128)
-SHARED = Shape(prompt_tokens=10, output_tokens=16, shared_prefix_tokens=700)
+PLAIN = RequestShape(prompt_tokens=64, output_tokens=128)
+SHARED = RequestShape(prompt_tokens=10, output_tokens=16, shared_prefix_tokens=700)
 SHARED_CONCURRENCY = 16
 SHARED_REQUESTS = 200
 LEVELS = (1, 8, 32, 64)
@@ -74,7 +74,7 @@ class Setting:
         return Stop(requests=max(8, self.requests * concurrency))
 
 
-def items_of(setting: Setting, shape: Shape, seed: int, count: int) -> list[Item]:
+def items_of(setting: Setting, shape: RequestShape, seed: int, count: int) -> list[Item]:
     """The same requests for everyone who asks with the same seed."""
     return list(islice(synthetic(setting.corpus, shape, seed), count))
 
@@ -83,9 +83,9 @@ async def level(url: str, concurrency: int, items: Sequence[Item], warmup: int) 
     """Measure one level with exactly these requests, the first ones unmeasured."""
     cold = 1 if warmup else 0
     stop = Stop(requests=len(items) - warmup - cold)
-    plan = Plan([Load("concurrency", concurrency)], stop, warmup)
+    plan = SweepPlan([LoadLevel("concurrency", concurrency)], stop, warmup)
     async with ApiClient(url, keep_alive=False) as client:
-        target = Target(client, (await client.models())[0])
+        target = LoadTarget(client, (await client.models())[0])
         (measured,) = await measure(target, iter(items), plan)
     if measured.errors:
         raise RuntimeError(f"{url}: {measured.errors}")

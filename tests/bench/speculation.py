@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine.model.embedded import folder
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_hooks.strategy import Kind
 
 DRAFTS = {"ngram": 6, "lookahead": 10, "draft_model": 3, "medusa": 5, "eagle": 4}
@@ -80,7 +80,7 @@ class Observed:
     def draft_with(self, *drafters: str) -> None:
         """Have another drafter from now on, or none."""
         choices = [StrategyChoice(name) for name in drafters]
-        self.core.swaps.begin(Swap(1, Kind.DRAFTER.value, choices))
+        self.core.swaps.begin(SwapStrategy(1, Kind.DRAFTER.value, choices))
         while not (answers := self.core.swaps.settle()):
             time.sleep(0.001)
         if answers[0].error:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.cli.authoring.testing import Result, find, run
+from gatewayd.cli.authoring.testing import PluginTestResult, find, run
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import BadSettings
 from gatewayd_hooks.host.loading import PluginHost
@@ -44,14 +44,14 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def result(project: Path) -> Result:
+def result(project: Path) -> PluginTestResult:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in QUICKLY.items():
             patch.setenv(name, value)
         return run(find(str(project)), {})
 
 
-def test_it_conforms_and_does_what_it_promises(result: Result) -> None:
+def test_it_conforms_and_does_what_it_promises(result: PluginTestResult) -> None:
     assert result.is_good, result.output
     own = {test.name for test in result.tests if test.group == "Own tests"}
     assert own == {"the shortest goes first", "what came long before goes first"}

@@ -19,13 +19,13 @@ from gatewayd_engine.process.messages import (
     Bump,
     Command,
     Evict,
-    Hold,
-    Pin,
+    HoldRequest,
+    PinPrefix,
     Release,
     SamplingParams,
     SetQuotas,
     Submit,
-    Swap,
+    SwapStrategy,
     TenantQuota,
 )
 
@@ -192,14 +192,14 @@ class Asking:
         match what:
             case "pin":
                 prompt, seconds = rng.choice(self._shared), rng.choice((0.0, 0.5, 2.0))
-                return [Pin(self._number, prompt.tobytes(), seconds)]
+                return [PinPrefix(self._number, prompt.tobytes(), seconds)]
             case "evict":
                 return [Evict(self._number, tenant=self._some_tenant())]
             case "look":
                 return [Inspect(self._number), Browse(self._number)]
             case "hold":
                 held, self._held = self._held, some
-                return [Release(held), Hold(some)]
+                return [Release(held), HoldRequest(some)]
             case "bump":
                 return [Bump(some, rng.choice((None, 0, 2)))]
             case "quotas":
@@ -207,7 +207,7 @@ class Asking:
                 return [SetQuotas([TenantQuota(one, Amount(2), Amount(100)) for one in named])]
         kind = rng.choice(sorted(_SWAPS))
         name = rng.choice(_SWAPS[kind])
-        return [Swap(self._number, kind, [StrategyChoice(name)] if name else [])]
+        return [SwapStrategy(self._number, kind, [StrategyChoice(name)] if name else [])]
 
     def release(self) -> Command:
         """Let those go on that are held."""

@@ -16,12 +16,12 @@ from gatewayd_engine.process.messages import (
     FINISH_REASONS,
     Abort,
     Command,
+    EngineReady,
     EngineStats,
     Event,
     Evicted,
     Fatal,
     Pinned,
-    Ready,
     Shutdown,
     StepOutput,
     Swapped,
@@ -130,7 +130,7 @@ class Traffic:
 
     def _on_event(self, event: Event) -> None:
         match event:
-            case Ready():
+            case EngineReady():
                 self._is_ready.set()
             case StepOutput():
                 self._step(event)

@@ -30,7 +30,7 @@ from gatewayd.plugins.loaded import Plugged
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.recent import Recent
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 
 PLUGIN = """
 import os
@@ -168,7 +168,7 @@ class Subject:
         seconds = await asyncio.create_task(timed())
         return Asked(name, seconds, status)
 
-    def ledger(self, asked: Asked) -> Ledger:
+    def ledger(self, asked: Asked) -> TimeLedger:
         """What was kept of it."""
         found = self.recent.find(asked.id)
         assert found is not None, asked

@@ -17,7 +17,7 @@ from gatewayd.cli.lazy import no_garbage
 with no_garbage():
     import gatewayd.engines.replicas.engine_process as starting
     from gatewayd.config.load import load
-    from gatewayd.daemon.parts import Options, StartError
+    from gatewayd.daemon.parts import DaemonOptions, StartError
     from gatewayd.daemon.run import run
     from gatewayd.tracing import logs
 
@@ -39,7 +39,7 @@ def main() -> int:
     logs.configure(loaded.log)
     command = (sys.executable, str(FAKE_ENGINE), "--fd", "{fd}")
     try:
-        options = Options(lambda: load(None, flags).config, command, _fake())
+        options = DaemonOptions(lambda: load(None, flags).config, command, _fake())
         return run(loaded, options)
     except StartError as error:
         print(f"gatewayd: {error}", file=sys.stderr)

@@ -33,12 +33,12 @@ from gatewayd_engine.process.messages import (
     Abort,
     Admitted,
     Command,
+    EngineReady,
     EngineStats,
     Fatal,
     Finished,
     Loading,
     ModelInfo,
-    Ready,
     Shutdown,
     StepOutput,
     Submit,
@@ -135,7 +135,7 @@ class FakeEngine:
             max_batch_tokens=2048,
             strategies={"scheduler": "fcfs"},
         )
-        self.stream.send(Ready(version, os.getpid(), model, seconds))
+        self.stream.send(EngineReady(version, os.getpid(), model, seconds))
 
     def run(self) -> None:
         """Serve until told to stop."""

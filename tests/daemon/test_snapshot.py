@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from gatewayd.admin.client import AdminError, call, watch
-from gatewayd.wire.snapshot import EngineView, Prefixes, Snapshot
+from gatewayd.wire.snapshot import EngineView, PrefixSummary, Snapshot
 
 Start = Callable[..., Any]
 NANO = ("-m", "gatewayd", "serve", "--port", "0")
@@ -200,8 +200,8 @@ def shows_what_runs_and_waits(daemon: Any) -> None:
     assert all(key.startswith(changing) for key in differing), differing
 
 
-def prefixes(daemon: Any, query: str = "") -> Prefixes:
-    return msgspec.convert(call(daemon.path, "GET", f"/admin/prefixes{query}"), Prefixes)
+def prefixes(daemon: Any, query: str = "") -> PrefixSummary:
+    return msgspec.convert(call(daemon.path, "GET", f"/admin/prefixes{query}"), PrefixSummary)
 
 
 def shows_what_is_cached(daemon: Any) -> None:

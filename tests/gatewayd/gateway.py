@@ -17,7 +17,7 @@ from gatewayd.daemon.resources import Durable
 from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.listener import server_config
-from gatewayd.http.services import Limits, Services
+from gatewayd.http.services import RequestLimits, Services
 from gatewayd.metrics.registry import Metrics
 from gatewayd.metrics.reloads import ReloadCollector
 from gatewayd.metrics.store import StoreCollector
@@ -74,7 +74,7 @@ async def running(
     fleet: FakeFleet,
     *,
     edge: EdgeLimits | None = None,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     api_key: str | None = None,
     allowed_origins: tuple[str, ...] = (),
     only_local_hosts: bool = False,
@@ -101,7 +101,7 @@ async def running(
         api_key=api_key,
         allowed_origins=allowed_origins,
         only_local_hosts=only_local_hosts,
-        limits=limits or Limits(),
+        limits=limits or RequestLimits(),
         detector=lambda: detector,
         parsers=parsers or ModelParsers(),
         durable=durable,

@@ -14,7 +14,7 @@ from gatewayd_engine.model.build_decoder import Weights, assemble
 from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import _Random
-from gatewayd_engine.model.parts import Parts
+from gatewayd_engine.model.parts import LayerParts
 from gatewayd_engine.model.spec import ModelSpec
 from tests.engine.core.conftest import Answer, Harness, build
 
@@ -77,7 +77,7 @@ def dummy_from_cpu(
     device: str,
     seed: int,
     progress: Callable[[float], None],
-    parts: Parts,
+    parts: LayerParts,
 ) -> Decoder:
     """``dummy`` whose numbers do not depend on device and type."""
     made = _Random(layout(spec), torch.bfloat16, "cpu", seed, progress)

@@ -30,7 +30,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gatewayd_engine.tuning.table import Lost
+from gatewayd_engine.tuning.table import DeviceLost
 from tests.gpu.probing.attention import E4M3, Contexts
 from tests.gpu.probing.bench import Absent, Bench, Tensors, Trial
 from tests.gpu.probing.libraries import cublaslt, handle, has_fa2, has_xqa, tinygemm2
@@ -279,7 +279,7 @@ def main() -> int:
             upto += seconds * share / whole
             try:
                 bench.part(name, rows, upto - (time.monotonic() - began))
-            except Lost as error:
+            except DeviceLost as error:
                 print(f"{error}; this is what was measured", flush=True)
                 return 1
     if bench.failed:

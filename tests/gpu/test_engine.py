@@ -12,7 +12,7 @@ import torch
 from gatewayd_engine.kv.pool import page_bytes
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_engine.runner.gpu.memory import made_later
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from tests.engine.core.conftest import Harness, mixed_prompts
@@ -230,7 +230,7 @@ def test_pages_take_the_part_of_the_memory_that_they_are_given(make: Make) -> No
 
 
 def test_a_part_that_is_too_small_is_said_with_every_size() -> None:
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(EngineConfigError) as raised:
         on_gpu(kv_bytes=None, kv_pages=None, gpu_memory_utilization=0.001)
     sentence = str(raised.value)
     assert sentence.startswith("the model does not fit: its weights take ")
@@ -239,5 +239,7 @@ def test_a_part_that_is_too_small_is_said_with_every_size() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"device is 'cuda:99', but torch .* finds \d+ GPUs"):
+    with pytest.raises(
+        EngineConfigError, match=r"device is 'cuda:99', but torch .* finds \d+ GPUs"
+    ):
         on_gpu(embedded.folder("nano"), device=f"{engines.DEVICE}:99")

@@ -14,7 +14,7 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
 from gatewayd_engine.kernels.quantized.packing import unpack
 from gatewayd_engine.kernels.quantized.quantize_rows import MOST_CODES
-from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, Room
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, DequantizeScratch
 from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.model import embedded, parts
 from gatewayd_engine.model.linears.select_gpu import DeviceLinears
@@ -67,7 +67,7 @@ def test_few_lines_are_multiplied_with_codes(kernels: Kernels, kind: str, n: int
 def test_a_product_is_the_same_each_time(kernels: Kernels) -> None:
     """Parts of a sum arrive in any order, and are added up in one."""
     weight = checks.packed("offsets", HIDDEN, INTERMEDIATE, 112, CUDA)
-    room = Room(CUDA, torch.bfloat16)
+    room = DequantizeScratch(CUDA, torch.bfloat16)
     room.reserve(weight)
     x = checks.random(16, INTERMEDIATE, dtype=torch.bfloat16, device=CUDA)
     first, again = torch.empty(2, 16, HIDDEN, dtype=torch.bfloat16, device=CUDA)

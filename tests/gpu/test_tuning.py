@@ -16,7 +16,7 @@ from gatewayd_engine.tuning.clock import GraphClock
 from gatewayd_engine.tuning.machine import this_machine
 from gatewayd_engine.tuning.matmul import choose_products
 from gatewayd_engine.tuning.matmul_candidates import installed, multiply
-from gatewayd_engine.tuning.table import Table
+from gatewayd_engine.tuning.table import TuningTable
 from tests.engine.kernels import checks
 
 pytestmark = [
@@ -40,7 +40,7 @@ def linear(request: pytest.FixtureRequest) -> Iterator[Apart]:
 def test_products_that_were_chosen_are_captured_and_compute_the_same(
     linear: Apart, tmp_path: Path
 ) -> None:
-    sizes, table = [1, 8, 24, 64, 256], Table(this_machine(CUDA), tmp_path)
+    sizes, table = [1, 8, 24, 64, 256], TuningTable(this_machine(CUDA), tmp_path)
     candidates = installed(CUDA)
     choose_products([linear], sizes, candidates, table, GraphClock(CUDA), print, 60.0)
     for entry in table.entries:
@@ -58,7 +58,7 @@ def test_products_that_were_chosen_are_captured_and_compute_the_same(
         graph.replay()
         apart = (made.float() - expected.float()).norm(dim=1) / expected.float().norm(dim=1)
         assert apart.max().item() < 1e-2
-    again = Table(this_machine(CUDA), tmp_path)
+    again = TuningTable(this_machine(CUDA), tmp_path)
     choose_products([linear], sizes, candidates, again, GraphClock(CUDA), print, 60.0)
     assert again.measured == 0
 

@@ -16,7 +16,7 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.tuning import clock
-from gatewayd_engine.tuning.table import Lost
+from gatewayd_engine.tuning.table import DeviceLost
 from tests.gpu import probe
 from tests.gpu.kit.lock import ROOT
 from tests.gpu.probing import bench as benches
@@ -164,7 +164,7 @@ def test_a_lost_device_ends_with_what_was_measured(
             at.row("fatal", lambda: raising(RuntimeError("an illegal memory access")))
             at.row("never", one)
 
-    with pytest.raises(Lost):
+    with pytest.raises(DeviceLost):
         bench.part("rows", rows, 60)
     made = document(tmp_path)
     assert [row["name"] for row in made["rows"]] == ["first", "harmless", "fatal"]

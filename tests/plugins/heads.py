@@ -12,7 +12,7 @@ import torch
 
 from gatewayd_engine.offline.train import heads as recipe
 from gatewayd_engine.speculation.draft_heads import read_heads
-from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_hooks.resources import EngineResources, Heads
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.testing.fakes import engine_resources
@@ -89,8 +89,8 @@ def network(kind: str) -> Any:
     """An untrained one, the same every time."""
     torch.manual_seed(5)
     if kind == "eagle":
-        return recipe.Eagle(HIDDEN, heads=2, kv_heads=1, head_dim=4, inner=8, window=6)
-    medusa = recipe.Medusa(HIDDEN, num_heads=3, inner=16)
+        return recipe.EagleHead(HIDDEN, heads=2, kv_heads=1, head_dim=4, inner=8, window=6)
+    medusa = recipe.MedusaHeads(HIDDEN, num_heads=3, inner=16)
     torch.nn.init.normal_(medusa.down)
     return medusa
 
@@ -108,7 +108,7 @@ def resources_of(folder: Path) -> EngineResources:
 
 def reader(model: Path) -> Callable[[str, str], Heads]:
     """What an engine lends."""
-    target = Target(HIDDEN, WORDS.dtype)
+    target = DraftTarget(HIDDEN, WORDS.dtype)
     return lambda setting, kind: read_heads(setting, kind, model, target, VOCAB, "cpu")
 
 

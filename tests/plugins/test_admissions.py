@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gatewayd_admit_forecast.config import ForecastConfig
-from gatewayd_admit_forecast.pace import Pace
+from gatewayd_admit_forecast.pace import PrefillPace
 from gatewayd_admit_forecast.strategy import Forecast
 from gatewayd_admit_room.config import RoomConfig
 from gatewayd_admit_room.strategy import Room
@@ -52,7 +52,7 @@ def test_as_many_promises_are_kept_as_is_said_though_the_machine_changes(
     confidence: float, seed: int
 ) -> None:
     """Noise of a third, and half as fast from the middle on; each promise is made before."""
-    draw, pace, kept = random.Random(seed), Pace(confidence), 0
+    draw, pace, kept = random.Random(seed), PrefillPace(confidence), 0
     for i in range(4000):
         tokens = draw.randint(10, 20_000)
         seconds = (0.05 + tokens * 1e-4) * draw.lognormvariate(0, 0.3) * (2 if i > 2000 else 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks.protocols import Refusal
+from gatewayd_hooks.protocols import RequestRefusal
 from gatewayd_hooks.testing.fake_gateway import FakeGateway
 from gatewayd_proto_anthropic.requests import asked_of
 from gatewayd_proto_anthropic.strategy import Anthropic
@@ -30,8 +30,8 @@ _FORM = {"type": "json_schema", "schema": {}}
 )
 def test_a_refusal_names_the_place_that_was_written(theirs: str, ours: str) -> None:
     gateway = FakeGateway()
-    gateway.refusal = Refusal(400, f"{theirs}: no", param=theirs)
-    with pytest.raises(Refusal) as caught:
+    gateway.refusal = RequestRefusal(400, f"{theirs}: no", param=theirs)
+    with pytest.raises(RequestRefusal) as caught:
         call(gateway, system="a", output_format=_FORM)
     assert (caught.value.param, caught.value.message) == (ours, f"{ours}: no")
 

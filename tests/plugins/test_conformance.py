@@ -9,7 +9,7 @@ from gatewayd_admit_forecast.strategy import Forecast
 from gatewayd_admit_room.config import RoomConfig
 from gatewayd_admit_room.strategy import Room
 from gatewayd_evict_cost.config import CostConfig
-from gatewayd_evict_cost.strategy import Cost
+from gatewayd_evict_cost.strategy import CostEviction
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_evict_retention.strategy import Retention
@@ -121,8 +121,8 @@ class TestRadix(PrefixCacheConformance):
 
 
 class TestCost(EvictionConformance):
-    def make(self) -> Cost:
-        return Cost(CostConfig())
+    def make(self) -> CostEviction:
+        return CostEviction(CostConfig())
 
 
 class TestRetention(EvictionConformance):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gatewayd_evict_cost.config import CostConfig
-from gatewayd_evict_cost.strategy import Cost
+from gatewayd_evict_cost.strategy import CostEviction
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.testing.fakes import engine_resources
 
@@ -13,13 +13,13 @@ NUM_PAGES = 60
 SIZE = 16
 
 
-def opened(even_tokens: int = 64, num_pages: int = NUM_PAGES) -> Cost:
-    cost = Cost(CostConfig(even_tokens=even_tokens))
+def opened(even_tokens: int = 64, num_pages: int = NUM_PAGES) -> CostEviction:
+    cost = CostEviction(CostConfig(even_tokens=even_tokens))
     cost.open(engine_resources(num_pages=num_pages, page_size=SIZE))
     return cost
 
 
-def tell_chain(cost: Cost, pages: list[int]) -> None:
+def tell_chain(cost: CostEviction, pages: list[int]) -> None:
     for depth, page in enumerate(pages):
         cost.cached(page, PageOrigin(pages[depth - 1] if depth else -1, depth))
 

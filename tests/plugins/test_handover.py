@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gatewayd_evict_cost.config import CostConfig
-from gatewayd_evict_cost.strategy import Cost
+from gatewayd_evict_cost.strategy import CostEviction
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_evict_retention.strategy import Retention
@@ -29,7 +29,7 @@ SECONDS = [0.0]
 EVICTIONS: dict[str, Callable[[], Any]] = {
     "lru": Lru,
     "lfu": Lfu,
-    "cost": lambda: Cost(CostConfig()),
+    "cost": lambda: CostEviction(CostConfig()),
     "retention": lambda: Retention(lambda: SECONDS[0]),
 }
 
@@ -102,7 +102,7 @@ def test_a_state_of_another_size_or_scale_is_refused(name: str) -> None:
     if name == "cost":
         others += [
             opened(make, page_size=8),
-            opened(lambda: Cost(CostConfig(even_tokens=CostConfig().even_tokens + 1))),
+            opened(lambda: CostEviction(CostConfig(even_tokens=CostConfig().even_tokens + 1))),
         ]
     for other in others:
         other.release(1)

@@ -11,22 +11,22 @@ from gatewayd_hooks.kv_codecs import PlainRecords
 from gatewayd_hooks.testing.kv_codecs import KvCodecConformance
 from gatewayd_kv_bf16.config import Bf16Config
 from gatewayd_kv_bf16.strategy import Bf16
-from gatewayd_kv_fp8.config import Fp8Config
-from gatewayd_kv_fp8.strategy import Fp8
-from gatewayd_kv_int4.config import Int4Config
-from gatewayd_kv_int4.strategy import Int4
-from gatewayd_kv_int8.config import Int8Config
-from gatewayd_kv_int8.strategy import Int8
+from gatewayd_kv_fp8.config import Fp8CodecConfig
+from gatewayd_kv_fp8.strategy import Fp8Codec
+from gatewayd_kv_int4.config import Int4CodecConfig
+from gatewayd_kv_int4.strategy import Int4Codec
+from gatewayd_kv_int8.config import Int8CodecConfig
+from gatewayd_kv_int8.strategy import Int8Codec
 
 Format = Literal["e4m3", "e5m2"]
-E4M3, E5M2 = Fp8Config(), Fp8Config(format="e5m2")
-PLAIN = [Fp8Config(format=one.format, scale="none") for one in (E4M3, E5M2)]
+E4M3, E5M2 = Fp8CodecConfig(), Fp8CodecConfig(format="e5m2")
+PLAIN = [Fp8CodecConfig(format=one.format, scale="none") for one in (E4M3, E5M2)]
 FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 class TestInt8(KvCodecConformance):
-    def make(self) -> Int8:
-        return Int8(Int8Config())
+    def make(self) -> Int8Codec:
+        return Int8Codec(Int8CodecConfig())
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         # Half a step, and what the scale has lost by its own rounding.
@@ -34,8 +34,8 @@ class TestInt8(KvCodecConformance):
 
 
 class TestFp8(KvCodecConformance):
-    def make(self) -> Fp8:
-        return Fp8(E4M3)
+    def make(self) -> Fp8Codec:
+        return Fp8Codec(E4M3)
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         # Half of the last of four digits; half of the smallest number of all.
@@ -44,8 +44,8 @@ class TestFp8(KvCodecConformance):
 
 
 class TestFp8OfMoreReach(KvCodecConformance):
-    def make(self) -> Fp8:
-        return Fp8(E5M2)
+    def make(self) -> Fp8Codec:
+        return Fp8Codec(E5M2)
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         step = values.abs().amax(-1, keepdim=True) / 57_344
@@ -53,8 +53,8 @@ class TestFp8OfMoreReach(KvCodecConformance):
 
 
 class TestFp8WithoutScale(KvCodecConformance):
-    def make(self) -> Fp8:
-        return Fp8(PLAIN[0])
+    def make(self) -> Fp8Codec:
+        return Fp8Codec(PLAIN[0])
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         sizes = values.abs()
@@ -62,8 +62,8 @@ class TestFp8WithoutScale(KvCodecConformance):
 
 
 class TestFp8OfMoreReachWithoutScale(KvCodecConformance):
-    def make(self) -> Fp8:
-        return Fp8(PLAIN[1])
+    def make(self) -> Fp8Codec:
+        return Fp8Codec(PLAIN[1])
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         sizes = values.abs()
@@ -79,8 +79,8 @@ class TestBf16(KvCodecConformance):
 
 
 class TestInt4(KvCodecConformance):
-    def make(self) -> Int4:
-        return Int4(Int4Config(rotate=False))
+    def make(self) -> Int4Codec:
+        return Int4Codec(Int4CodecConfig(rotate=False))
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         # Half a step, and what its length and the least number lose as float16.
@@ -92,8 +92,8 @@ class TestInt4(KvCodecConformance):
 
 
 class TestInt4Rotated(KvCodecConformance):
-    def make(self) -> Int4:
-        return Int4(Int4Config())
+    def make(self) -> Int4Codec:
+        return Int4Codec(Int4CodecConfig())
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
         # What each of the 64 has lost is in all of them.
@@ -111,16 +111,16 @@ def hadamard(size: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     ("codec", "dim", "size"),
     [
-        (Int8(Int8Config()), 64, 66),
-        (Fp8(E4M3), 128, 130),
-        (Fp8(E5M2), 64, 66),
-        (Fp8(PLAIN[0]), 64, 64),
-        (Fp8(PLAIN[1]), 65, 65),
+        (Int8Codec(Int8CodecConfig()), 64, 66),
+        (Fp8Codec(E4M3), 128, 130),
+        (Fp8Codec(E5M2), 64, 66),
+        (Fp8Codec(PLAIN[0]), 64, 64),
+        (Fp8Codec(PLAIN[1]), 65, 65),
         (Bf16(Bf16Config()), 64, 128),
-        (Int4(Int4Config()), 32, 20),
-        (Int4(Int4Config()), 64, 40),
-        (Int4(Int4Config(rotate=False)), 96, 60),
-        (Int4(Int4Config()), 256, 160),
+        (Int4Codec(Int4CodecConfig()), 32, 20),
+        (Int4Codec(Int4CodecConfig()), 64, 40),
+        (Int4Codec(Int4CodecConfig(rotate=False)), 96, 60),
+        (Int4Codec(Int4CodecConfig()), 256, 160),
     ],
 )
 def test_a_record_has_as_many_bytes_as_it_says(codec: Any, dim: int, size: int) -> None:
@@ -136,10 +136,18 @@ def test_a_record_has_as_many_bytes_as_it_says(codec: Any, dim: int, size: int) 
 @pytest.mark.parametrize(
     ("codec", "dim", "sentence"),
     [
-        (Int4(Int4Config()), 80, "heads have 80 numbers, which do not divide into groups of 32"),
-        (Int4(Int4Config()), 16, "heads have 16 numbers, which do not divide into groups of 32"),
-        (Int8(Int8Config()), 65, "heads have 65 numbers, and it takes an even number"),
-        (Fp8(E4M3), 65, "heads have 65 numbers, and it takes an even number"),
+        (
+            Int4Codec(Int4CodecConfig()),
+            80,
+            "heads have 80 numbers, which do not divide into groups of 32",
+        ),
+        (
+            Int4Codec(Int4CodecConfig()),
+            16,
+            "heads have 16 numbers, which do not divide into groups of 32",
+        ),
+        (Int8Codec(Int8CodecConfig()), 65, "heads have 65 numbers, and it takes an even number"),
+        (Fp8Codec(E4M3), 65, "heads have 65 numbers, and it takes an even number"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(codec: Any, dim: int, sentence: str) -> None:
@@ -155,7 +163,7 @@ def records_of(codes: torch.Tensor, scale: float) -> torch.Tensor:
 def test_every_code_of_int8_is_that_often_its_scale() -> None:
     codes = torch.arange(256).to(torch.uint8)
     out = torch.empty(256)
-    Int8(Int8Config()).decode(records_of(codes, 0.25), out)
+    Int8Codec(Int8CodecConfig()).decode(records_of(codes, 0.25), out)
     assert out.tolist() == [0.25 * (i if i < 128 else i - 256) for i in range(256)]
 
 
@@ -169,15 +177,18 @@ def test_every_code_of_fp8_is_what_torch_says(name: Format, num_finite: int) -> 
     factor = 256 if name == "e4m3" else 1
     for dtype in (torch.float32, torch.bfloat16):
         out = torch.empty(256, dtype=dtype)
-        Fp8(Fp8Config(format=name)).decode(records_of(codes, 4.0 * factor), out)
+        Fp8Codec(Fp8CodecConfig(format=name)).decode(records_of(codes, 4.0 * factor), out)
         assert torch.equal(out[finite].float(), oracle[finite] * 4)
-        Fp8(Fp8Config(format=name, scale="none")).decode(codes, out)
+        Fp8Codec(Fp8CodecConfig(format=name, scale="none")).decode(codes, out)
         assert torch.equal(out[finite].float(), oracle[finite])
 
 
 def test_fp8_without_scales_is_plain_floats_for_a_device() -> None:
     for name in ("e4m3", "e5m2"):
-        plain, scaled = Fp8(Fp8Config(format=name, scale="none")), Fp8(Fp8Config(format=name))
+        plain, scaled = (
+            Fp8Codec(Fp8CodecConfig(format=name, scale="none")),
+            Fp8Codec(Fp8CodecConfig(format=name)),
+        )
         assert isinstance(plain, PlainRecords)
         assert plain.element(torch.bfloat16) == FORMATS[name]
         assert scaled.element(torch.bfloat16) is None
@@ -188,7 +199,7 @@ def test_without_a_scale_codes_are_what_torch_rounds_to(name: Format) -> None:
     most = torch.finfo(FORMATS[name]).max
     values = torch.randn(64, 3, 64, generator=torch.Generator().manual_seed(3)) * most / 3
     out = torch.empty(64, 3, 64, dtype=torch.uint8)
-    Fp8(Fp8Config(format=name, scale="none")).encode(values, out)
+    Fp8Codec(Fp8CodecConfig(format=name, scale="none")).encode(values, out)
     oracle = values.clamp(-most, most).to(FORMATS[name])
     assert torch.equal(out, oracle.view(torch.uint8))
     assert bool((oracle.float().abs() == most).any())
@@ -199,9 +210,9 @@ def test_the_largest_number_of_a_head_is_the_largest_code() -> None:
     values[0, 0, 3], values[0, 1, 0] = -127.0, 448.0 * 8
     values[0, 0, 1], values[0, 1, 1] = 64.0, 0.5
     out = torch.empty(1, 2, 10, dtype=torch.uint8)
-    Int8(Int8Config()).encode(values, out)
+    Int8Codec(Int8CodecConfig()).encode(values, out)
     assert out[0, 0, :8].view(torch.int8).tolist() == [0, 64, 0, -127, 0, 0, 0, 0]
-    Fp8(E4M3).encode(values, out)
+    Fp8Codec(E4M3).encode(values, out)
     assert out[0, 1, :8].view(torch.float8_e4m3fn).float().tolist()[:2] == [448.0, 0.0625]
     assert out[0, 1, 8:].view(torch.bfloat16).item() == 8.0 * 256
 
@@ -232,19 +243,19 @@ def test_numbers_of_four_bits_are_what_a_loop_makes_of_a_record() -> None:
     for group, pair in enumerate(ends):
         record[20 * group + 16 :][:4] = torch.tensor(pair).half().view(torch.uint8)
     plain, rotated = torch.empty(64), torch.empty(64)
-    Int4(Int4Config(rotate=False)).decode(record, plain)
+    Int4Codec(Int4CodecConfig(rotate=False)).decode(record, plain)
     for i in range(64):
         byte = int(record[20 * (i // 32) + i % 32 // 2])
         step, least = ends[i // 32]
         assert plain[i] == least + (byte // 16 if i % 2 else byte % 16) * step
-    Int4(Int4Config()).decode(record, rotated)
+    Int4Codec(Int4CodecConfig()).decode(record, rotated)
     torch.testing.assert_close(rotated, (plain.double() @ hadamard(64)).float(), atol=0.02, rtol=0)
 
 
 @pytest.mark.parametrize("dim", [32, 64, 96, 128, 256])
 def test_a_rotated_head_does_not_depend_on_those_beside_it(dim: int) -> None:
     # A product of floats does, in its last digits, from 256 numbers on at the latest.
-    codec = Int4(Int4Config())
+    codec = Int4Codec(Int4CodecConfig())
     values = torch.randn(500, 3, dim, generator=torch.Generator().manual_seed(dim))
     records = torch.empty(500, 3, codec.record_bytes(dim, torch.float32), dtype=torch.uint8)
     numbers = torch.empty_like(values)
@@ -263,7 +274,7 @@ def test_a_rotation_spreads_what_stands_out() -> None:
     values[:, :, 7] *= 60
 
     def error(rotate: bool) -> float:
-        codec = Int4(Int4Config(rotate=rotate))
+        codec = Int4Codec(Int4CodecConfig(rotate=rotate))
         records, out = torch.empty(200, 2, 40, dtype=torch.uint8), torch.empty_like(values)
         codec.encode(values, records)
         codec.decode(records, out)

@@ -13,7 +13,7 @@ import torch
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.train import predictor as recipe
 from gatewayd_engine.speculation.draft_heads import read_heads
-from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_hooks.kv_compression import KvCompressionStrategy
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
@@ -25,7 +25,7 @@ from gatewayd_kvc_predictor.strategy import Predictor
 
 NANO = embedded.folder("nano")
 read = partial(
-    read_heads, model=NANO, target=Target(384, torch.float32), vocab_size=4096, device="cpu"
+    read_heads, model=NANO, target=DraftTarget(384, torch.float32), vocab_size=4096, device="cpu"
 )
 
 
@@ -93,7 +93,7 @@ def test_layers_that_are_all_left_whole_attend_to_all() -> None:
 
 def test_the_network_is_the_one_that_was_trained() -> None:
     heads = read("", "predictor")
-    trained = recipe.Network()
+    trained = recipe.PredictorNetwork()
     trained.load_state_dict({name: tensor.float() for name, tensor in heads.tensors.items()})
     last, means = torch.rand(3, 40), torch.rand(3, len(recipe.RATES), 40) / 20
     seen = recipe.image(last, means)
@@ -115,7 +115,7 @@ def test_it_selects_what_the_trained_one_selects() -> None:
         scores = scores + torch.randn(2, begin + i + 1, generator=generator)
         weights[:, i, : begin + i + 1] = torch.softmax(scores, -1)
     decoding = recipe.Decoding(recipe.Trace(weights, begin), 0.125)
-    trained = recipe.Network()
+    trained = recipe.PredictorNetwork()
     trained.load_state_dict(
         {name: tensor.float() for name, tensor in read("", "predictor").tensors.items()}
     )

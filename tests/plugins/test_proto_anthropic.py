@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
-from gatewayd_hooks.protocols import HttpResponse, Refusal
+from gatewayd_hooks.protocols import HttpResponse, RequestRefusal
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 from gatewayd_proto_anthropic.events import Events
@@ -30,8 +30,8 @@ def asked(**fields: Any) -> dict[str, Any]:
     return asked_of({**ASK, **fields}).body
 
 
-def refused(**fields: Any) -> Refusal:
-    with pytest.raises(Refusal) as caught:
+def refused(**fields: Any) -> RequestRefusal:
+    with pytest.raises(RequestRefusal) as caught:
         asked_of({**ASK, **fields})
     assert caught.value.status == 400
     return caught.value
@@ -279,7 +279,7 @@ def test_more_than_the_context_has_left_is_a_bound() -> None:
     class Full(FakeGateway):
         async def chat(self, body: Any, request: Any) -> Any:
             if "max_tokens" in body:
-                raise Refusal(400, "no", code="context_length_exceeded", param="max_tokens")
+                raise RequestRefusal(400, "no", code="context_length_exceeded", param="max_tokens")
             return await super().chat(body, request)
 
     gateway = Full()
@@ -289,8 +289,8 @@ def test_more_than_the_context_has_left_is_a_bound() -> None:
 
 def test_a_prompt_that_does_not_fit_is_refused() -> None:
     gateway = FakeGateway()
-    gateway.refusal = Refusal(400, "no", code="context_length_exceeded", param="messages")
-    with pytest.raises(Refusal):
+    gateway.refusal = RequestRefusal(400, "no", code="context_length_exceeded", param="messages")
+    with pytest.raises(RequestRefusal):
         call(gateway)
     assert len(gateway.bodies) == 1
 
@@ -331,22 +331,22 @@ def test_thoughts_are_left_out_if_thinking_is_disabled() -> None:
     ],
 )  # fmt: skip
 def test_an_error_has_its_type_by_its_status(status: int, kind: str) -> None:
-    error = Anthropic().error(Refusal(status, "because", param="stop"), "req_1")
+    error = Anthropic().error(RequestRefusal(status, "because", param="stop"), "req_1")
     assert json.loads(error.body) == {  # type: ignore[arg-type]
         "type": "error",
         "error": {"type": kind, "message": "because"},
         "request_id": "req_1",
     }
     assert (error.status, error.headers["request-id"]) == (status, "req_1")
-    late = Anthropic().late_error(Refusal(status, "because"), "req_1")
+    late = Anthropic().late_error(RequestRefusal(status, "because"), "req_1")
     assert late.startswith(b"event: error\ndata: {")
     assert late.endswith(b"\n\n")
 
 
 def test_an_error_names_the_field_as_the_client_did() -> None:
     gateway = FakeGateway()
-    gateway.refusal = Refusal(400, "stop[0] is empty", param="stop[0]")
-    with pytest.raises(Refusal, match=r"stop_sequences\[0\] is empty") as caught:
+    gateway.refusal = RequestRefusal(400, "stop[0] is empty", param="stop[0]")
+    with pytest.raises(RequestRefusal, match=r"stop_sequences\[0\] is empty") as caught:
         call(gateway)
     assert caught.value.param == "stop_sequences[0]"
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
-from gatewayd_hooks.protocols import Delta, HttpResponse, Refusal
+from gatewayd_hooks.protocols import Delta, HttpResponse, RequestRefusal
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import MODEL, FakeGateway, request
 from gatewayd_proto_ollama.answers import Reader
@@ -85,7 +85,7 @@ def test_a_whole_number_may_be_written_as_a_fraction() -> None:
     body = chat(options={"num_predict": 5.0, "top_k": 3.0, "seed": 7.0})
     assert body == chat() | {"max_tokens": 5, "top_k": 3, "seed": 7}
     assert all(isinstance(body[name], int) for name in ("max_tokens", "top_k", "seed"))
-    with pytest.raises(Refusal):
+    with pytest.raises(RequestRefusal):
         chat(options={"num_predict": 5.5})
 
 
@@ -204,7 +204,7 @@ def test_what_is_wrong_is_refused_by_its_place(
     if param is None:
         call(FakeGateway(), route, **fields)
         return
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefusal) as caught:
         call(FakeGateway(), route, **fields)
     assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -217,7 +217,9 @@ def test_names_may_have_the_tag_of_the_latest(name: str) -> None:
 
 
 def test_a_name_that_is_not_served_is_a_404_with_the_names_that_are() -> None:
-    with pytest.raises(Refusal, match="model 'other' not found; served: nano, nano-al") as caught:
+    with pytest.raises(
+        RequestRefusal, match="model 'other' not found; served: nano, nano-al"
+    ) as caught:
         call(FakeGateway(), "POST /api/chat", model="other", messages=[HI])
     assert caught.value.status == 404
 
@@ -292,7 +294,7 @@ def test_nothing_to_answer_loads_the_model(route: str, fields: dict[str, Any]) -
     (answer,) = lines(call(gateway, route, **fields))
     assert (answer["done"], answer["done_reason"]) == (True, "load")
     gateway.model = None
-    with pytest.raises(Refusal, match="not loaded yet"):
+    with pytest.raises(RequestRefusal, match="not loaded yet"):
         call(gateway, route, **fields)
 
 
@@ -321,7 +323,7 @@ def test_no_text_has_no_vector_and_loads_the_model(route: str, none: dict[str, A
     gateway = FakeGateway()
     assert json.loads(call(gateway, f"POST /api/{route}").body) == none  # type: ignore[arg-type]
     gateway.model = None
-    with pytest.raises(Refusal, match="not loaded yet"):
+    with pytest.raises(RequestRefusal, match="not loaded yet"):
         call(gateway, f"POST /api/{route}")
 
 
@@ -335,7 +337,7 @@ def test_no_text_has_no_vector_and_loads_the_model(route: str, none: dict[str, A
     ],
 )
 def test_what_is_no_text_has_no_vector(route: str, fields: dict[str, Any], param: str) -> None:
-    with pytest.raises(Refusal) as caught:
+    with pytest.raises(RequestRefusal) as caught:
         call(FakeGateway(), f"POST /api/{route}", **fields)
     assert (caught.value.status, caught.value.param) == (400, param)
 
@@ -344,7 +346,7 @@ def test_more_than_the_context_has_left_is_a_bound() -> None:
     class Full(FakeGateway):
         async def chat(self, body: Any, request: Any) -> Any:
             if "max_tokens" in body:
-                raise Refusal(400, "no", code="context_length_exceeded", param="max_tokens")
+                raise RequestRefusal(400, "no", code="context_length_exceeded", param="max_tokens")
             return await super().chat(body, request)
 
     asked = {"messages": [HI], "options": {"num_predict": 10**6}}
@@ -373,8 +375,8 @@ def test_the_version_is_what_the_settings_say() -> None:
 
 def test_an_error_is_a_sentence_that_names_the_option() -> None:
     gateway = FakeGateway()
-    gateway.refusal = Refusal(400, "max_tokens is 0; the minimum is 1", param="max_tokens")
-    with pytest.raises(Refusal) as caught:
+    gateway.refusal = RequestRefusal(400, "max_tokens is 0; the minimum is 1", param="max_tokens")
+    with pytest.raises(RequestRefusal) as caught:
         call(gateway, "POST /api/chat", messages=[{"role": "user", "content": "a"}])
     error = Ollama(OllamaConfig()).error(caught.value, "r")
     assert error.body == b'{"error":"options.num_predict is 0; the minimum is 1"}\n'
@@ -395,8 +397,8 @@ def test_an_error_is_a_sentence_that_names_the_option() -> None:
 )
 def test_a_refusal_names_the_place_that_was_written(theirs: str, ours: str) -> None:
     gateway = FakeGateway()
-    gateway.refusal = Refusal(400, f"{theirs}: no", param=theirs)
-    with pytest.raises(Refusal) as caught:
+    gateway.refusal = RequestRefusal(400, f"{theirs}: no", param=theirs)
+    with pytest.raises(RequestRefusal) as caught:
         call(gateway, "POST /api/generate", prompt="a", system="b")
     assert (caught.value.param, caught.value.message) == (ours, f"{ours}: no")
 
@@ -413,8 +415,8 @@ def test_a_refusal_of_a_text_has_the_name_that_was_sent(
     route: str, fields: dict[str, Any], theirs: str, ours: str
 ) -> None:
     gateway = FakeGateway()
-    gateway.refusal = Refusal(400, f"{theirs} is too long", param=theirs)
-    with pytest.raises(Refusal) as caught:
+    gateway.refusal = RequestRefusal(400, f"{theirs} is too long", param=theirs)
+    with pytest.raises(RequestRefusal) as caught:
         call(gateway, f"POST /api/{route}", **fields)
     assert (caught.value.param, caught.value.message) == (ours, f"{ours} is too long")
 

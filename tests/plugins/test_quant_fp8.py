@@ -7,15 +7,15 @@ import torch
 
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, QuantizerResources
 from gatewayd_quant_fp8 import strategy
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 
 FINITE = torch.arange(256).to(torch.uint8).view(torch.float8_e4m3fn).double()
 FINITE = FINITE[FINITE.isfinite()]
 
 
-def opened(device: str = "cpu", *, packed: bool = True) -> Fp8:
-    made = Fp8(Fp8Config(packed=packed))
+def opened(device: str = "cpu", *, packed: bool = True) -> Fp8Quantizer:
+    made = Fp8Quantizer(Fp8QuantizerConfig(packed=packed))
     made.open(QuantizerResources(folder="", device=device))
     return made
 

@@ -11,8 +11,8 @@ import torch
 from gatewayd_hooks.quantization import Matrix
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_int4 import strategy
-from gatewayd_quant_int4.config import Int4Config
-from gatewayd_quant_int4.strategy import Int4
+from gatewayd_quant_int4.config import Int4QuantizerConfig
+from gatewayd_quant_int4.strategy import Int4Quantizer
 
 SETTINGS: list[dict[str, Any]] = [
     {"group_size": size, "symmetric": is_symmetric}
@@ -22,7 +22,9 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 def quantized(weight: torch.Tensor, **settings: Any) -> Any:
-    return Int4(Int4Config(**settings)).quantize(Matrix("m", *weight.shape), weight)
+    return Int4Quantizer(Int4QuantizerConfig(**settings)).quantize(
+        Matrix("m", *weight.shape), weight
+    )
 
 
 def drawn(rows: int, columns: int) -> torch.Tensor:
@@ -34,13 +36,13 @@ def drawn(rows: int, columns: int) -> torch.Tensor:
 
 
 class TestInt4(QuantizerConformance):
-    def make(self) -> Int4:
-        return Int4(Int4Config(group_size=64))
+    def make(self) -> Int4Quantizer:
+        return Int4Quantizer(Int4QuantizerConfig(group_size=64))
 
 
 class TestInt4Symmetric(QuantizerConformance):
-    def make(self) -> Int4:
-        return Int4(Int4Config(group_size=32, symmetric=True))
+    def make(self) -> Int4Quantizer:
+        return Int4Quantizer(Int4QuantizerConfig(group_size=32, symmetric=True))
 
 
 @pytest.mark.parametrize("settings", SETTINGS)
@@ -86,9 +88,12 @@ def test_kernels_of_16_bits_can_hold_its_scales(is_symmetric: bool) -> None:
 def test_the_head_and_columns_that_fit_into_no_groups_stay(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    ours, weight = Int4(Int4Config()), drawn(4, 128)
+    ours, weight = Int4Quantizer(Int4QuantizerConfig()), drawn(4, 128)
     assert ours.quantize(Matrix("lm_head", 4, 128), weight) is None
-    assert Int4(Int4Config(head=True)).quantize(Matrix("lm_head", 4, 128), weight) is not None
+    assert (
+        Int4Quantizer(Int4QuantizerConfig(head=True)).quantize(Matrix("lm_head", 4, 128), weight)
+        is not None
+    )
     with caplog.at_level(logging.WARNING):
         assert ours.quantize(Matrix("layers.0.mlp.down_proj", 4, 96), drawn(4, 96)) is None
     assert [record.getMessage() for record in caplog.records] == [

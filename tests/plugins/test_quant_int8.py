@@ -8,12 +8,12 @@ import torch
 from gatewayd_hooks.quantization import Matrix
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_int8 import strategy
-from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_int8.strategy import Int8Quantizer
 
 
 class TestInt8(QuantizerConformance):
-    def make(self) -> Int8:
-        return Int8()
+    def make(self) -> Int8Quantizer:
+        return Int8Quantizer()
 
 
 @pytest.mark.parametrize("block", [1, 64, 1 << 20])
@@ -22,7 +22,7 @@ def test_the_largest_number_of_a_row_is_127_and_the_rest_in_proportion(
 ) -> None:
     monkeypatch.setattr(strategy, "_BLOCK", block)
     weight = torch.randn(33, 64) * torch.logspace(-6, 6, 33).unsqueeze(-1)
-    made = Int8().quantize(Matrix("m", 33, 64), weight)
+    made = Int8Quantizer().quantize(Matrix("m", 33, 64), weight)
     largest = weight.abs().amax(1, keepdim=True).double()
     assert torch.equal(made.codes.abs().amax(1), torch.full((33,), 127, dtype=torch.int8))
     exact = weight.double() * 127 / largest
@@ -32,7 +32,7 @@ def test_the_largest_number_of_a_row_is_127_and_the_rest_in_proportion(
 
 def test_numbers_too_small_for_a_scale_are_kept_as_they_can_be() -> None:
     weight = torch.full((1, 8), 1e-44)
-    made = Int8().quantize(Matrix("m", 1, 8), weight)
+    made = Int8Quantizer().quantize(Matrix("m", 1, 8), weight)
     assert made.scales.isfinite().all()
     assert made.scales.min() > 0
     assert (made.codes * made.scales).abs().max() <= torch.finfo(torch.float32).tiny

@@ -12,7 +12,7 @@ from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_slo.config import SloConfig
-from gatewayd_sched_slo.pace import Pace
+from gatewayd_sched_slo.pace import TokenPaceEstimate
 from gatewayd_sched_slo.slots import Slots
 from gatewayd_sched_slo.strategy import LeastSlack
 from tests.plugins.queues import granted
@@ -151,7 +151,7 @@ def test_batch_work_gives_way_three_times_and_then_goes_on() -> None:
 
 
 def test_the_pace_is_found_from_steps_of_different_sizes() -> None:
-    pace = Pace()
+    pace = TokenPaceEstimate()
     for tokens in (64, 500, 130, 64, 320, 500, 64):
         pace.note(tokens, 0.004 + 0.0002 * tokens)
     assert pace.step_seconds == pytest.approx(0.004)
@@ -159,7 +159,7 @@ def test_the_pace_is_found_from_steps_of_different_sizes() -> None:
 
 
 def test_steps_of_one_size_do_not_tell_what_a_token_takes() -> None:
-    pace = Pace()
+    pace = TokenPaceEstimate()
     for _ in range(50):
         pace.note(100, 0.02)
     assert pace.step_seconds + 100 * pace.token_seconds == pytest.approx(0.02)

@@ -79,7 +79,7 @@ def walk(form: Any, table: type[RequestTable], place: str, seen: set[Any]) -> It
         (message_count_tokens_params.MessageCountTokensParams, CountRequest, 20),
         (beta_create.MessageCreateParamsNonStreaming, MessagesRequest, 20),
         (beta_count.MessageCountTokensParams, CountRequest, 20),
-        (theirs.ChatRequest, tables.ChatRequest, 7),
+        (theirs.ChatRequest, tables.OllamaChatRequest, 7),
         (theirs.GenerateRequest, tables.GenerateRequest, 2),
         (theirs.EmbedRequest, tables.EmbedRequest, 1),
         (theirs.EmbeddingsRequest, tables.EmbeddingsRequest, 1),
@@ -96,6 +96,9 @@ def test_every_field_that_a_client_can_send_is_in_the_table(
 
 def test_every_field_of_the_options_is_one_of_the_clients_or_served() -> None:
     """What the table has and no client sends would be a promise to nobody."""
-    mine, known = tables.ChatRequest.model_fields["options"].annotation, theirs.Options.model_fields
+    mine, known = (
+        tables.OllamaChatRequest.model_fields["options"].annotation,
+        theirs.Options.model_fields,
+    )
     (options,) = [one for one in parts(mine) if is_table(one)]
     assert [name for name in options.known if name not in known] == ["min_p"]

@@ -9,7 +9,7 @@ from gatewayd_hooks.speculation import SpecReport, SpecView
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import SpecControllerConformance
 from gatewayd_spec_adaptive.config import AdaptiveConfig
-from gatewayd_spec_adaptive.cost import Cost
+from gatewayd_spec_adaptive.cost import StepCost
 from gatewayd_spec_adaptive.strategy import Adaptive
 from gatewayd_spec_fixed.config import FixedConfig
 from gatewayd_spec_fixed.strategy import Fixed
@@ -195,7 +195,7 @@ def test_guessing_that_takes_longer_than_it_saves_ends() -> None:
 
 
 def test_the_cost_of_a_step_is_between_those_of_its_neighbours() -> None:
-    cost = Cost()
+    cost = StepCost()
     assert cost.seconds(np.array([3.0])).tolist() == [0.0]
     cost.note(1, 0.1)
     cost.note(5, 0.3)
@@ -209,7 +209,7 @@ def test_the_cost_of_a_step_is_between_those_of_its_neighbours() -> None:
 
 
 def test_a_hiccup_at_a_size_that_is_never_seen_again_says_nothing_of_larger_ones() -> None:
-    cost = Cost()
+    cost = StepCost()
     cost.note(3, 5.0)
     for _ in range(5):
         cost.note(8, 0.1)

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, Engine
 
 from gatewayd.store.database import connect
 from gatewayd.tenants.billing import budget_ledger_sql, crash_marks
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import sealing
-from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.desk import check_books, reserve_one
 from tests.gatewayd.tenants.test_audit import act
@@ -26,9 +26,9 @@ PRICE = Price(3_000_000, 1_000_000, 5_000_000)
 MOST = 10**6
 
 
-def entry(name: str, tenant: str, prompt: int, most: int, came: int) -> Entry:
-    asked = Asked(f"req_{name}", tenant, "key", "/v1/completions", "m", prompt, most)
-    return Entry(f"use_{name}", asked, PRICE, came, True)
+def entry(name: str, tenant: str, prompt: int, most: int, came: int) -> LedgerEntry:
+    asked = RequestedCost(f"req_{name}", tenant, "key", "/v1/completions", "m", prompt, most)
+    return LedgerEntry(f"use_{name}", asked, PRICE, came, True)
 
 
 NOW = int(time.time()) + 86_400
@@ -53,7 +53,7 @@ class Killed(NamedTuple):
     folder: Path
     old: dict[str, Any]
 
-    def seal(self, engine: Engine) -> Secret:
+    def seal(self, engine: Engine) -> ServerSecret:
         secret = secret_of(self.folder, {})
         sealing.watch(engine, secret)
         return secret

@@ -9,14 +9,14 @@ import pytest
 from gatewayd.store.database import connect
 from gatewayd.tenants import records
 from gatewayd.tenants.tamper_evidence import audit
-from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 from gatewayd.tenants.tenancy import prepared
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.test_audit import act, execute
 from tests.security.test_seals import report, rows_of
 
 
-def older_program(folder: Path) -> Secret:
+def older_program(folder: Path) -> ServerSecret:
     """A store with one tenant and no seals."""
     secret, engine = secret_of(folder, {}), connect(folder / "gatewayd.db")
     with engine.begin() as connection:

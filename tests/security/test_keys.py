@@ -24,7 +24,7 @@ from gatewayd.http.server.authentication import KeyCheck
 from gatewayd.store.tables import keys as table
 from gatewayd.tenants import keys
 from gatewayd.tenants.keys import new_key
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.gateway import CHAT
@@ -99,7 +99,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(keys, "compare_digest", noted("compare", hmac.compare_digest))
     monkeypatch.setattr(authentication, "compare_digest", noted("operator", hmac.compare_digest))
-    monkeypatch.setattr(Secret, "digest", noted("digest", Secret.digest))
+    monkeypatch.setattr(ServerSecret, "digest", noted("digest", ServerSecret.digest))
     return done
 
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from gatewayd.errors import Conflict, PermissionDenied, StoreUnavailable, Unauthorized
+from gatewayd.errors import PermissionDenied, ResourceConflict, StoreUnavailable, Unauthorized
 from gatewayd.store import schema_check, schema_digests
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import audit, sealing
 from gatewayd.tenants.tamper_evidence.secret import secret_of
@@ -151,8 +151,8 @@ def test_what_a_trigger_does_in_a_transaction_of_ours_is_not_sealed(store: Path)
         "UPDATE keys SET scopes = '[\"*\"]', tenant = 'default'; "
         "UPDATE budgets SET most_tokens = 999999 WHERE tenant = 'a'; END",
     )
-    asked = Asked("req_1", "a", None, "/v1/completions", "m", 2, 5)
-    entry = Entry("use_1", asked, Price(), 1, True)
+    asked = RequestedCost("req_1", "a", None, "/v1/completions", "m", 2, 5)
+    entry = LedgerEntry("use_1", asked, Price(), 1, True)
     with engine.begin() as connection:
         reserve_one(connection, entry)
         budget_ledger_sql.settle(connection, [Settlement(entry, Spent("stop", 2, 0, 5))], SECRET)
@@ -181,7 +181,7 @@ def test_rows_of_the_audit_that_are_dropped_take_the_change_with_them(store: Pat
 
 def test_it_is_not_accepted_and_the_rest_is_once_it_is_gone(store: Path) -> None:
     execute(store, *PLANTED["a trigger"], "UPDATE tenants SET weight = 9 WHERE id = 'a'")
-    with pytest.raises(Conflict, match="trigger zz"):
+    with pytest.raises(ResourceConflict, match="trigger zz"):
         act(store, "POST", "/admin/audit/accept")
     execute(store, "DROP TRIGGER zz")
     assert act(store, "POST", "/admin/audit/accept")["accepted"]
@@ -205,7 +205,9 @@ def test_an_edited_reservation_moves_no_sealed_budget(store: Path) -> None:
     engine = connect(store / "gatewayd.db")
     sealing.watch(engine, secret_of(store, {}))
     entries = [
-        Entry(f"use_{n}", Asked(f"r{n}", "a", None, "/", "m", 10, 90), Price(9, 9, 9), 1, True)
+        LedgerEntry(
+            f"use_{n}", RequestedCost(f"r{n}", "a", None, "/", "m", 10, 90), Price(9, 9, 9), 1, True
+        )
         for n in range(2)
     ]
     with engine.begin() as connection:
@@ -253,7 +255,7 @@ async def test_no_price_becomes_that_of_others_by_a_change_of_anybodys(
         found = set()
         for model in ("dear", "other", "gone"):
             try:
-                ticket = await account.admit(Asked("r", "m", None, "/", model, 1, 1))
+                ticket = await account.admit(RequestedCost("r", "m", None, "/", model, 1, 1))
             except PermissionDenied:
                 found.add(model)
             else:

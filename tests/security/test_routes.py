@@ -16,7 +16,7 @@ import pytest
 from starlette.routing import Route, Router
 
 from gatewayd.config.tables import Config
-from gatewayd.daemon.parts import Options
+from gatewayd.daemon.parts import DaemonOptions
 from gatewayd.daemon.run import Daemon
 from gatewayd.errors import PermissionDenied
 from gatewayd.http.rights import Rights
@@ -153,7 +153,7 @@ class Built:
             "admin": {"socket": str(folder / "admin.sock")},
         }
         config = Config(**tables)
-        self.daemon = Daemon(config, Options(reload=lambda: config))
+        self.daemon = Daemon(config, DaemonOptions(reload=lambda: config))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from gatewayd.errors import Unauthorized
 from gatewayd.store.database import connect
 from gatewayd.tenants import records
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
 from gatewayd.tenants.tamper_evidence.secret import secret_of
@@ -37,8 +37,8 @@ ALL = "SELECT * FROM {}"
 
 def used(engine: Engine, number: int, tokens: int = 5) -> None:
     """A request of tenant a: reserved in one transaction, settled in the next."""
-    asked = Asked(f"req_{number}", "a", None, "/v1/completions", "m", 2, tokens)
-    entry = Entry(f"use_{number}", asked, Price(1, 1, 1), int(time.time()), True)
+    asked = RequestedCost(f"req_{number}", "a", None, "/v1/completions", "m", 2, tokens)
+    entry = LedgerEntry(f"use_{number}", asked, Price(1, 1, 1), int(time.time()), True)
     with engine.begin() as connection:
         reserve_one(connection, entry)
     with engine.begin() as connection:

@@ -13,7 +13,7 @@ from gatewayd_tui.app import Console
 from gatewayd_tui.plugged import Added, Failed
 from gatewayd_tui.screens.plugins import rows_of
 from gatewayd_tui.widgets.choose import Choose
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.widgets.form import FormDialog
 from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import snapshot
@@ -82,7 +82,7 @@ async def choose(pilot: Any, console: Console, title: str, *keys: str) -> None:
 
 
 async def fill(pilot: Any, console: Console, title: str, **lines: str) -> None:
-    await until(pilot, lambda: isinstance(console.screen, Form) and title in text_of(console))
+    await until(pilot, lambda: isinstance(console.screen, FormDialog) and title in text_of(console))
     for name, text in lines.items():
         console.screen.query_one(f"#form-{name}", Input).value = text
     await pilot.press("ctrl+s")
@@ -128,7 +128,7 @@ async def test_a_strategy_is_swapped_by_kind_name_and_settings(
         await pilot.press("c")
         await choose(pilot, console, "Which kind of strategy?", "down", "down")
         await choose(pilot, console, "Which scheduler?", "down")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         lines = {each.id: (each.value, each.placeholder) for each in console.screen.query(Input)}
         assert lines["form-batch"][0] == "2"
         assert lines["form-realtime"] == ("", "float, above 0; else 1.0; hot")
@@ -162,7 +162,7 @@ async def test_a_chain_is_a_list_and_who_comes_in_has_settings(
     async with watching(start="plugins") as (console, pilot):
         await pilot.press("c")
         await choose(pilot, console, "Which kind of strategy?")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         assert console.screen.query_one(Input).value == "penalties bias"
         await fill(pilot, console, "Which logits_processors?", strategies="bias mark")
         await fill(pilot, console, "Settings of logits_processor mark", secret="a b")
@@ -178,7 +178,7 @@ async def test_whoever_leaves_on_the_way_changes_nothing(
         await pilot.press("c")
         await choose(pilot, console, "Which kind of strategy?", "down", "down")
         await choose(pilot, console, "Which scheduler?", "down")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         await pilot.press("escape")
         await pilot.pause()
     assert changes(stocked) == []
@@ -204,7 +204,7 @@ async def test_limits_are_changed_from_what_they_are(
 ) -> None:
     async with watching(start="plugins") as (console, pilot):
         await pilot.press("m")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         assert console.screen.query_one("#form-max_batch_tokens", Input).value == "512"
         await fill(pilot, console, "Limits", max_waiting_requests="8", strategy_budget_ms="2.5")
         await until(pilot, lambda: changes(stocked))

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 from textual.widgets import Tree
 
-from gatewayd.wire.snapshot import Prefixes, PrefixView
+from gatewayd.wire.snapshot import PrefixSummary, PrefixView
 from gatewayd_tui.app import Console
 from gatewayd_tui.screens.prefixes import label, saved
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.widgets.form import FormDialog
 from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import engine, snapshot
@@ -38,7 +38,7 @@ def route(parent: int | str = "", of: int = 0) -> str:
 
 
 def answer(daemon: FakeDaemon, parent: int | str, *rows: PrefixView, more: int = 0) -> None:
-    found = msgspec.to_builtins(Prefixes(rows=list(rows), more=more))
+    found = msgspec.to_builtins(PrefixSummary(rows=list(rows), more=more))
     daemon.answers["GET", route(parent)] = (200, found)
 
 
@@ -106,7 +106,7 @@ async def test_pages_are_pinned_unpinned_and_evicted(
     async with watching(start="prefixes") as (console, pilot):
         await until(pilot, lambda: len(lines(console)) == 2)
         await pilot.press("down", "down", "i")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         await pilot.press("end", *["backspace"] * 3, *"12h", "enter")
         await until(pilot, lambda: len(daemon.calls) >= 3)
         await pilot.press("u")
@@ -129,7 +129,7 @@ async def test_a_pin_that_is_too_long_is_refused_with_a_sentence(
     async with watching(start="prefixes") as (console, pilot):
         await until(pilot, lambda: len(lines(console)) == 2)
         await pilot.press("down", "down", "i")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         await pilot.press("0", "0", "0", "0", "enter")
         await pilot.pause()
         assert "it must be seconds from 1 to 604,800" in text_of(console)

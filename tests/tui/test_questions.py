@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.wire.requests import LimitsBody
-from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, Terms
+from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, TenantTerms
 from gatewayd_tui.questions import Question, Wrong, changed, docs_of, nested, questions, typed
 
-BODIES: list[type[msgspec.Struct]] = [TenantBody, Terms, KeyBody, RotateBody]
+BODIES: list[type[msgspec.Struct]] = [TenantBody, TenantTerms, KeyBody, RotateBody]
 TEXTS = st.one_of(
     st.text(max_size=12),
     st.integers(-(10**16), 10**16).map(str),
@@ -22,7 +22,7 @@ TEXTS = st.one_of(
 )
 
 
-def named(name: str, body: type[msgspec.Struct] = Terms) -> Question:
+def named(name: str, body: type[msgspec.Struct] = TenantTerms) -> Question:
     (found,) = [each for each in questions(body) if each.name == name]
     return found
 
@@ -57,7 +57,7 @@ TERMS = st.fixed_dictionaries(
 def test_only_what_differs_is_sent_and_typing_a_value_gives_it(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    asked = [each for each in questions(Terms, before) if each.name in before]
+    asked = [each for each in questions(TenantTerms, before) if each.name in before]
     texts = {name: "" if value is None else typed(name, value) for name, value in after.items()}
     differing = {name: value for name, value in after.items() if value != before[name]}
     assert changed(asked, texts) == differing
@@ -127,4 +127,4 @@ def test_null_is_no_word_where_it_only_says_nothing() -> None:
 
 def test_what_a_line_is_for_comes_from_the_docstring() -> None:
     assert docs_of(RotateBody) == {}
-    assert docs_of(Terms)["tokens_per_minute"] == "at most, of prompts and answers."
+    assert docs_of(TenantTerms)["tokens_per_minute"] == "at most, of prompts and answers."

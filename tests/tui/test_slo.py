@@ -6,7 +6,7 @@ import pytest
 from textual.widgets import Input
 
 from gatewayd_tui.screens.slo import attainment, budget_left, verdict
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.widgets.form import FormDialog
 from tests.tui.conftest import Watching, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import slo, snapshot
@@ -62,7 +62,7 @@ async def test_targets_are_changed_for_the_class_under_the_cursor(
 ) -> None:
     async with watching(start="slo") as (console, pilot):
         await pilot.press("down", "down", "enter")  # the first row of class standard
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         assert "What class standard is promised" in text_of(console)
         line = console.screen.query_one("#form-ttft_ms", Input)
         assert line.value == "500"
@@ -87,7 +87,7 @@ async def test_what_cannot_be_promised_is_refused_with_a_sentence(
     async with watching(start="slo") as (console, pilot):
         for name, text, sentence in REFUSED:
             await pilot.press("enter")
-            await until(pilot, lambda: isinstance(console.screen, Form))
+            await until(pilot, lambda: isinstance(console.screen, FormDialog))
             line = console.screen.query_one(f"#form-{name}", Input)
             line.value = text
             await pilot.press("enter")
@@ -95,7 +95,7 @@ async def test_what_cannot_be_promised_is_refused_with_a_sentence(
             assert sentence in text_of(console)
             assert line.has_focus
             await pilot.press("escape")
-            await until(pilot, lambda: not isinstance(console.screen, Form))
+            await until(pilot, lambda: not isinstance(console.screen, FormDialog))
     assert daemon.calls == []
 
 
@@ -104,9 +104,9 @@ async def test_a_form_in_which_nothing_is_changed_calls_nobody(
 ) -> None:
     async with watching(start="slo") as (console, pilot):
         await pilot.press("enter")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         await pilot.press("ctrl+s")
-        await until(pilot, lambda: not isinstance(console.screen, Form))
+        await until(pilot, lambda: not isinstance(console.screen, FormDialog))
     assert daemon.calls == []
 
 
@@ -114,4 +114,4 @@ async def test_read_only_has_no_form(daemon: FakeDaemon, watching: Watching) -> 
     async with watching(start="slo", read_only=True) as (console, pilot):
         await pilot.press("enter")
         await pilot.pause()
-        assert not isinstance(console.screen, Form)
+        assert not isinstance(console.screen, FormDialog)

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from gatewayd.wire.snapshot import VERSION, Snapshot
-from gatewayd_tui.client import Live, Lost, Refused, decode
+from gatewayd_tui.client import AdminRefused, Live, Lost, decode
 from gatewayd_tui.place import NoSocket, find_socket
 from gatewayd_tui.recording import Recorded, Recorder, line_of, read
 from tests.tui.fake_daemon import FakeDaemon
@@ -90,9 +90,9 @@ async def test_a_refusal_is_the_daemon_s_own_sentence(daemon: FakeDaemon) -> Non
     daemon.answers["POST", "/admin/pause"] = 400, {"error": {"message": "seconds is too much"}}
     daemon.answers["POST", "/admin/drain"] = 503, "?"
     live = Live(daemon.path)
-    with pytest.raises(Refused, match=r"^seconds is too much$"):
+    with pytest.raises(AdminRefused, match=r"^seconds is too much$"):
         await live.call("POST", "/admin/pause", {"seconds": 1e9})
-    with pytest.raises(Refused, match=r'^"\?"$'):
+    with pytest.raises(AdminRefused, match=r'^"\?"$'):
         await live.call("POST", "/admin/drain")
     assert daemon.calls[0] == ("POST", "/admin/pause", {"seconds": 1e9})
     await live.close()
@@ -110,7 +110,7 @@ async def test_a_recording_plays_what_was_recorded_and_goes_on_where_it_was(
     source = Recorded(file)
     assert [(await first(source, 0.0)).number for _ in range(2)] == [0, 1]
     assert [each.number async for each in source.snapshots(0.0)] == [2, 3]
-    with pytest.raises(Refused, match="is a recording"):
+    with pytest.raises(AdminRefused, match="is a recording"):
         await source.call("POST", "/admin/drain")
 
 

@@ -9,13 +9,22 @@ import pytest
 
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.figures import bar, count, duration, line, millis, percent, size
-from gatewayd_tui.state import MOST_LOGS, MOST_POINTS, State, advance, lose, rate, rates, share
+from gatewayd_tui.state import (
+    MOST_LOGS,
+    MOST_POINTS,
+    ConsoleState,
+    advance,
+    lose,
+    rate,
+    rates,
+    share,
+)
 from gatewayd_tui.waterfall import beside, markdown, picture
 from tests.tui.samples import BEGAN, explanation, log, snapshot
 
 
-def after(*snapshots: Snapshot) -> State:
-    state = State()
+def after(*snapshots: Snapshot) -> ConsoleState:
+    state = ConsoleState()
     for each in snapshots:
         state = advance(state, each)
     return state

@@ -14,7 +14,7 @@ from gatewayd_tui.client import Live
 from gatewayd_tui.reads import Key
 from gatewayd_tui.recording import Recorder
 from gatewayd_tui.screens.tenants import against, state_of
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.secret import Secret
 from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
@@ -58,7 +58,7 @@ def changes(daemon: FakeDaemon) -> list[tuple[str, str, Any]]:
 
 async def typed(pilot: Any, console: Console, **lines: str) -> None:
     """Fill a form in and send it."""
-    await until(pilot, lambda: isinstance(console.screen, Form))
+    await until(pilot, lambda: isinstance(console.screen, FormDialog))
     for name, text in lines.items():
         console.screen.query_one(f"#form-{name}", Input).value = text
     await pilot.press("enter")
@@ -92,7 +92,7 @@ async def test_a_tenant_is_added_with_its_limits(desk: FakeDaemon, watching: Wat
 async def test_limits_are_changed_from_what_they_are(desk: FakeDaemon, watching: Watching) -> None:
     async with watching(start="tenants") as (console, pilot):
         await pilot.press("m")
-        await until(pilot, lambda: isinstance(console.screen, Form))
+        await until(pilot, lambda: isinstance(console.screen, FormDialog))
         lines = {each.id: each.value for each in console.screen.query(Input)}
         assert lines["form-concurrency"] == "8"
         assert lines["form-most_micros"] == "12.50"
@@ -212,7 +212,7 @@ async def test_read_only_asks_nothing(desk: FakeDaemon, watching: Watching) -> N
         for pressed in "nmaox":
             await pilot.press(pressed)
             await pilot.pause()
-            assert not isinstance(console.screen, Form)
+            assert not isinstance(console.screen, FormDialog)
     assert changes(desk) == []
 
 

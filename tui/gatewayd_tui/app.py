@@ -26,7 +26,7 @@ from gatewayd_tui.screens import SCREENS
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.screens.help import HelpScreen
 from gatewayd_tui.screens.panel import screens_of
-from gatewayd_tui.state import State, advance, lose
+from gatewayd_tui.state import ConsoleState, advance, lose
 from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.table import LiveTable
 
@@ -87,11 +87,11 @@ class Console(App[None]):
         self.is_read_only = read_only
         self._recorder = recorder
         self._start = start
-        self._state = State()
-        self._frozen: State | None = None
+        self._state = ConsoleState()
+        self._frozen: ConsoleState | None = None
 
     @property
-    def shown(self) -> State:
+    def shown(self) -> ConsoleState:
         """What screens show: the last state, or the frozen one."""
         return lose(self._frozen, self._state.lost) if self._frozen else self._state
 

@@ -120,7 +120,7 @@ def top(
 ) -> None:
     """Show what a running daemon does as tables, or as JSON for scripts."""
     from gatewayd_tui.recording import line_of
-    from gatewayd_tui.state import State, advance
+    from gatewayd_tui.state import ConsoleState, advance
     from gatewayd_tui.top import follow, tables, terminal
 
     found = _snapshots(_source(socket, config, snapshot), interval, once=once)
@@ -129,10 +129,10 @@ def top(
             typer.echo(line_of(each), nl=False)
     elif once:
         for each in found:
-            terminal().print(tables(advance(State(), each)))
+            terminal().print(tables(advance(ConsoleState(), each)))
     else:
         with contextlib.suppress(KeyboardInterrupt):
-            follow(accumulate(found, advance, initial=State()), terminal())
+            follow(accumulate(found, advance, initial=ConsoleState()), terminal())
 
 
 def _snapshots(source: Source, interval: float, *, once: bool) -> Iterator[Snapshot]:

@@ -21,7 +21,7 @@ class Lost(Exception):
     """There is no daemon to watch, or it is not understood; the sentence says why."""
 
 
-class Refused(Exception):
+class AdminRefused(Exception):
     """The daemon says no to a call; the sentence is its own."""
 
 
@@ -99,7 +99,7 @@ class Live:
         """One, made now."""
         try:
             return decode(await self._ask("GET", "/admin/snapshot"))
-        except Refused as error:
+        except AdminRefused as error:
             raise Lost(str(error)) from error
 
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
@@ -116,7 +116,7 @@ class Live:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Lost(self._why(error)) from error
         if answer.status >= 300:
-            raise Refused(_sentence(content))
+            raise AdminRefused(_sentence(content))
         return content
 
     async def close(self) -> None:

@@ -20,7 +20,7 @@ from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError, told
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
-from gatewayd_tui.client import Lost, Refused, Source
+from gatewayd_tui.client import AdminRefused, Lost, Source
 
 LOAD_SECONDS = 5.0
 SHOW_SECONDS = 1.0
@@ -140,7 +140,7 @@ class Calls:
         asked = self._source.call(method, route, body)
         try:
             return asyncio.run_coroutine_threadsafe(asked, self._loop).result(RUN_SECONDS)
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             raise NotDone(str(error)) from error
         except TimeoutError as error:
             raise NotDone("the daemon has not answered") from error

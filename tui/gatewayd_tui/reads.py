@@ -9,8 +9,8 @@ import msgspec
 
 from gatewayd.wire.plugins import PluginSettings, PluginView
 from gatewayd.wire.requests import Explanation
-from gatewayd.wire.snapshot import Prefixes
-from gatewayd_tui.client import Refused, Source
+from gatewayd.wire.snapshot import PrefixSummary
+from gatewayd_tui.client import AdminRefused, Source
 
 _LISTED = 50
 _PAGES = 200
@@ -100,10 +100,10 @@ async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
     for row in rows:
         if row.get("tenant") == tenant:
             return row
-    raise Refused(f"there is no tenant {tenant} any more")
+    raise AdminRefused(f"there is no tenant {tenant} any more")
 
 
-async def prefixes(source: Source, engine: int, parent: int | None) -> Prefixes:
+async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSummary:
     """The cached pages behind one; of None, those that prompts begin with.
 
     Raises:
@@ -111,7 +111,7 @@ async def prefixes(source: Source, engine: int, parent: int | None) -> Prefixes:
     """
     page = "" if parent is None else parent
     route = f"/admin/prefixes?engine={engine}&parent={page}&limit={_PAGES}"
-    return _as(await source.call("GET", route), Prefixes)
+    return _as(await source.call("GET", route), PrefixSummary)
 
 
 async def plugins(source: Source) -> list[PluginView]:
@@ -167,4 +167,4 @@ def _as(found: object, form: type[FormT]) -> FormT:
     try:
         return msgspec.convert(found, form)
     except msgspec.ValidationError as error:
-        raise Refused(f"the daemon's answer is not understood: {error}") from error
+        raise AdminRefused(f"the daemon's answer is not understood: {error}") from error

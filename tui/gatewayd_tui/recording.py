@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gatewayd.wire.snapshot import Snapshot
-from gatewayd_tui.client import Lost, Refused, decode
+from gatewayd_tui.client import AdminRefused, Lost, decode
 
 
 def line_of(snapshot: Snapshot) -> bytes:
@@ -96,7 +96,7 @@ class Recorded:
 
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """Nothing can be asked of a recording."""
-        raise Refused(f"{self.name} is a recording: it holds snapshots only, no {route}")
+        raise AdminRefused(f"{self.name} is a recording: it holds snapshots only, no {route}")
 
     async def close(self) -> None:
         """There is nothing open."""

@@ -55,7 +55,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ConsoleState:
     """All that screens show.
 
     Attributes:
@@ -71,14 +71,14 @@ class State:
     lost: str | None = "no snapshot has come yet"
 
 
-def advance(state: State, snapshot: Snapshot) -> State:
+def advance(state: ConsoleState, snapshot: Snapshot) -> ConsoleState:
     """The state after a snapshot."""
     is_same = state.snapshot is not None and is_same_run(state.snapshot, snapshot)
     history = state.history if is_same else ()
     logs = state.logs if is_same else ()
     last = logs[-1].number if logs else -1
     fresh = tuple(line for line in snapshot.logs if line.number > last)
-    return State(
+    return ConsoleState(
         snapshot=snapshot,
         history=(*history, point(snapshot))[-MOST_POINTS:],
         logs=(*logs, *fresh)[-MOST_LOGS:],
@@ -97,7 +97,7 @@ def is_same_run(before: Snapshot, after: Snapshot) -> bool:
     )
 
 
-def lose(state: State, why: str | None) -> State:
+def lose(state: ConsoleState, why: str | None) -> ConsoleState:
     """The state when news stops; None when it goes on."""
     return replace(state, lost=why)
 

@@ -14,7 +14,7 @@ from gatewayd_tui.figures import count, duration, millis, percent
 from gatewayd_tui.machines import taken
 from gatewayd_tui.screens.queue import COLUMNS as WAITING
 from gatewayd_tui.screens.running import COLUMNS as RUNNING
-from gatewayd_tui.state import State, rate
+from gatewayd_tui.state import ConsoleState, rate
 from gatewayd_tui.widgets.table import Column, plain
 
 _UNLIMITED = 10_000
@@ -26,7 +26,7 @@ def terminal() -> Console:
     return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
 
 
-def follow(states: Iterator[State], console: Console) -> None:
+def follow(states: Iterator[ConsoleState], console: Console) -> None:
     """Show each state in the place of the one before; below it where there is no terminal."""
     states = (state for state in states if state.snapshot is not None)
     if not console.is_terminal:
@@ -38,7 +38,7 @@ def follow(states: Iterator[State], console: Console) -> None:
             place.update(tables(state), refresh=True)
 
 
-def tables(state: State) -> RenderableType:
+def tables(state: ConsoleState) -> RenderableType:
     """A state as text: the daemon, its engines, who runs, who waits, what is promised."""
     snapshot = state.snapshot
     if snapshot is None:

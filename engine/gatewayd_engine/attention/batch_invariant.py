@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
+from gatewayd_engine.attention.dense import DenseAttention, SharedKeys, causal
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 _BLOCK = 1 << 18
@@ -35,12 +35,12 @@ class SteadyAttention(DenseAttention):
         keys: torch.Tensor,
         values: torch.Tensor,
         mask: torch.Tensor | None,
-        shared: Shared | None,
+        shared: SharedKeys | None,
         seen: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """See ``DenseAttention``."""
         if shared is not None:
-            shared = Shared(shared.keys.double(), shared.values.double())
+            shared = SharedKeys(shared.keys.double(), shared.values.double())
         heads, (_, length, dim) = self._shape.num_kv_heads, values.shape
         count, each = len(query) // heads, max(1, _BLOCK // (heads * length * dim))
         mask = None if mask is None else mask.double()

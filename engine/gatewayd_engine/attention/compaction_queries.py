@@ -21,7 +21,7 @@ Ask = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], Compacted]
 says what stands for these."""
 
 
-class Fitting:
+class CompactionQueries:
     """Attends like the end of a prompt did, and asks in each layer what may stand for its front.
 
     Args:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.dense_buffers import Buffer
-from gatewayd_engine.attention.dense_contexts import Contexts, Copied, Prefix
+from gatewayd_engine.attention.dense_contexts import Contexts, Copied, DensePrefix
 from gatewayd_engine.attention.score_biases import Biases
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -51,7 +51,7 @@ class Group:
     masks: dict[int, torch.Tensor | None]
     pages: torch.Tensor
     copy: Buffer | None
-    prefix: Prefix | None
+    prefix: DensePrefix | None
     keys: Sequence[torch.Tensor]
     values: Sequence[torch.Tensor]
     write: torch.Tensor

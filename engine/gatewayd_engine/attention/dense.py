@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 
-class Shared(NamedTuple):
+class SharedKeys(NamedTuple):
     """What several lines begin with.
 
     Attributes:
@@ -42,7 +42,7 @@ class DenseAttention:
         keys: torch.Tensor,
         values: torch.Tensor,
         mask: torch.Tensor | None,
-        shared: Shared | None,
+        shared: SharedKeys | None,
         seen: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
         """Attend a few tokens of each of several sequences.
@@ -115,7 +115,7 @@ class DenseAttention:
 
     def _with_shared(
         self,
-        shared: Shared,
+        shared: SharedKeys,
         query: torch.Tensor,
         scores: torch.Tensor,
         values: torch.Tensor,

@@ -30,7 +30,7 @@ _LEAST_GAIN = 2 << 20
 more that it takes cost as much."""
 
 
-class Prefix:
+class DensePrefix:
     """What several sequences begin with.
 
     Attributes:
@@ -48,7 +48,7 @@ class Prefix:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DensePlace:
     """Where a sequence's copy is, and how much of the sequence it and its prefix hold."""
 
     prefix: PrefixKey | None
@@ -68,7 +68,7 @@ class Copied:
     """
 
     buffer: Buffer
-    prefix: Prefix | None
+    prefix: DensePrefix | None
     lines: NDArray[np.int64]
 
 
@@ -86,8 +86,8 @@ class Contexts:
         self._pool = pool
         self._buffers = Buffers(pool, max_lines, max_bytes)
         self._least_gain = -(-_LEAST_GAIN // pool.decoded_bytes) if shares else None
-        self._prefixes: dict[PrefixKey, Prefix] = {}
-        self._places: dict[int, Place] = {}
+        self._prefixes: dict[PrefixKey, DensePrefix] = {}
+        self._places: dict[int, DensePlace] = {}
         self._owners = np.zeros(0, np.int64)
         self._ends = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
@@ -161,7 +161,7 @@ class Contexts:
         for owner, end in zip(self._owners.tolist(), self._ends.tolist(), strict=True):
             place = self._places.get(owner)
             if place is not None:
-                self._places[owner] = Place(place.prefix, place.buffer, place.line, end)
+                self._places[owner] = DensePlace(place.prefix, place.buffer, place.line, end)
         keys = self._share(batch)
         wanted = {owner: (ends[i], keys[i]) for i, owner in enumerate(owners)}
         for owner, place in list(self._places.items()):
@@ -208,12 +208,12 @@ class Contexts:
                 num_tokens = len(pages) * self._pool.page_size
                 if not self._buffers.take(num_tokens):
                     continue
-                self._prefixes[prefix.key] = Prefix(self._gather(pages).flatten(3, 4))
+                self._prefixes[prefix.key] = DensePrefix(self._gather(pages).flatten(3, 4))
             for line in prefix.lines.tolist():
                 keys[line] = prefix.key
         return keys
 
-    def _limit(self, place: Place) -> int:
+    def _limit(self, place: DensePlace) -> int:
         """The first position that does not fit any more."""
         before = 0 if place.prefix is None else self._prefixes[place.prefix].num_tokens
         return before + place.buffer.capacity
@@ -229,9 +229,11 @@ class Contexts:
         held = slice(min(moved.filled, buffer.capacity))
         buffer.kv[:, :, place.line, :, held] = buffer.kv[:, :, moved.line, :, held]
         buffer.owners[place.line] = last
-        self._places[last] = Place(moved.prefix, buffer, place.line, moved.filled)
+        self._places[last] = DensePlace(moved.prefix, buffer, place.line, moved.filled)
 
-    def _copy(self, batch: StepBatch, i: int, owner: int, key: PrefixKey | None) -> Place | None:
+    def _copy(
+        self, batch: StepBatch, i: int, owner: int, key: PrefixKey | None
+    ) -> DensePlace | None:
         """Gather a sequence's pages into a new line; None if there is no room."""
         skipped = 0 if key is None else key[0]
         size = self._pool.page_size
@@ -252,7 +254,7 @@ class Contexts:
             torch.unflatten(target, 3, (num_pages, size)).copy_(by_head)
         else:
             buffer.kv[:, :, line, :, :count] = by_head.flatten(3, 4)[..., :count, :]
-        place = self._places[owner] = Place(key, buffer, line, start)
+        place = self._places[owner] = DensePlace(key, buffer, line, start)
         return place
 
     def _gather(self, pages: NDArray[np.int64]) -> torch.Tensor:

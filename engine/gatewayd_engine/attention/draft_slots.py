@@ -126,7 +126,7 @@ class _Slots(RotatingAttend):
         return self._out.flatten(1)
 
 
-class Beside(RotatingAttend):
+class MixedAttend(RotatingAttend):
     """Attention of two parts of a step, each by its own.
 
     Args:

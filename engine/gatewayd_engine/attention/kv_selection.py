@@ -13,14 +13,14 @@ from torch.nn.functional import pad
 
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.process.plugin_faults import StrategyFault, blame
-from gatewayd_engine.state.sequence import Known
+from gatewayd_engine.state.sequence import CompressionState
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.strategy import Kind
 
 _KIND = Kind.KV_COMPRESSION
 
 
-class Seat(Protocol):
+class CompressionSlot(Protocol):
     """Where the strategy sits; it may change between two steps."""
 
     @property
@@ -49,12 +49,12 @@ class Followed(Protocol):
     follower: Any
 
     @property
-    def known(self) -> dict[int, Known]:
+    def known(self) -> dict[int, CompressionState]:
         """Taken from."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SelectionRequest:
     """The lines of a step that compute one token, and who of them attends to few places.
 
     Attributes:
@@ -102,13 +102,13 @@ class Selection:
         rows: what is known of sequences; where a token attends to few, ``exact_until`` is lowered.
     """
 
-    def __init__(self, shape: AttentionShape, seat: Seat, rows: Followed) -> None:
+    def __init__(self, shape: AttentionShape, seat: CompressionSlot, rows: Followed) -> None:
         self._kv_heads = shape.num_kv_heads
         self._seat = seat
         self._rows = rows
         self._strategy: Any = None
 
-    def begin(self, batch: StepBatch) -> Asked | None:
+    def begin(self, batch: StepBatch) -> SelectionRequest | None:
         """Ask who attends to few in this step; None if nobody is there to be asked."""
         strategy = self._seat.selecting
         if strategy is not self._strategy:
@@ -142,7 +142,7 @@ class Selection:
         if len(sparse):
             exact_until = self._rows.exact_until
             exact_until[few] = np.minimum(exact_until[few], starts[sparse])
-        return Asked(
+        return SelectionRequest(
             lines,
             batch.last[lines],
             rows,
@@ -158,7 +158,7 @@ class Selection:
         """Whether what was selected in this step still counts: a fault ends it."""
         return self._strategy is not None
 
-    def select(self, layers: Sequence[int], asked: Asked) -> Selected | None:
+    def select(self, layers: Sequence[int], asked: SelectionRequest) -> Selected | None:
         """Places for the lines that attend to few, of these layers; None for all in all of them."""
         if self._strategy is None or not len(asked.sparse):
             return None
@@ -220,7 +220,7 @@ class Selection:
         self._seat.fail(fault)
 
 
-def _checked(found: dict[int, torch.Tensor], asked: Asked) -> Selected:
+def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selected:
     """Refuse what is not there, which would be another sequence's, and what is there twice.
 
     Sorted by numpy it takes a few microseconds: nothing is asked of each place in Python.

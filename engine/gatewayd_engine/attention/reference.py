@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.batch_invariant import SteadyAttention
 from gatewayd_engine.attention.decode_groups import Group, Groups
-from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
+from gatewayd_engine.attention.dense import DenseAttention, SharedKeys, causal
 from gatewayd_engine.attention.score_biases import biased
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -205,7 +205,7 @@ class ReferenceAttention:
             q = query.reshape(count * kv_heads, width * self._per_group, dim)
         shared = None
         if group.prefix is not None:
-            shared = Shared(group.prefix.keys[layer], group.prefix.values[layer])
+            shared = SharedKeys(group.prefix.keys[layer], group.prefix.values[layer])
         mask = group.masks[self._shape.windows[layer]]
         if group.bias is not None:
             mask = biased(mask, group.bias[layer], k.shape[-1])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 from gatewayd_engine.kv.key_biases import read_biases
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.state.step_batch import StepBatch
@@ -23,8 +23,8 @@ class Biases:
         self._pool = pool
         # By the fronts of a group's lines. A front is never written again, and who has its
         # pages after it has another one.
-        self._known: dict[tuple[Front | None, ...], torch.Tensor] = {}
-        self._used: dict[tuple[Front | None, ...], torch.Tensor] = {}
+        self._known: dict[tuple[CompactedPrefix | None, ...], torch.Tensor] = {}
+        self._used: dict[tuple[CompactedPrefix | None, ...], torch.Tensor] = {}
 
     def begin(self) -> None:
         """Another step: what was not asked for in the one before is forgotten."""
@@ -47,7 +47,7 @@ class Biases:
         self._used[fronts] = found
         return found
 
-    def _read(self, fronts: tuple[Front | None, ...]) -> torch.Tensor:
+    def _read(self, fronts: tuple[CompactedPrefix | None, ...]) -> torch.Tensor:
         pool = self._pool
         most = max(0 if front is None else front.kept for front in fronts)
         _, layers, _, _, kv_heads, _ = pool.data.shape

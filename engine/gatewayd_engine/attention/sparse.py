@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.kv_selection import Asked, Selected, Selection
+from gatewayd_engine.attention.kv_selection import Selected, Selection, SelectionRequest
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -75,7 +75,7 @@ class SelectiveAttention(ReferenceAttention):
     ) -> None:
         super().__init__(shape, pool, max_running, copy_bytes, is_steady=is_steady)
         self._selection = selection
-        self._asked: Asked | None = None
+        self._asked: SelectionRequest | None = None
         self._by_record = pool.data.flatten(0, 4)
         # Where records are: those of a page's half, and in a page those of layers, keys, values,
         # and heads, shape [layers, 2, 1, kv_heads, 1].
@@ -186,7 +186,7 @@ class SelectiveAttention(ReferenceAttention):
         return {layer: _Read(*read) for layer, read in zip(selected.layers, each, strict=True)}
 
     def _attend_places(
-        self, layer: int, asked: Asked, query: torch.Tensor, read: _Read
+        self, layer: int, asked: SelectionRequest, query: torch.Tensor, read: _Read
     ) -> torch.Tensor:
         """Attend to some places of each head alone.
 
@@ -211,7 +211,9 @@ class SelectiveAttention(ReferenceAttention):
         return answer.view(count, -1)
 
 
-def _looked(asked: Asked, which: NDArray[np.int64], is_one: NDArray[np.bool_]) -> _Looked | None:
+def _looked(
+    asked: SelectionRequest, which: NDArray[np.int64], is_one: NDArray[np.bool_]
+) -> _Looked | None:
     """Those lines of a group that are among the asked; None for none of them."""
     if not is_one.any():
         return None

@@ -24,8 +24,8 @@ from gatewayd_engine.tuning.table import Case, case
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.tuning.clock import Clock
-    from gatewayd_engine.tuning.table import Table
+    from gatewayd_engine.tuning.clock import LaunchClock
+    from gatewayd_engine.tuning.table import TuningTable
 
 OP = "decode_attention"
 CONTEXTS = (256, 1024, 4096)
@@ -39,7 +39,7 @@ _BLOCK = 256
 _log = logging.getLogger(__name__)
 
 
-class Disagrees(Exception):
+class AttentionDisagrees(Exception):
     """A candidate computes something else than the first."""
 
 
@@ -90,7 +90,12 @@ class DecodeChoice:
     """
 
     def __init__(
-        self, shape: AttentionShape, pool: KvPool, kernels: Kernels, table: Table, clock: Clock
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        kernels: Kernels,
+        table: TuningTable,
+        clock: LaunchClock,
     ) -> None:
         self._shape = shape
         self._pool = pool
@@ -231,7 +236,7 @@ class _Trial:
         made, wanted = (self.calls(which)[0]().float() for which in (candidate, first))
         apart = ((made - wanted).norm() / wanted.norm().clamp_min(1e-30)).item()
         if not apart <= _MOST_ERROR:  # so that no number is not enough either
-            raise Disagrees(f"its answer is {apart:.1e} away from the default's")
+            raise AttentionDisagrees(f"its answer is {apart:.1e} away from the default's")
 
 
 def _random(*shape: int, like: KvPool) -> torch.Tensor:

@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Set
 
-from gatewayd_engine.cache.page_keys import Contents
+from gatewayd_engine.cache.page_keys import PageKeys
 from gatewayd_engine.cache.tier_lookup import Tiered
 from gatewayd_engine.kv.compacted_prefix import only_pages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.kv.swapped_pages import Incoming
-from gatewayd_engine.kv.transfer_cost import Line
+from gatewayd_engine.kv.transfer_cost import CostLine
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.caching import Match
 from gatewayd_hooks.preemption import SwapCosts
 
 
-class Outside:
+class KvOffload:
     """Swapped sequences, and what the tiers have of waiting ones.
 
     Attributes:
@@ -33,10 +33,10 @@ class Outside:
     def __init__(self, pool: KvPool, pages: Pages, strategies: Strategies) -> None:
         self._pool = pool
         self._pages = pages
-        self._contents = Contents(strategies.identify, pool.page_size)
+        self._contents = PageKeys(strategies.identify, pool.page_size)
         self._strategies = strategies
-        self._computing = Line()
-        self._copying = Line()
+        self._computing = CostLine()
+        self._copying = CostLine()
         pool.arrivals.on_copied = self._copying.add
         self._tiered: Tiered | None = None
         self.hits: Counter[str] = Counter()

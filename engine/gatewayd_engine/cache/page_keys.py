@@ -10,7 +10,7 @@ from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.kv_tiers import KEY_BYTES
 
 
-class Contents:
+class PageKeys:
     """Names the pages of sequences; equal names mean equal KV, bit for bit.
 
     Args:

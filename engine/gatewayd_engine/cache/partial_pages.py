@@ -22,7 +22,7 @@ class _Tail(NamedTuple):
     page: int
 
 
-class Tails:
+class PartialPages:
     """What stands in such pages.
 
     Tails behind the same page are sorted by their tokens' bytes, so the one that has most in

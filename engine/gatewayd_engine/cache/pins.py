@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.prefix_cache import Prefixes
+from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.process.plugin_faults import Refused, blame
+from gatewayd_engine.process.plugin_faults import RequestRejected, blame
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.strategy import Kind
 
 _NO_PINS = "the eviction in use knows no pins; take another, such as retention"
 
 
-class Pins:
+class OperatorPins:
     """Asks the eviction for an operator.
 
     Args:
@@ -25,7 +25,7 @@ class Pins:
     """
 
     def __init__(
-        self, pages: Pages, prefixes: Prefixes, strategies: Strategies, page_size: int
+        self, pages: Pages, prefixes: PrefixCache, strategies: Strategies, page_size: int
     ) -> None:
         self._pages = pages
         self._prefixes = prefixes
@@ -48,9 +48,9 @@ class Pins:
         """
         plan = self._strategies.plan
         if plan.match is None:
-            raise Refused("there is no prefix cache, and so nothing to pin")
+            raise RequestRejected("there is no prefix cache, and so nothing to pin")
         if plan.pin is None:
-            raise Refused(_NO_PINS)
+            raise RequestRejected(_NO_PINS)
         self._pages.put_back_aside()
         num_tokens = 0
         if not len(tokens):
@@ -75,7 +75,7 @@ class Pins:
         """
         plan = self._strategies.plan
         if plan.pin is None:
-            raise Refused(_NO_PINS)
+            raise RequestRejected(_NO_PINS)
         if not self._pages.is_known(page):
             return 0
         self._pages.put_back_aside()

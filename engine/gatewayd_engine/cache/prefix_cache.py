@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.offload import Outside
-from gatewayd_engine.cache.partial_pages import Tails
+from gatewayd_engine.cache.offload import KvOffload
+from gatewayd_engine.cache.partial_pages import PartialPages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.plugin_faults import blame
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.caching import Match, PageOrigin
@@ -24,7 +24,7 @@ _Found = collections.abc.Sequence[int] | Match
 _NOTHING = Match((), 0)
 
 
-class Prefixes:
+class PrefixCache:
     """Trails of sequences, and the pages that the cache knows for them.
 
     Attributes:
@@ -36,9 +36,9 @@ class Prefixes:
         self,
         queue: Queue,
         pages: Pages,
-        outside: Outside,
+        outside: KvOffload,
         strategies: Strategies,
-        rows: Rows,
+        rows: RunningBatch,
     ) -> None:
         self._queue = queue
         self._pages = pages
@@ -49,7 +49,7 @@ class Prefixes:
         # By sequence id. The cache grows by ``publish`` alone, and a page that it lost since is
         # not known any more: until then what matched still does, and nothing more.
         self._matched: dict[int, Match] = {}
-        self._tails = Tails()
+        self._tails = PartialPages()
         # What stands in pages that are known; of tenants nothing is kept.
         self._tokens = np.zeros((pages.num_pages, page_size), np.int32)
         self._is_kept = bytearray(pages.num_pages)

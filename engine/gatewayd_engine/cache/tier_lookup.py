@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gatewayd_engine.cache.page_keys import Contents
+from gatewayd_engine.cache.page_keys import PageKeys
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.kv.swapped_pages import Incoming
 from gatewayd_engine.kv.tiers.chain import TierChain
 from gatewayd_engine.kv.tiers.tier import Located
-from gatewayd_engine.kv.transfer_cost import Line
+from gatewayd_engine.kv.transfer_cost import CostLine
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.caching import Match
 
@@ -56,8 +56,8 @@ class Tiered:
         pool: KvPool,
         pages: Pages,
         chain: TierChain,
-        contents: Contents,
-        computing: Line,
+        contents: PageKeys,
+        computing: CostLine,
         hits: Counter[str],
     ) -> None:
         self._pool = pool

@@ -12,27 +12,27 @@ from pathlib import Path
 import torch
 
 from gatewayd_engine.core.engine_core import EngineCore
-from gatewayd_engine.kv.codec import Codec, Form, form_of
-from gatewayd_engine.kv.memory_budget import Memory, mib
+from gatewayd_engine.kv.codec import Codec, PoolFormat, form_of
+from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears.matmul_plugins import open_bringers
 from gatewayd_engine.model.loader import dummy, read
-from gatewayd_engine.model.parts import Parts, with_brought
+from gatewayd_engine.model.parts import LayerParts, with_brought
 from gatewayd_engine.model.quantizer import Quantizer, open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.process.machine_usage import Meter
 from gatewayd_engine.process.messages import ModelInfo
-from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.process.threads import choose
 from gatewayd_engine.runner.backend import Backend, backend_for
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.speculation.draft_heads import heads_folder, read_heads
 from gatewayd_engine.speculation.draft_models import (
-    Loaded,
-    Target,
+    DraftTarget,
+    LoadedDraftModels,
     bytes_beside,
     load_beside,
     weights_beside,
@@ -53,7 +53,7 @@ _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class BuiltEngine:
     """A core and what it serves."""
 
     core: EngineCore
@@ -62,7 +62,7 @@ class Engine:
 
 def assemble(
     config: EngineConfig, host: PluginHost, progress: Callable[[str, float], None]
-) -> Engine:
+) -> BuiltEngine:
     """Load the model and make the core.
 
     Args:
@@ -76,7 +76,7 @@ def assemble(
         PluginError: a strategy cannot be loaded.
     """
     if config.max_batch_tokens < 1 or config.max_running < 1:
-        raise ConfigError("max_batch_tokens and max_running must be at least 1")
+        raise EngineConfigError("max_batch_tokens and max_running must be at least 1")
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     refuse_compression_elsewhere(config)
@@ -89,7 +89,9 @@ def assemble(
     # All headers before a byte of weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
-    backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
+    backend = backend_for(
+        config, progress, lambda: ThreadTuning(choose(config.threads), _use_threads)
+    )
     dtype = _dtype(config, backend)
     head_dim, decodes = spec.attention.head_dim, backend.elements is None
     form = form_of(config, host, head_dim, dtype, backend.elements)
@@ -113,13 +115,13 @@ def assemble(
     num_pages = _num_pages(config, spec, each, kv_bytes, set_aside)
     pool_bytes = num_pages * each
     # Pages that were counted by hand may leave less.
-    memory = Memory(max(kv_bytes - pool_bytes, set_aside))
+    memory = MemoryBudget(max(kv_bytes - pool_bytes, set_aside))
     _log.info(
         "the KV pool has %s for %d pages; %s are left", mib(pool_bytes), num_pages, mib(memory.free)
     )
     # A sequence that fills the pool must still fit alone.
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
-    target = Target(spec.hidden_size, dtype)
+    target = DraftTarget(spec.hidden_size, dtype)
     resources = EngineResources(
         num_pages=num_pages,
         page_size=config.page_size,
@@ -134,7 +136,7 @@ def assemble(
         replica=config.replica,
         page_bytes=each,
         target=target,
-        load_model=Loaded(
+        load_model=LoadedDraftModels(
             partial(
                 load_beside,
                 max_running=config.max_running,
@@ -202,7 +204,7 @@ def assemble(
         weight_bytes=model.weight_bytes,
         tuning_file=backend.tuning_file,
     )
-    return Engine(core, info)
+    return BuiltEngine(core, info)
 
 
 def _use_threads(count: int) -> None:
@@ -216,7 +218,7 @@ def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:
     if name == "auto":
         return backend.dtype
     if name not in _DTYPES:
-        raise ConfigError(f"dtype is {name!r}; it can be auto, {', '.join(_DTYPES)}")
+        raise EngineConfigError(f"dtype is {name!r}; it can be auto, {', '.join(_DTYPES)}")
     return _DTYPES[name]
 
 
@@ -271,10 +273,10 @@ def _num_pages(
     config: EngineConfig, spec: ModelSpec, each: int, kv_bytes: int, set_aside: int
 ) -> int:
     if not 1 <= config.page_size <= 256:
-        raise ConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
+        raise EngineConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
     if config.kv_pages is not None:
         if config.kv_pages < 1:
-            raise ConfigError(f"kv_pages is {config.kv_pages}; it must be at least 1")
+            raise EngineConfigError(f"kv_pages is {config.kv_pages}; it must be at least 1")
         return config.kv_pages
     # More pages than all rows together can fill would only cost memory.
     most = config.max_running * -(-spec.max_model_len // config.page_size)
@@ -288,7 +290,7 @@ def _num_pages(
                 f", of which the draft model needs {set_aside} for {config.max_running} sequences "
                 "of the longest context; raise kv_memory, or set draft_memory for shorter ones"
             )
-        raise ConfigError(
+        raise EngineConfigError(
             f"a KV page of this model takes {each} bytes; kv_memory is {kv_bytes}{others}"
         )
     return int(min(fit, most))
@@ -299,10 +301,10 @@ def _decoder(
     checkpoint: Checkpoint | None,
     spec: ModelSpec,
     dtype: torch.dtype,
-    parts: Parts,
+    parts: LayerParts,
     progress: Callable[[str, float], None],
     quantizer: Quantizer | None,
-    form: Form | None,
+    form: PoolFormat | None,
 ) -> Decoder:
     stage = "making dummy weights" if config.dummy_weights else "loading weights"
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 
 
 def find_ends(
-    rows: Rows,
+    rows: RunningBatch,
     row: NDArray[np.int64],
     tokens: NDArray[np.int32],
     lengths: NDArray[np.int32],

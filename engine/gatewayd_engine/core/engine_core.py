@@ -15,14 +15,14 @@ import msgspec
 import numpy as np
 
 from gatewayd_engine.core.hot_swap import Swaps
-from gatewayd_engine.core.lifecycle import Lives
+from gatewayd_engine.core.lifecycle import SequenceLifecycle
 from gatewayd_engine.core.operator_actions import Operating
 from gatewayd_engine.core.prompt_compaction import Compactor
 from gatewayd_engine.core.step_completion import NO_STATS, Landing
-from gatewayd_engine.core.telemetry.engine_seconds import Ended, Spending
+from gatewayd_engine.core.telemetry.engine_seconds import EndedSequence, Spending
 from gatewayd_engine.core.telemetry.inspection import Inspection
 from gatewayd_engine.core.telemetry.prefix_tree import Browsing
-from gatewayd_engine.core.telemetry.step_counts import Tally
+from gatewayd_engine.core.telemetry.step_counts import StepCounts
 from gatewayd_engine.core.telemetry.time_attribution import Attribution
 from gatewayd_engine.kv.compacted_prefix import only_pages
 from gatewayd_engine.kv.page_allocator import Pages
@@ -34,21 +34,21 @@ from gatewayd_engine.process.messages import (
     ERROR,
     EngineStats,
     Finished,
-    Pin,
+    PinPrefix,
     StepOutput,
     Submit,
     TenantQuota,
 )
-from gatewayd_engine.process.plugin_faults import Refused, blame
+from gatewayd_engine.process.plugin_faults import RequestRejected, blame
 from gatewayd_engine.runner.cpu import StepRunner
 from gatewayd_engine.scheduling.placement import Placement
-from gatewayd_engine.scheduling.plan_check import Patience, check
+from gatewayd_engine.scheduling.plan_check import IdleLimit, check
 from gatewayd_engine.scheduling.request_check import check_submission, make_sequences
 from gatewayd_engine.scheduling.tenant_quotas import TenantBounds, has_begun
 from gatewayd_engine.speculation.proposer import Speculation
-from gatewayd_engine.state.in_flight import Flight, InFlight, take_off
+from gatewayd_engine.state.in_flight import InFlight, InFlightSteps, take_off
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.step_batch import StepBatch, gather
 from gatewayd_engine.strategies.active import Strategies
@@ -83,7 +83,7 @@ class EngineCore:
 
     def __init__(
         self,
-        make_runner: Callable[[Rows, Strategies], StepRunner],
+        make_runner: Callable[[RunningBatch, Strategies], StepRunner],
         pool: KvPool,
         strategies: Strategies,
         *,
@@ -99,14 +99,14 @@ class EngineCore:
         self._vocab_size = vocab_size
         self._draw_seed = draw_seed
         self.strategies = strategies
-        self._rows = Rows(max_running, max_model_len, pool.page_size)
+        self._rows = RunningBatch(max_running, max_model_len, pool.page_size)
         self._queue = Queue(
             _FIRST_SLOTS, max_batch_tokens, max_running, pool.page_size, self._uncached
         )
         self._pages = Pages(pool.num_pages, strategies.plan)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
         self._bounds = TenantBounds(self._queue, self._pages)
-        self._lives = Lives(self._queue, self._placement, strategies)
+        self._lives = SequenceLifecycle(self._queue, self._placement, strategies)
         self._recovery = self._lives.recovery
         self.swaps = Swaps(strategies, self._placement, self._recovery, self._queue)
         self._runner = make_runner(self._rows, strategies)
@@ -146,9 +146,9 @@ class EngineCore:
         self._browsing = Browsing(
             self._queue, self._pages, self._placement.prefixes, self._inspection
         )
-        self._tally = Tally()
-        self._patience = Patience()
-        self._flight: Flight | None = None
+        self._tally = StepCounts()
+        self._patience = IdleLimit()
+        self._flight: InFlightSteps | None = None
 
     def _uncached(self, slot: int) -> int:
         return self._placement.prefixes.uncached(slot)
@@ -166,7 +166,7 @@ class EngineCore:
         self._recovery.fenced(partial(self._bounds.tighten, self._lives.knows), redo=True)
         message = self._bounds.fitted(message, len(prompt))
         if any(map(self._lives.knows, message.sequences)):
-            raise Refused("a sequence id is in use")
+            raise RequestRejected("a sequence id is in use")
         seed = message.params.seed
         seed = self._draw_seed() if seed is None else seed
         sequences = make_sequences(message, prompt, seed, compacts=self._compactor.is_on)
@@ -195,12 +195,12 @@ class EngineCore:
                 self._lives.finish(sequence, ERROR, error=error)
         return self._lives.take_finished()
 
-    def _refused(self, sequence: Sequence) -> tuple[Sequence, Refused] | None:
+    def _refused(self, sequence: Sequence) -> tuple[Sequence, RequestRejected] | None:
         if has_begun(sequence):
             return None
         try:
             self._bounds.check(sequence.tenant, sequence.limit)
-        except Refused as refusal:
+        except RequestRejected as refusal:
             return sequence, refusal
         return None
 
@@ -231,7 +231,7 @@ class EngineCore:
         """Whether anybody has ended since ``take_ended`` or ``step`` was called."""
         return self._spending.has_news
 
-    def take_ended(self) -> Ended:
+    def take_ended(self) -> EndedSequence:
         """Who has ended since then, and what they took of the engine's time."""
         return self._spending.take_ended()
 
@@ -252,7 +252,7 @@ class EngineCore:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and it is the end
             _log.warning("the KV cache is not kept: %r", error)
 
-    def pin(self, message: Pin) -> int:
+    def pin(self, message: PinPrefix) -> int:
         """Keep what is cached of a prompt, or up to a page, while others can be given up.
 
         Returns:
@@ -432,9 +432,9 @@ class EngineCore:
         sequence = self._queue.find(sequence_id)
         return NOBODY if sequence is None else sequence.names
 
-    def _launch(self, batch: StepBatch, began: float) -> Flight:
+    def _launch(self, batch: StepBatch, began: float) -> InFlightSteps:
         launched = launch_apart(self._runner.launch, batch, self._names_of)
         self._placement.outside.settle()
         take_off(self._queue, batch)
         self._pages.defers = True
-        return Flight(batch, launched, began)
+        return InFlightSteps(batch, launched, began)

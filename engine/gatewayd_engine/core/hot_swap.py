@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from gatewayd_engine.process.config import FIXED_KINDS, StrategyChoice
-from gatewayd_engine.process.messages import SetLimits, Swap, Swapped
+from gatewayd_engine.process.messages import SetLimits, Swapped, SwapStrategy
 from gatewayd_engine.process.plugin_faults import StrategyFault, culprit
 from gatewayd_engine.process.plugin_opener import Opening
 from gatewayd_engine.scheduling.placement import Placement
@@ -17,7 +17,7 @@ from gatewayd_hooks.helpers.handover import hand_over
 from gatewayd_hooks.strategy import Kind
 
 
-class SwapRefused(Exception):
+class EngineSwapRefused(Exception):
     """The strategy cannot be used; the one before goes on."""
 
 
@@ -39,7 +39,7 @@ class Swaps:
         self._recovery = recovery
         self._view = queue.view
         self._most_tokens = queue.view.token_budget
-        self._asked: deque[Swap] = deque()
+        self._asked: deque[SwapStrategy] = deque()
         self._opening: Opening | None = None
 
     def limit(self, limits: SetLimits) -> None:
@@ -57,7 +57,7 @@ class Swaps:
         """Whether no step is to be made before a swap is."""
         return any(command.holds for command in self._asked)
 
-    def begin(self, command: Swap) -> None:
+    def begin(self, command: SwapStrategy) -> None:
         """Begin to fill a slot with another strategy; ``settle`` ends it."""
         self._asked.append(command)
 
@@ -77,7 +77,7 @@ class Swaps:
                     break
                 has_state = self._swap(command, self._opening)
                 answer = Swapped(command.number, has_state=has_state)
-            except SwapRefused as refusal:
+            except EngineSwapRefused as refusal:
                 answer = Swapped(command.number, error=str(refusal))
             answers.append(answer)
             self._asked.popleft()
@@ -96,7 +96,7 @@ class Swaps:
             self._opening.wait(seconds)
             self._opening = None
 
-    def _open(self, command: Swap) -> Opening:
+    def _open(self, command: SwapStrategy) -> Opening:
         """Begin to open what is new.
 
         Raises:
@@ -112,17 +112,19 @@ class Swaps:
         elif kind is Kind.GUIDE:
             pass
         elif kind in FIXED_KINDS:
-            raise SwapRefused(f"{kind} is fixed while an engine runs: what it holds is in its form")
+            raise EngineSwapRefused(
+                f"{kind} is fixed while an engine runs: what it holds is in its form"
+            )
         elif kind is Kind.KV_COMPRESSION and command.choices and not strategies.can_compress:
-            raise SwapRefused(f"{kind} works on a CPU only, so far")
+            raise EngineSwapRefused(f"{kind} works on a CPU only, so far")
         elif kind is None or kind not in DEFAULTS:
-            raise SwapRefused(f"an engine has no {command.kind}")
+            raise EngineSwapRefused(f"an engine has no {command.kind}")
         elif not command.choices and DEFAULTS[kind] is not None:
-            raise SwapRefused(f"an engine needs a {kind}")
+            raise EngineSwapRefused(f"an engine needs a {kind}")
         new = [choice for choice in command.choices if choice not in in_use]
         return strategies.opener.begin(kind, new)
 
-    def _swap(self, command: Swap, opening: Opening) -> bool:
+    def _swap(self, command: SwapStrategy, opening: Opening) -> bool:
         """Fill a slot.
 
         Returns:
@@ -155,7 +157,7 @@ class Swaps:
                 new = None if choice is None else take(choice)
                 has_state = self._hand_over(kind, choice, new)
         except Exception as error:
-            raise SwapRefused(str(error) or type(error).__name__) from error
+            raise EngineSwapRefused(str(error) or type(error).__name__) from error
         finally:
             opening.close_rest()
         if kind is Kind.KV_TIER:
@@ -186,7 +188,7 @@ class Swaps:
             self._recovery.answer(found, error)
             if found is kind:
                 strategies.choose_again(kind, before)
-                raise SwapRefused(f"it cannot take over: {error}") from error
+                raise EngineSwapRefused(f"it cannot take over: {error}") from error
         finally:
             strategies.close_one(kind, old)
 

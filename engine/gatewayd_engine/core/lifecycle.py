@@ -12,7 +12,7 @@ from gatewayd_engine.process.log_context import about
 from gatewayd_engine.process.messages import ERROR, FINISH_REASONS, Finished
 from gatewayd_engine.process.plugin_faults import RequestFault
 from gatewayd_engine.scheduling.placement import Placement
-from gatewayd_engine.state.forks import Families
+from gatewayd_engine.state.forks import ForkGroups
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
@@ -21,7 +21,7 @@ from gatewayd_engine.strategies.recovery import Recovery
 _log = logging.getLogger(__name__)
 
 
-class Lives:
+class SequenceLifecycle:
     """All sequences, from their arrival on.
 
     Args:
@@ -36,7 +36,7 @@ class Lives:
     def __init__(self, queue: Queue, placement: Placement, strategies: Strategies) -> None:
         self._queue = queue
         self._placement = placement
-        self._families = Families()
+        self._families = ForkGroups()
         self._finished: list[Finished] = []
         self.recovery = Recovery(strategies, placement.rebuild, self._fail)
 

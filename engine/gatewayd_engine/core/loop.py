@@ -7,7 +7,7 @@ import logging
 import os
 import time
 
-from gatewayd_engine.core.build import Engine, assemble
+from gatewayd_engine.core.build import BuiltEngine, assemble
 from gatewayd_engine.core.engine_core import EngineCore
 from gatewayd_engine.process.config import EngineConfig
 from gatewayd_engine.process.frames import EngineSocket
@@ -19,15 +19,15 @@ from gatewayd_engine.process.messages import (
     Abort,
     Bump,
     Command,
+    EngineReady,
     Evict,
     Evicted,
     Fatal,
     Finished,
-    Hold,
+    HoldRequest,
     Loading,
-    Pin,
     Pinned,
-    Ready,
+    PinPrefix,
     Release,
     SetLimits,
     SetQuotas,
@@ -35,9 +35,9 @@ from gatewayd_engine.process.messages import (
     StepOutput,
     StrategyReport,
     Submit,
-    Swap,
+    SwapStrategy,
 )
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.marker import Marker
@@ -71,7 +71,9 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         stream.send(Fatal(type(error).__name__, str(error)))
         return 1
     try:
-        stream.send(Ready(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began))
+        stream.send(
+            EngineReady(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began)
+        )
         # What was made while loading lives as long as the process: never scan it again.
         gc.collect()
         gc.freeze()
@@ -91,7 +93,7 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
     return 0
 
 
-def _load(stream: EngineSocket, config: EngineConfig) -> Engine:
+def _load(stream: EngineSocket, config: EngineConfig) -> BuiltEngine:
     told = 0.0
 
     def progress(stage: str, fraction: float) -> None:
@@ -117,7 +119,7 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
                 if command.seconds > 0:
                     core.save(command.seconds)
                 return
-            if isinstance(command, Pin):
+            if isinstance(command, PinPrefix):
                 stream.send(_pin(core, command))
             elif isinstance(command, Evict):
                 stream.send(_evict(core, command))
@@ -154,17 +156,17 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             stream.send(StepOutput(stats=core.stats))
 
 
-def _pin(core: EngineCore, command: Pin) -> Pinned:
+def _pin(core: EngineCore, command: PinPrefix) -> Pinned:
     try:
         return Pinned(command.number, core.pin(command))
-    except Refused as refusal:
+    except RequestRejected as refusal:
         return Pinned(command.number, error=str(refusal))
 
 
 def _evict(core: EngineCore, command: Evict) -> Evicted:
     try:
         return core.operating.evict(command)
-    except Refused as refusal:
+    except RequestRejected as refusal:
         return Evicted(command.number, error=str(refusal))
 
 
@@ -175,17 +177,17 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
                 with about((command.request_id, command.x_request_id)):
                     core.submit(command)
                     _log.debug("has sequences %s to compute", command.sequences)
-            except Refused as refusal:
+            except RequestRejected as refusal:
                 error = (refusal.code, str(refusal))
                 core.refuse(command.sequences)
                 return [Finished(i, ERROR, error=error) for i in command.sequences]
         case Abort():
             core.abort(command.sequences)
-        case Swap():
+        case SwapStrategy():
             core.swaps.begin(command)
         case SetLimits():
             core.swaps.limit(command)
-        case Hold():
+        case HoldRequest():
             core.operating.hold(command.sequences)
         case Release():
             core.release(command.sequences)
@@ -193,6 +195,6 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             core.operating.bump(command)
         case SetQuotas():
             return core.bound(command.quotas)
-        case Shutdown() | Pin() | Evict() | Inspect() | Browse():
+        case Shutdown() | PinPrefix() | Evict() | Inspect() | Browse():
             pass
     return []

@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 
-from gatewayd_engine.core.lifecycle import Lives
+from gatewayd_engine.core.lifecycle import SequenceLifecycle
 from gatewayd_engine.core.telemetry.time_attribution import Attribution
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.messages import Bump, Evict, Evicted
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.state.in_flight import InFlight
 from gatewayd_engine.state.queue import Queue
@@ -46,7 +46,7 @@ class Operating:
         pages: Pages,
         placement: Placement,
         strategies: Strategies,
-        lives: Lives,
+        lives: SequenceLifecycle,
         attribution: Attribution,
     ) -> None:
         self._queue = queue
@@ -120,9 +120,11 @@ class Operating:
         """
         pages, page = self._pages, message.page
         if not pages.may_drop:
-            raise Refused("the eviction in use gives up no page that it has not chosen itself")
+            raise RequestRejected(
+                "the eviction in use gives up no page that it has not chosen itself"
+            )
         if page is not None and not pages.is_known(page):
-            raise Refused(f"page {page} is not cached")
+            raise RequestRejected(f"page {page} is not cached")
         if page is not None:
             chosen = pages.behind(page)
         elif message.tenant is None:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.core.lifecycle import Lives
+from gatewayd_engine.core.lifecycle import SequenceLifecycle
 from gatewayd_engine.core.prompt_compaction import Compactor
 from gatewayd_engine.core.telemetry.engine_seconds import Spending
 from gatewayd_engine.core.token_commit import first_told, named, write_down
@@ -17,9 +17,9 @@ from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.messages import ERROR, LENGTH, STOP, EngineStats, StepOutput
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.speculation.proposer import Speculation
-from gatewayd_engine.state.in_flight import Flight, touch_down
+from gatewayd_engine.state.in_flight import InFlightSteps, touch_down
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import StepResult
 
@@ -46,10 +46,10 @@ class Landing:
     def __init__(
         self,
         queue: Queue,
-        rows: Rows,
+        rows: RunningBatch,
         pages: Pages,
         placement: Placement,
-        lives: Lives,
+        lives: SequenceLifecycle,
         speculation: Speculation,
         spending: Spending,
         compactor: Compactor,
@@ -66,7 +66,7 @@ class Landing:
         self._compactor = compactor
         self._eos = eos
 
-    def land(self, flight: Flight, began: float, *, is_last: bool) -> StepOutput:
+    def land(self, flight: InFlightSteps, began: float, *, is_last: bool) -> StepOutput:
         """Wait for a step and write down what it produced.
 
         Args:
@@ -90,7 +90,7 @@ class Landing:
         )
         return output
 
-    def land_last(self, flight: Flight) -> None:
+    def land_last(self, flight: InFlightSteps) -> None:
         """Land a step behind which there will be none; if it fails, nothing of it is kept."""
         try:
             self.land(flight, time.perf_counter(), is_last=True)

@@ -10,17 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.core.end_checks import find_ends
-from gatewayd_engine.process.messages import Pooled, TokenLogprobs
+from gatewayd_engine.process.messages import PooledOutput, TokenLogprobs
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import Tokens
 
-ReportT = TypeVar("ReportT", TokenLogprobs, Pooled)
+ReportT = TypeVar("ReportT", TokenLogprobs, PooledOutput)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class CommittedTokens:
     """What became of the tokens of a step, by line that got any.
 
     Attributes:
@@ -40,8 +40,8 @@ class Written:
 
 
 def write_down(
-    queue: Queue, rows: Rows, batch: StepBatch, tokens: Tokens, eos: NDArray[np.int32]
-) -> Written:
+    queue: Queue, rows: RunningBatch, batch: StepBatch, tokens: Tokens, eos: NDArray[np.int32]
+) -> CommittedTokens:
     """Add tokens to their sequences.
 
     Tokens behind one that ends its sequence are taken out of ``tokens``.
@@ -77,7 +77,7 @@ def write_down(
     view.num_computed[slots] += kept.astype(np.int32) - 1
     tokens.counts = kept
     begins = (lengths - kept == queue.prompt_len[slots]) & ~over
-    return Written(kept, told, over, stop, begins)
+    return CommittedTokens(kept, told, over, stop, begins)
 
 
 def first_told(

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import SamplingColumns
     from gatewayd_engine.kernels.quantized.base import Activation
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
-    from gatewayd_engine.kernels.quantized.packing import Packed
-    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
+    from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
     from gatewayd_hooks.resources import PenaltyColumns
 
 
@@ -107,16 +107,16 @@ class TorchKernels(TorchExperts, VerifyingTwins):
     def grouped_mm(
         self,
         x: torch.Tensor,
-        weight: Packed,
+        weight: PackedWeight,
         bias: torch.Tensor | None,
-        room: Room,
+        room: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
         """See ``Kernels``."""
         made = torch.mm(x.float(), unpack(weight))
         out.copy_(made if bias is None else made.add_(bias))
 
-    def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
+    def expand(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
         """See ``Kernels``."""
         out.copy_(unpack(weight)[:, first : first + out.shape[1]])
 
@@ -125,7 +125,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         x: Rounded,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: Room,
+        room: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
         """See ``Kernels``."""
@@ -138,7 +138,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         x: Rounded,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: Room,
+        room: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
         """See ``Kernels``: here there is one."""

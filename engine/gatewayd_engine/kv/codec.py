@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.process.plugin_faults import StrategyFault, blame
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.strategy import Kind
 
 
-class Form(NamedTuple):
+class PoolFormat(NamedTuple):
     """How keys and values are kept.
 
     Attributes:
@@ -100,13 +100,15 @@ class Codec:
             blank = self.decode(torch.zeros(1, 1, self.record_bytes, dtype=torch.uint8))
             found = self.decode(self.encode(heads))
         except StrategyFault as fault:
-            raise ConfigError(
+            raise EngineConfigError(
                 f"kv_codec {name} fails before anything is served: {fault.reason}"
             ) from fault
         if bool((blank != 0).any()):
-            raise ConfigError(f"kv_codec {name} decodes zero bytes to other numbers than zeros")
+            raise EngineConfigError(
+                f"kv_codec {name} decodes zero bytes to other numbers than zeros"
+            )
         if not bool(found.isfinite().all()):
-            raise ConfigError(f"kv_codec {name} decodes finite numbers to what is not finite")
+            raise EngineConfigError(f"kv_codec {name} decodes finite numbers to what is not finite")
 
 
 def chosen_codec(config: EngineConfig) -> StrategyChoice | None:
@@ -123,7 +125,7 @@ def form_of(
     head_dim: int,
     dtype: torch.dtype,
     elements: Callable[[], tuple[torch.dtype, ...]] | None,
-) -> Form | None:
+) -> PoolFormat | None:
     """How the chosen codec keeps a key, or a value, of one head; None without one.
 
     Args:
@@ -145,16 +147,18 @@ def form_of(
         size = strategy.record_bytes(head_dim, dtype)
         element = strategy.element(dtype) if isinstance(strategy, PlainRecords) else None
     except Exception as error:
-        raise ConfigError(f"kv_codec {choice.name} cannot serve this model: {error}") from error
+        raise EngineConfigError(
+            f"kv_codec {choice.name} cannot serve this model: {error}"
+        ) from error
     if not isinstance(size, int) or size < 1:
-        raise ConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
+        raise EngineConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
     is_plain = element == torch.float8_e4m3fn
     if elements is None:
-        return Form(size, None, is_plain)
+        return PoolFormat(size, None, is_plain)
     _check_element(config.device, choice.name, element, elements())
     if size != head_dim:
-        raise ConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
-    return Form(size, element, is_plain)
+        raise EngineConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
+    return PoolFormat(size, element, is_plain)
 
 
 def _check_element(
@@ -168,7 +172,7 @@ def _check_element(
     if element in elements:
         return
     if element is None:
-        raise ConfigError(
+        raise EngineConfigError(
             f"kv_codec is {name!r} and device {device!r}, whose kernels read plain "
             'floats of 8 bits alone: fp8 writes such with [kv_codec.fp8] scale = "none"; or set '
             '[kv_codec] strategy to "none", or [engine] device to "cpu"'
@@ -176,7 +180,7 @@ def _check_element(
     mine, theirs = (
         ", ".join(map(str, some)).replace("torch.", "") for some in ([element], elements)
     )
-    raise ConfigError(
+    raise EngineConfigError(
         f"kv_codec {name} writes {mine}, and kernels of device {device!r} {theirs} alone: GPUs have"
         ' e4m3 from compute capability 8.9 on; set [kv_codec.fp8] format to "e5m2", or [kv_codec]'
         ' strategy to "none"'

@@ -19,7 +19,7 @@ NO_PAGE = -1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Front:
+class CompactedPrefix:
     """The few of one sequence; equal to itself only.
 
     Attributes:
@@ -43,7 +43,7 @@ class Front:
 
 
 @dataclass(frozen=True, slots=True)
-class Fronts:
+class CompactedPrefixes:
     """Those of the lines of a batch; None for a line that has none.
 
     Attributes:
@@ -51,11 +51,11 @@ class Fronts:
         shift: 0 for a line that has none, shape ``[n]``.
     """
 
-    of: list[Front | None]
+    of: list[CompactedPrefix | None]
     shift: NDArray[np.int64]
 
     @classmethod
-    def make(cls, of: list[Front | None]) -> Fronts:
+    def make(cls, of: list[CompactedPrefix | None]) -> CompactedPrefixes:
         """With what follows from them."""
         return cls(of, np.array([0 if front is None else front.shift for front in of], np.int64))
 

@@ -17,7 +17,7 @@ _INLINE_BYTES = 1 << 20
 """So little is copied at once: a thread would take as long to start."""
 
 
-class Arrivals:
+class HostTransfers:
     """Copies pages of a pool in host memory; one thread adds and waits, another copies.
 
     Args:

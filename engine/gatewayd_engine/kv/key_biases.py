@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_hooks.kv_compression import Compacted
 
@@ -50,7 +50,7 @@ def _write_biases(pool: KvPool, pages: list[int], layer: int, bias: torch.Tensor
         raw[page, layer, : len(own)] = own
 
 
-def read_biases(pool: KvPool, front: Front) -> torch.Tensor:
+def read_biases(pool: KvPool, front: CompactedPrefix) -> torch.Tensor:
     """The biases of a front, of the pool's dtype, shape ``[layers, kv_heads, kept]``."""
     each, raw, heads = _places(pool), _raw(pool), pool.data.shape[4]
     own = raw[torch.tensor(front.bias), :, : heads * each * _BYTES].contiguous()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 
-class Memory:
+class MemoryBudget:
     """Bytes that may be taken; from any thread.
 
     Args:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.page_tree import NOTHING, Standing
-from gatewayd_engine.kv.quotas import NOBODY, Bounds, Quotas
+from gatewayd_engine.kv.page_tree import NOTHING, PageTree
+from gatewayd_engine.kv.quotas import NOBODY, PageQuota, Quotas
 from gatewayd_engine.process.plugin_faults import blame
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.host.plan import StepPlan
@@ -84,7 +84,7 @@ class Pages:
         self._owners = array("i", [NOBODY]) * num_pages
         self.quotas: Quotas | None = None
         self.evictions = 0
-        self.standing = Standing(num_pages)
+        self.standing = PageTree(num_pages)
 
     @property
     def num_free(self) -> int:
@@ -233,7 +233,7 @@ class Pages:
 
     # Quotas
 
-    def bound(self, bounds: Mapping[int, Bounds]) -> None:
+    def bound(self, bounds: Mapping[int, PageQuota]) -> None:
         """Bound tenants from now on, by their numbers, and no others."""
         self.put_back_aside()
         self.quotas = Quotas(bounds) if bounds else None

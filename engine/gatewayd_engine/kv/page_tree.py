@@ -14,7 +14,7 @@ NOTHING = -1
 """Instead of a page."""
 
 
-class Standing:
+class PageTree:
     """Columns over the pages of a pool; what they say of a page counts while it is known.
 
     Writing to them is part of a step, and costs less than a microsecond a page.

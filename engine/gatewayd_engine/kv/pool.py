@@ -13,7 +13,7 @@ import torch
 
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.cuda_transfers import CudaArrivals
-from gatewayd_engine.kv.host_transfers import Arrivals
+from gatewayd_engine.kv.host_transfers import HostTransfers
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 
@@ -70,8 +70,8 @@ class KvPool:
         # Zeros, not empty: what a masked position holds must not be a NaN.
         self.data = zeros((num_pages + 1, *page), kept, torch.device(device))
         raw = self.data.view(torch.uint8).view(num_pages + 1, shape.num_layers, -1)
-        self.arrivals: Arrivals | CudaArrivals = (
-            CudaArrivals(raw) if raw.is_cuda else Arrivals(raw.numpy())
+        self.arrivals: HostTransfers | CudaArrivals = (
+            CudaArrivals(raw) if raw.is_cuda else HostTransfers(raw.numpy())
         )
 
     def copy_page(self, source: int, target: int) -> None:

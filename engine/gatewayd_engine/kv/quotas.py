@@ -16,7 +16,7 @@ NOBODY = -1
 """Takes pages for no tenant: no floor holds against it."""
 
 
-class Bounds(NamedTuple):
+class PageQuota(NamedTuple):
     """Of one tenant, in pages.
 
     Attributes:
@@ -28,7 +28,7 @@ class Bounds(NamedTuple):
     ceiling: int | None = None
 
 
-NO_BOUNDS = Bounds()
+NO_BOUNDS = PageQuota()
 
 
 class Quotas:
@@ -46,14 +46,14 @@ class Quotas:
 
     __slots__ = ("_aside", "bounds", "cached", "held", "num_aside")
 
-    def __init__(self, bounds: Mapping[int, Bounds]) -> None:
+    def __init__(self, bounds: Mapping[int, PageQuota]) -> None:
         self.bounds = dict(bounds)
         self.held: dict[int, int] = {}
         self.cached: dict[int, int] = {}
         self._aside: dict[int, dict[int, None]] = {}
         self.num_aside = 0
 
-    def of(self, tenant: int) -> Bounds:
+    def of(self, tenant: int) -> PageQuota:
         """What a tenant may have."""
         return self.bounds.get(tenant, NO_BOUNDS)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,4 +25,4 @@ class Incoming:
     first: int
     pages: Sequence[NDArray[np.uint8]]
     num_tokens: int
-    front: Front | None = None
+    front: CompactedPrefix | None = None

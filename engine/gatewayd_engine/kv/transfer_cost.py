@@ -6,7 +6,7 @@ _KEPT = 0.98
 """Of a sample's weight, after the next one: the last fifty or so count."""
 
 
-class Line:
+class CostLine:
     """Seconds as ``fixed + each * amount``, by least squares; older samples count less.
 
     Neither is ever negative: if the samples say so, the other one explains them alone.

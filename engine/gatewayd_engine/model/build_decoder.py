@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.model.batch_invariance import Unsteady
 from gatewayd_engine.model.checkpoint_layout import expert_parts, expert_prefix, layer_norms
-from gatewayd_engine.model.decoder import Attention, Decoder, Layer, Mlp
+from gatewayd_engine.model.decoder import Attention, Decoder, DecoderLayer, Mlp
 from gatewayd_engine.model.kv_scales import (
     KvScales,
     row_factors,
@@ -23,7 +23,7 @@ from gatewayd_engine.model.linears.expert_stacks import Stack, told
 from gatewayd_engine.model.linears.plugin_matmul import UnfitProduct
 from gatewayd_engine.model.linears.select_gpu import Apart
 from gatewayd_engine.model.moe import MixtureOfExperts, Router
-from gatewayd_engine.model.parts import Gate, Norm, Parts
+from gatewayd_engine.model.parts import Gate, LayerParts, Norm
 from gatewayd_engine.model.qkv_heads import HeadBuffers
 from gatewayd_engine.model.rotary_embedding import Rotary, side_by_side
 from gatewayd_engine.model.safetensors_headers import LoadError
@@ -61,7 +61,7 @@ _HEAD = "lm_head"
 def assemble(
     spec: ModelSpec,
     weights: Weights,
-    parts: Parts,
+    parts: LayerParts,
     quantize: Quantize | None = None,
     kv_scales: Mapping[int, KvScales] | None = None,
 ) -> Decoder:
@@ -115,7 +115,7 @@ class LayerBuilder:
         self,
         spec: ModelSpec,
         weights: Weights,
-        parts: Parts,
+        parts: LayerParts,
         quantize: Quantize | None,
         device: torch.device,
         kv_scales: Mapping[int, KvScales] = MappingProxyType({}),
@@ -133,7 +133,7 @@ class LayerBuilder:
         self._linears: list[LinearOp] = []
         self._gates: list[Gate] = []
 
-    def layer(self, index: int, mlp: Mlp | None = None) -> Layer:
+    def layer(self, index: int, mlp: Mlp | None = None) -> DecoderLayer:
         """One layer, with another feed-forward part in the place of its own if there is one."""
         spec, prefix = self._spec, f"model.layers.{index}"
         attention = self._attention(index, f"{prefix}.self_attn")
@@ -144,7 +144,9 @@ class LayerBuilder:
             for name, entry in zip(layer_norms(spec), entries, strict=False)
         )
         after_attention, after_mlp = after or (None, None)
-        return Layer(attention, mlp, before_attention, before_mlp, after_attention, after_mlp)
+        return DecoderLayer(
+            attention, mlp, before_attention, before_mlp, after_attention, after_mlp
+        )
 
     def router(self, index: int) -> Router:
         """What chooses among the experts of a layer.

@@ -16,7 +16,7 @@ from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.kv_scales import KvScales, scale_names, used_scales
 from gatewayd_engine.model.safetensors_headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource, Source
+from gatewayd_engine.model.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_engine.model.weights import checked
 from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored, Weight
 
@@ -39,7 +39,7 @@ class Checkpoint:
     """
 
     def __init__(
-        self, folder: Path, spec: ModelSpec, scheme: Scheme | None, source: Source
+        self, folder: Path, spec: ModelSpec, scheme: Scheme | None, source: TensorSource
     ) -> None:
         """Look at all headers; ``open`` says of what.
 

@@ -81,7 +81,7 @@ class Mlp(Protocol):
         """See ``LinearOp``."""
 
 
-class Layer:
+class DecoderLayer:
     """Attention and feed-forward, each added to the residual stream."""
 
     __slots__ = (
@@ -152,7 +152,7 @@ class Decoder:
         spec: ModelSpec,
         embedding: torch.Tensor,
         rotary: Rotary,
-        layers: Sequence[Layer],
+        layers: Sequence[DecoderLayer],
         norm: Norm,
         head: LinearOp,
         num_parameters: int,

@@ -10,13 +10,13 @@ import torch
 from gatewayd_engine.model.checkpoint_layout import expert_parts, expert_prefix
 from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource, Source
+from gatewayd_engine.model.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_hooks.quantization import Stored
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 
 
-def apart(source: SafetensorsSource, spec: ModelSpec) -> Source:
+def apart(source: SafetensorsSource, spec: ModelSpec) -> TensorSource:
     """The tensors of files with each expert's matrices under their names of releases.
 
     Raises:
@@ -36,7 +36,7 @@ class _Home(NamedTuple):
 
 
 class _Apart:
-    """See ``Source``; ``apart`` says of what."""
+    """See ``TensorSource``; ``apart`` says of what."""
 
     def __init__(self, source: SafetensorsSource, spec: ModelSpec, moe: MoeSpec) -> None:
         self._source = source
@@ -54,19 +54,19 @@ class _Apart:
                 self.stored[shown] = stored
 
     def where(self, name: str) -> str:
-        """See ``Source``."""
+        """See ``TensorSource``."""
         home = self._homes.get(name)
         return self._source.where(self._names[name] if home is None else home.name)
 
     def read(self, name: str) -> torch.Tensor:
-        """See ``Source``."""
+        """See ``TensorSource``."""
         home = self._homes.get(name)
         if home is None:
             return self._source.read(self._names[name])
         return self._source.part(*home)
 
     def close(self) -> None:
-        """See ``Source``."""
+        """See ``TensorSource``."""
         self._source.close()
 
     def _shown(self, name: str) -> str:

@@ -15,7 +15,7 @@ class SpecError(ValueError):
     """The checkpoint's description cannot be served; the message says what and why."""
 
 
-class Fields:
+class JsonFields:
     """A JSON object whose values are checked as they are read. A null counts as absent."""
 
     def __init__(self, values: Mapping[str, Any], where: str) -> None:
@@ -23,7 +23,7 @@ class Fields:
         self.where = where
 
     @classmethod
-    def of_file(cls, path: Path) -> Fields:
+    def of_file(cls, path: Path) -> JsonFields:
         """Read a JSON object.
 
         Raises:
@@ -120,14 +120,14 @@ class Fields:
             raise self._wrong(key, f"a list of {length} numbers above 0")
         return tuple(float(item) for item in value)
 
-    def inner(self, key: str) -> Fields | None:
+    def inner(self, key: str) -> JsonFields | None:
         """An object inside, None when absent."""
         value = self.raw(key)
         if value is None:
             return None
         if not isinstance(value, dict):
             raise self._wrong(key, "an object")
-        return Fields(value, f"{self.where}: {key}")
+        return JsonFields(value, f"{self.where}: {key}")
 
     def _or_default(self, key: str, default: object) -> object:
         value = self._values.get(key)

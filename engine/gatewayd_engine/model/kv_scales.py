@@ -15,7 +15,7 @@ import torch
 
 from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.tensor_sources import Source
+from gatewayd_engine.model.tensor_sources import TensorSource
 from gatewayd_engine.model.weights import times
 from gatewayd_hooks.quantization import StaticWeight, Stored, Weight
 
@@ -42,7 +42,7 @@ def scale_names(spec: ModelSpec) -> Iterator[str]:
             yield f"{_prefix(index)}{part}"
 
 
-def used_scales(spec: ModelSpec, source: Source, *, is_plain: bool) -> dict[int, KvScales]:
+def used_scales(spec: ModelSpec, source: TensorSource, *, is_plain: bool) -> dict[int, KvScales]:
     """Those of the layers that weights take up, and a line in the log about them.
 
     Args:
@@ -99,7 +99,7 @@ def _prefix(index: int) -> str:
     return f"model.layers.{index}.self_attn."
 
 
-def _read(spec: ModelSpec, source: Source) -> dict[int, KvScales]:
+def _read(spec: ModelSpec, source: TensorSource) -> dict[int, KvScales]:
     """Those of the layers that have any; of one kind alone they are for both."""
     found = {}
     for index in range(spec.num_layers):
@@ -115,7 +115,7 @@ def _first(stored: Mapping[str, Stored], index: int, parts: tuple[str, ...]) -> 
     return next((name for name in names if name in stored), None)
 
 
-def _number(name: str, source: Source) -> float:
+def _number(name: str, source: TensorSource) -> float:
     stored, where = source.stored[name], f"{source.where(name)}: {name}"
     if stored.shape not in _ONE or "F" not in stored.dtype:
         told = f"{stored.dtype} {list(stored.shape)}"

@@ -13,7 +13,7 @@ from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.checkpoint_layout import Shapes, layout
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.kv_scales import KvScales
-from gatewayd_engine.model.parts import Parts, PlainParts
+from gatewayd_engine.model.parts import LayerParts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import Weight
@@ -25,7 +25,7 @@ def load(
     dtype: torch.dtype,
     device: str,
     progress: Callable[[float], None],
-    parts: Parts | None = None,
+    parts: LayerParts | None = None,
 ) -> Decoder:
     """Load a checkpoint of floats.
 
@@ -48,7 +48,7 @@ def read(
     dtype: torch.dtype,
     device: str,
     progress: Callable[[float], None],
-    parts: Parts | None = None,
+    parts: LayerParts | None = None,
     quantize: Quantize | None = None,
     kv_scales: Mapping[int, KvScales] | None = None,
 ) -> Decoder:
@@ -79,7 +79,7 @@ def dummy(
     device: str,
     seed: int,
     progress: Callable[[float], None] = lambda part: None,
-    parts: Parts | None = None,
+    parts: LayerParts | None = None,
     quantize: Quantize | None = None,
 ) -> Decoder:
     """A decoder of random weights, the same for the same seed and device."""

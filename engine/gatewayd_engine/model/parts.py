@@ -9,8 +9,8 @@ import torch
 
 from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
-from gatewayd_engine.model.linears.norm_gate_fusion import Gated as Fused
-from gatewayd_engine.model.linears.norm_gate_fusion import Stream
+from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate as Fused
+from gatewayd_engine.model.linears.norm_gate_fusion import FusedNorm
 from gatewayd_engine.model.linears.plugin_matmul import Bringers
 from gatewayd_engine.model.linears.select_cpu import choose
 from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
@@ -36,7 +36,7 @@ class Norm(Protocol):
         """Add ``delta`` onto ``[n, hidden]`` in place, and normalise that into a new tensor."""
 
 
-class Parts(Protocol):
+class LayerParts(Protocol):
     """Makes the parts of layers from their weights."""
 
     @property
@@ -118,22 +118,22 @@ class PlainParts:
     experts: ExpertParts | None = None
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         return choose(weight, bias)
 
     def norm(
         self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
     ) -> Norm:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         return RMSNorm(weight, eps, offset)
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         norm = RMSNorm(weight, eps)
         return lambda heads: heads.copy_(norm(heads))
 
     def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         return Gated(name)
 
 
@@ -159,13 +159,13 @@ class FusedParts:
         return self._linears.dense
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         return self._linears.make(weight, bias, dtype)
 
     def norm(
         self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
     ) -> Norm:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         scale = weight.float() + offset
         if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes, group = self._kernels.add_rms_norm_quant, entry.takes, entry.group
@@ -183,17 +183,17 @@ class FusedParts:
             if delta is not None:
                 x.add_(delta)
             # The matrix alone is given it.
-            return cast("torch.Tensor", Stream(x, scale, eps))
+            return cast("torch.Tensor", FusedNorm(x, scale, eps))
 
         return norm
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         fused, scale = self._kernels.norm_heads, weight.float().contiguous()
         return lambda heads: fused(heads, scale, eps)
 
     def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         act = cast("Activation", name)
         if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes, group = self._kernels.gated_quant, entry.takes, entry.group
@@ -213,7 +213,7 @@ class BringingParts:
         bringers: the plugins.
     """
 
-    def __init__(self, parts: Parts, bringers: Bringers) -> None:
+    def __init__(self, parts: LayerParts, bringers: Bringers) -> None:
         self._parts = parts
         self._bringers = bringers
         self.norm = parts.norm
@@ -223,7 +223,7 @@ class BringingParts:
         self.experts = None if parts.experts is None else parts.experts.of_floats()
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """See ``Parts``.
+        """See ``LayerParts``.
 
         Raises:
             UnfitProduct: a plugin fails at it.
@@ -237,6 +237,6 @@ class BringingParts:
         return self._parts.linear(weight, bias, dtype)
 
 
-def with_brought(parts: Parts, bringers: Bringers) -> Parts:
+def with_brought(parts: LayerParts, bringers: Bringers) -> LayerParts:
     """Parts whose matrices of few bits plugins are asked for first, if there are any."""
     return BringingParts(parts, bringers) if bringers else parts

@@ -17,7 +17,7 @@ _KEPT_TOKENS = 128
 """In larger steps making the views does not count, and keeping the tensors would."""
 
 
-class Heads(NamedTuple):
+class QkvHeads(NamedTuple):
     """The views.
 
     Attributes:
@@ -48,9 +48,9 @@ class HeadBuffers:
         self._split = (spec.num_heads, 2 * spec.num_kv_heads)
         self.num_rotated = spec.num_heads + spec.num_kv_heads
         self._head_dim = spec.head_dim
-        self._kept: dict[int, Heads] = {}
+        self._kept: dict[int, QkvHeads] = {}
 
-    def like(self, x: torch.Tensor) -> Heads:
+    def like(self, x: torch.Tensor) -> QkvHeads:
         """Room for the heads of hidden states ``[num_tokens, hidden]``; valid for one layer."""
         num_tokens = x.shape[0]  # a tensor's len is a call of Python
         heads = self._kept.get(num_tokens)
@@ -64,9 +64,9 @@ class HeadBuffers:
         """Heads of a projection's output, a view, shape ``[num_tokens, heads, head_dim]``."""
         return flat.view(flat.shape[0], -1, self._head_dim)
 
-    def _make(self, x: torch.Tensor) -> Heads:
+    def _make(self, x: torch.Tensor) -> QkvHeads:
         flat = x.new_empty(len(x), sum(self._split) * self._head_dim)
         heads = flat.view(len(x), -1, self._head_dim)
         query_key = heads[:, : self.num_rotated]
         query, key_value = torch.split_with_sizes(heads, self._split, 1)
-        return Heads(flat, query_key, self._rotary.view(query_key), query, key_value)
+        return QkvHeads(flat, query_key, self._rotary.view(query_key), query, key_value)

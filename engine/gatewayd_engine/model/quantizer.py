@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gatewayd_engine.model.safetensors_headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec, SpecError
 from gatewayd_engine.model.weights import checked
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import (
@@ -110,7 +110,7 @@ def open_quantizer(
                 choice, watched, _scheme(config, choice, strategy, watched, spec), None
             )
         if not isinstance(strategy, Quantizes):
-            raise ConfigError(
+            raise EngineConfigError(
                 f"[quantizer] strategy is {choice.name}, which reads quantized checkpoints, but"
                 " config.json has no quantization_config; set it to auto"
             )
@@ -141,7 +141,7 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
         raise SpecError(f"{announced.where}.quant_method must be a string, not {told}")
     name, method = method.lower().replace("-", "_"), shown(method)
     if choice is None:
-        raise ConfigError(
+        raise EngineConfigError(
             f"{announced.where}.quant_method is {method!r}, but [quantizer] strategy is none; set"
             " it to auto"
         )
@@ -154,12 +154,12 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
             )
         choice = StrategyChoice(name, choice.settings.get(name, {}))
     elif choice.name != name:
-        raise ConfigError(
+        raise EngineConfigError(
             f"{announced.where}.quant_method is {method!r}: the weights are quantized already, but"
             f" [quantizer] strategy is {choice.name}; set it to auto"
         )
     if [_KIND, choice.name] in config.quarantined:
-        raise ConfigError(
+        raise EngineConfigError(
             f"an engine ended in {_KIND}.{choice.name}, and without it the weights cannot be read"
         )
     return choice
@@ -184,7 +184,7 @@ def _scheme(
             f"{where}: {_KIND}.{choice.name} reads no checkpoints; it makes few bits of floats"
         )
     if config.dummy_weights:
-        raise ConfigError(
+        raise EngineConfigError(
             f"{announced.where}: dummy weights of a quantized checkpoint are not made"
         )
     try:

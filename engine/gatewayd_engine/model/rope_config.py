@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gatewayd_engine.model.json_fields import Fields, SpecError
+from gatewayd_engine.model.json_fields import JsonFields, SpecError
 
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
@@ -46,7 +46,7 @@ class RopeSpec:
 
 
 def read_rope(
-    config: Fields, head_dim: int, default_theta: float, wanted_len: int | None
+    config: JsonFields, head_dim: int, default_theta: float, wanted_len: int | None
 ) -> RopeSpec:
     """Read ``rope_parameters``, or ``rope_scaling`` and ``rope_theta`` of older configs.
 
@@ -61,7 +61,7 @@ def read_rope(
     Raises:
         SpecError: a kind or a value that is not supported.
     """
-    given = config.inner("rope_parameters") or config.inner("rope_scaling") or Fields({}, "")
+    given = config.inner("rope_parameters") or config.inner("rope_scaling") or JsonFields({}, "")
     for key in ("full_attention", "sliding_attention"):
         if key in given:
             raise SpecError(f"{given.where} differs by layer ({key}); that is not supported")
@@ -107,7 +107,7 @@ def read_rope(
             return RopeSpec(kind, theta, rotary_dim, max_len)
 
 
-def _original_len(config: Fields, given: Fields) -> int:
+def _original_len(config: JsonFields, given: JsonFields) -> int:
     key = "original_max_position_embeddings"
     length = config.size(key, given.size(key, config.size("max_position_embeddings")))
     if length < 2:
@@ -115,7 +115,7 @@ def _original_len(config: Fields, given: Fields) -> int:
     return length
 
 
-def _yarn(config: Fields, given: Fields, theta: float, rotary_dim: int) -> RopeSpec:
+def _yarn(config: JsonFields, given: JsonFields, theta: float, rotary_dim: int) -> RopeSpec:
     max_len, original_len = config.size("max_position_embeddings"), _original_len(config, given)
     factor = given.number("factor", max_len / original_len)
     magnitude = given.optional_number("attention_factor")
@@ -145,7 +145,7 @@ def _yarn_magnitude(factor: float, mscale: float) -> float:
 
 
 def _longrope(
-    config: Fields, given: Fields, theta: float, rotary_dim: int, wanted_len: int | None
+    config: JsonFields, given: JsonFields, theta: float, rotary_dim: int, wanted_len: int | None
 ) -> RopeSpec:
     max_len, original_len = config.size("max_position_embeddings"), _original_len(config, given)
     factor = given.number("factor", max_len / original_len)

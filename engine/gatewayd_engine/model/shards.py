@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gatewayd_engine.model.json_fields import Fields, SpecError
+from gatewayd_engine.model.json_fields import JsonFields, SpecError
 from gatewayd_engine.model.safetensors_headers import LoadError, shown
 
 INDEX = "model.safetensors.index.json"
@@ -38,7 +38,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 def _shards(folder: Path) -> list[str]:
     try:
-        weight_map = Fields.of_file(folder / INDEX).raw("weight_map")
+        weight_map = JsonFields.of_file(folder / INDEX).raw("weight_map")
     except SpecError as error:
         raise LoadError(str(error)) from error
     if not isinstance(weight_map, dict) or not weight_map:

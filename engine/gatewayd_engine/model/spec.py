@@ -9,7 +9,7 @@ from pathlib import Path
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
-from gatewayd_engine.model.json_fields import Fields, SpecError
+from gatewayd_engine.model.json_fields import JsonFields, SpecError
 from gatewayd_engine.model.rope_config import RopeSpec, read_rope
 from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_hooks.quantization import Announcement
@@ -113,7 +113,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     Raises:
         SpecError: the description is missing, wrong, or asks for what is not supported.
     """
-    config = Fields.of_file(folder / "config.json")
+    config = JsonFields.of_file(folder / "config.json")
     architecture = _architecture(config)
     family = FAMILIES[architecture]
     _refuse_unsupported(config)
@@ -167,7 +167,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
     )
 
 
-def _architecture(config: Fields) -> str:
+def _architecture(config: JsonFields) -> str:
     named = config.texts("architectures") or ()
     model_type = config.text("model_type", "")
     candidates = named or tuple(filter(None, [MODEL_TYPES.get(model_type)]))
@@ -181,14 +181,14 @@ def _architecture(config: Fields) -> str:
     )
 
 
-def _refuse_unsupported(config: Fields) -> None:
+def _refuse_unsupported(config: JsonFields) -> None:
     if config.flag("use_bidirectional_attention", False):
         raise SpecError(f"{config.where}: use_bidirectional_attention is not supported")
     if "auto_map" in config:
         _log.warning("config.json names code of its own in auto_map; it is not run")
 
 
-def _quantization(folder: Path, config: Fields) -> Announcement | None:
+def _quantization(folder: Path, config: JsonFields) -> Announcement | None:
     name = next((each for each in ANNOUNCED if config.raw(each) is not None), ANNOUNCED[0])
     values, where = config.raw(name), f"{config.where}: {name}"
     if has_gguf(folder):
@@ -205,7 +205,7 @@ def _quantization(folder: Path, config: Fields) -> Announcement | None:
     return Announcement(values, where)
 
 
-def _activation(config: Fields, family: Family) -> str:
+def _activation(config: JsonFields, family: Family) -> str:
     named = config.text("hidden_activation", config.text("hidden_act", family.activation))
     if named not in ACTIVATIONS:
         raise SpecError(
@@ -215,7 +215,7 @@ def _activation(config: Fields, family: Family) -> str:
     return ACTIVATIONS[named]
 
 
-def _windows(config: Fields, family: Family, num_layers: int) -> tuple[int, ...]:
+def _windows(config: JsonFields, family: Family, num_layers: int) -> tuple[int, ...]:
     window = config.optional_size("sliding_window", family.window) or 0
     match family.windows:
         case "none":
@@ -244,7 +244,7 @@ def _windows(config: Fields, family: Family, num_layers: int) -> tuple[int, ...]
     return tuple(window if has else 0 for has in has_window)
 
 
-def _moe(config: Fields, family: Family, num_layers: int) -> MoeSpec | None:
+def _moe(config: JsonFields, family: Family, num_layers: int) -> MoeSpec | None:
     if family.experts is None:
         return None
     is_qwen = family.experts == "qwen"
@@ -275,14 +275,14 @@ def _moe(config: Fields, family: Family, num_layers: int) -> MoeSpec | None:
     )
 
 
-def _eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
+def _eos_token_ids(folder: Path, config: JsonFields) -> tuple[int, ...]:
     ids = set(config.indices("eos_token_id"))
     if (folder / "generation_config.json").exists():
-        ids.update(Fields.of_file(folder / "generation_config.json").indices("eos_token_id"))
+        ids.update(JsonFields.of_file(folder / "generation_config.json").indices("eos_token_id"))
     return tuple(sorted(ids))
 
 
-def _dtype(config: Fields) -> str:
+def _dtype(config: JsonFields) -> str:
     named = config.text("dtype", config.text("torch_dtype", "float32"))
     named = named.removeprefix("torch.")
     if named not in DTYPES:

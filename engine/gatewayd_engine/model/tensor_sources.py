@@ -17,7 +17,7 @@ from gatewayd_engine.model.shards import weight_files
 from gatewayd_hooks.quantization import Stored
 
 
-class Source(Protocol):
+class TensorSource(Protocol):
     """Named tensors, read one by one.
 
     Attributes:
@@ -75,11 +75,11 @@ class SafetensorsSource:
                 self.stored[name] = stored
 
     def where(self, name: str) -> str:
-        """See ``Source``."""
+        """See ``TensorSource``."""
         return self._home[name].name
 
     def read(self, name: str) -> torch.Tensor:
-        """See ``Source``."""
+        """See ``TensorSource``."""
         return self._read(name, lambda file: file.get_tensor(name))
 
     def part(self, name: str, number: int, rows: slice) -> torch.Tensor:
@@ -101,5 +101,5 @@ class SafetensorsSource:
             raise LoadError(f"{path}: {name} cannot be read: {error}") from error
 
     def close(self) -> None:
-        """See ``Source``: mapped files close when the last reference goes."""
+        """See ``TensorSource``: mapped files close when the last reference goes."""
         self._open.clear()

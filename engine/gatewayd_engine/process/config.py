@@ -16,7 +16,7 @@ class StrategyChoice(msgspec.Struct, frozen=True):
     settings: dict[str, Any] = {}
 
 
-class ConfigError(Exception):
+class EngineConfigError(Exception):
     """The configuration asks for what cannot be; the sentence names the value and the limit."""
 
 

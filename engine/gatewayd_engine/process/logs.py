@@ -53,7 +53,7 @@ def visible(text: str, keep: str = "") -> str:
     )
 
 
-class Lines(logging.Formatter):
+class EngineLogLines(logging.Formatter):
     """One line for each record, with the engine's number.
 
     Args:
@@ -98,7 +98,7 @@ class Lines(logging.Formatter):
 def configure(config: EngineConfig) -> None:
     """Send every logger's records, warnings and what ends the process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    lines = Lines(config.replica, is_json=config.log_json)
+    lines = EngineLogLines(config.replica, is_json=config.log_json)
     handler.setFormatter(Urgent(lines) if is_journal() else lines)
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)

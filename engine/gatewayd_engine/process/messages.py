@@ -89,7 +89,7 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     deadline: float | None = None
     """Seconds from the request's arrival to the first token that is wanted; None for no wish."""
     is_held: bool = False
-    """An operator holds it, see ``Hold``: it waits until it is released."""
+    """An operator holds it, see ``HoldRequest``: it waits until it is released."""
     request_id: str = ""
     """The gateway's own, for the log."""
     x_request_id: str = ""
@@ -102,7 +102,7 @@ class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False)
     sequences: list[int]
 
 
-class Hold(msgspec.Struct, tag="hold", array_like=True, frozen=True, gc=False):
+class HoldRequest(msgspec.Struct, tag="hold", array_like=True, frozen=True, gc=False):
     """Let sequences make no progress until ``Release``; unknown ids are ignored. No reply.
 
     Those that run give back their rows and pages at the next step boundary.
@@ -145,7 +145,7 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=
     """For which KV tiers may write what a later engine finds again."""
 
 
-class Swap(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
+class SwapStrategy(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
     """Fill a slot with another strategy between two steps, once it is open.
 
     Answered by ``Swapped``; several are made one after the other.
@@ -193,7 +193,7 @@ class SetQuotas(msgspec.Struct, tag="quotas", array_like=True, frozen=True, gc=F
     quotas: list[TenantQuota]
 
 
-class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
+class PinPrefix(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
     """Keep the cached pages of a prompt while others can be given up; answered by ``Pinned``.
 
     Or a page and those before it.
@@ -210,8 +210,10 @@ class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
     """The last one of what is pinned, instead of a prompt."""
 
 
-_OfRequests = Submit | Abort | Hold | Release | Bump
-Command = _OfRequests | Evict | Shutdown | Swap | SetLimits | SetQuotas | Pin | Looking
+_OfRequests = Submit | Abort | HoldRequest | Release | Bump
+Command = (
+    _OfRequests | Evict | Shutdown | SwapStrategy | SetLimits | SetQuotas | PinPrefix | Looking
+)
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
@@ -247,7 +249,7 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     tuning_file: str = ""  # of what was chosen by measuring; empty for none
 
 
-class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
+class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
     """The engine serves from now on."""
 
     version: int
@@ -314,7 +316,7 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
     top_logprobs: list[float]
 
 
-class Pooled(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class PooledOutput(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Hidden states of some prompt tokens, after the model's final norm."""
 
     sequence: int
@@ -359,7 +361,7 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """In the order of ``tokens``, for those sequences that asked."""
     prompt_logprobs: list[TokenLogprobs] = []
     """In prompt order; a sequence's own are complete before its first token."""
-    pooled: list[Pooled] = []
+    pooled: list[PooledOutput] = []
     """In prompt order; a sequence's own are complete before its first token."""
     preempted: list[int] = []
     """Sequences that had to give up their pages, once for each time."""
@@ -447,4 +449,14 @@ class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False)
     """Kind and name of the strategy without which the next engine is to start; none for none."""
 
 
-Event = Loading | Ready | StepOutput | Swapped | Pinned | Evicted | Looked | StrategyReport | Fatal
+Event = (
+    Loading
+    | EngineReady
+    | StepOutput
+    | Swapped
+    | Pinned
+    | Evicted
+    | Looked
+    | StrategyReport
+    | Fatal
+)

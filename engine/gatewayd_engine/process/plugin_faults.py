@@ -17,8 +17,8 @@ __all__ = [
     "STRATEGY_ERROR",
     "Fault",
     "OutOfService",
-    "Refused",
     "RequestFault",
+    "RequestRejected",
     "StrategyFault",
     "StrategyHang",
     "blame",
@@ -56,7 +56,7 @@ class OutOfService(Exception):
     """A request asks for a processor that cannot serve it; the sentence is for its client."""
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """A submission that this engine cannot serve; the sentence says why, a code what kind."""
 
     def __init__(self, sentence: str, code: str = "invalid_request") -> None:

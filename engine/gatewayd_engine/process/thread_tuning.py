@@ -45,7 +45,7 @@ class _Record:
     interval: int = _FIRST_RETRY
 
 
-class Pace:
+class ThreadTuning:
     """One thread or all of them, step by step.
 
     Args:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 
-class Beside:
+class WorkerThread:
     """Does one thing after the other in a thread of its own."""
 
     def __init__(self, name: str) -> None:

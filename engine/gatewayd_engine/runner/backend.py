@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.kv_selection import Seat, Selection
+from gatewayd_engine.attention.kv_selection import CompressionSlot, Selection
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kernels.base import Kernels
@@ -17,9 +17,9 @@ from gatewayd_engine.kernels.select import choose, eight_bit_floats
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
-from gatewayd_engine.process.config import ConfigError, EngineConfig
-from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.model.parts import FusedParts, LayerParts, PlainParts
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError
+from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.cpu import Runner, StepRunner
 from gatewayd_engine.runner.draft_model import RowModel
 from gatewayd_engine.runner.gpu import memory
@@ -30,7 +30,7 @@ from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
 from gatewayd_engine.runner.gpu.warmup import warm
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.tuning.matmul import STAGE
 from gatewayd_engine.tuning.tuner import Tuning, tuning_of
 from gatewayd_hooks.resources import CaptureLaunches, DraftModel, Penalise, PenaltyColumns
@@ -52,7 +52,7 @@ class Backend(Protocol):
             has records of any kind decoded.
     """
 
-    parts: Parts
+    parts: LayerParts
     dtype: torch.dtype
     penalise: Penalise | None
     tuning_file: str
@@ -73,9 +73,9 @@ class Backend(Protocol):
         self,
         decoder: Decoder,
         pool: KvPool,
-        rows: Rows,
+        rows: RunningBatch,
         processors: GuidedProcessors,
-        seat: Seat,
+        seat: CompressionSlot,
     ) -> StepRunner:
         """What runs the steps; ready for the first."""
 
@@ -94,11 +94,11 @@ class CpuBackend:
     offered: CaptureLaunches | None = None
     elements: Callable[[], tuple[torch.dtype, ...]] | None = None
 
-    def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
+    def __init__(self, config: EngineConfig, make_pace: Callable[[], ThreadTuning]) -> None:
         self._kv_bytes = config.kv_bytes
         self._copy_bytes = config.copy_bytes
         self._make_pace = make_pace
-        self.parts: Parts = PlainParts()
+        self.parts: LayerParts = PlainParts()
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``."""
@@ -112,9 +112,9 @@ class CpuBackend:
         self,
         decoder: Decoder,
         pool: KvPool,
-        rows: Rows,
+        rows: RunningBatch,
         processors: GuidedProcessors,
-        seat: Seat,
+        seat: CompressionSlot,
     ) -> StepRunner:
         """See ``Backend``."""
         shape = decoder.spec.attention
@@ -163,7 +163,7 @@ class DeviceBackend:
         self._launches = DrafterLaunches(config.max_running)
         self.offered: CaptureLaunches | None = None if self._capture is None else self._launches
         self._fused = FusedParts(kernels)
-        self.parts: Parts = self._fused
+        self.parts: LayerParts = self._fused
         self.penalise: Penalise | None = self._penalised
         self.elements: Callable[[], tuple[torch.dtype, ...]] | None
         self.elements = lambda: eight_bit_floats(torch.device(config.device))
@@ -200,7 +200,7 @@ class DeviceBackend:
         try:
             return memory.left_for_pages(usage, config.gpu_memory_utilization)
         except memory.DoesNotFit as error:
-            raise ConfigError(str(error)) from None
+            raise EngineConfigError(str(error)) from None
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``; compiled and captured with all else while the engine starts.
@@ -217,9 +217,9 @@ class DeviceBackend:
         self,
         decoder: Decoder,
         pool: KvPool,
-        rows: Rows,
+        rows: RunningBatch,
         processors: GuidedProcessors,
-        seat: Seat,
+        seat: CompressionSlot,
     ) -> StepRunner:
         """See ``Backend``."""
         self._is_starting = False
@@ -270,7 +270,9 @@ class DeviceBackend:
         return True
 
 
-def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:
+def backend_for(
+    config: EngineConfig, progress: Progress, make_pace: Callable[[], ThreadTuning]
+) -> Backend:
     """The backend of ``config.device``.
 
     Raises:
@@ -280,7 +282,7 @@ def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[]
         return CpuBackend(config, make_pace)
     device = torch.device(config.device)
     if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(
+        raise EngineConfigError(
             f"device is {config.device!r}, but torch {torch.__version__} finds"
             f" {torch.cuda.device_count()} GPUs; install torch for CUDA and its driver, or take"
             " another device"

@@ -9,20 +9,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.compaction_queries import Ask, Fitting
+from gatewayd_engine.attention.compaction_queries import Ask, CompactionQueries
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.process.plugin_faults import Fault
-from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.pooling import pool, pool_spans, tell
 from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.sampling.token_picker import Choice
+from gatewayd_engine.sampling.token_picker import TokenPicker
 from gatewayd_engine.sampling.verified_drafts import leave_out, verify, wanted_of
 from gatewayd_engine.state.in_flight import Done, Launched
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 from gatewayd_hooks.kv_compression import Compacted
@@ -89,9 +89,9 @@ class Runner:
         decoder: Decoder,
         attention: AttentionBackend,
         pool: KvPool,
-        rows: Rows,
+        rows: RunningBatch,
         processors: GuidedProcessors,
-        pace: Pace,
+        pace: ThreadTuning,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
@@ -99,7 +99,7 @@ class Runner:
         self._rows = rows
         self._processors = processors
         self._pace = pace
-        self._choice = Choice(rows)
+        self._choice = TokenPicker(rows)
         # The last token of each row, for steps that are launched before it is told.
         self._sampled = np.zeros(len(rows.seed), np.int32)
 
@@ -141,7 +141,9 @@ class Runner:
     ) -> list[Compacted]:
         """See ``Fits``."""
         end = len(prompt)
-        attend = Fitting(self._decoder.spec.attention, self._pool, pages, end, covered, ask)
+        attend = CompactionQueries(
+            self._decoder.spec.attention, self._pool, pages, end, covered, ask
+        )
         self._pool.arrivals.wait()
         self._pace.begin(last)
         self._decoder.hidden(

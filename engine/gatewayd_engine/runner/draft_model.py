@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.gpu.draft_model import PAGE_SIZE
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, gather
 
 _FEW = 8
@@ -28,12 +28,14 @@ class RowModel:
         pace: chooses threads for its steps.
     """
 
-    def __init__(self, decoder: Decoder, max_running: int, max_model_len: int, pace: Pace) -> None:
+    def __init__(
+        self, decoder: Decoder, max_running: int, max_model_len: int, pace: ThreadTuning
+    ) -> None:
         self._pace = pace
         self.vocab_size = decoder.spec.vocab_size
         self.max_model_len = max_model_len
         self._decoder = decoder
-        self._rows = Rows(max_running, max_model_len, PAGE_SIZE)
+        self._rows = RunningBatch(max_running, max_model_len, PAGE_SIZE)
         pages = self._rows.block_table.shape[1]
         self._rows.block_table[:] = np.arange(max_running * pages).reshape(max_running, pages)
         shape = decoder.spec.attention
@@ -102,4 +104,4 @@ def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
 
 def row_model(decoder: Decoder, max_running: int, max_model_len: int) -> RowModel:
     """One that leaves the threads of its steps as they are."""
-    return RowModel(decoder, max_running, max_model_len, Pace(1, lambda count: None))
+    return RowModel(decoder, max_running, max_model_len, ThreadTuning(1, lambda count: None))

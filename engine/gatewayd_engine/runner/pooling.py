@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from gatewayd_engine.process.messages import POOLINGS, Pooled
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.process.messages import POOLINGS, PooledOutput
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import StepResult
 
@@ -36,7 +36,7 @@ class PoolSpan(NamedTuple):
     end: int
 
 
-def pool_spans(batch: StepBatch, rows: Rows) -> list[PoolSpan]:
+def pool_spans(batch: StepBatch, rows: RunningBatch) -> list[PoolSpan]:
     """What of this step is wanted."""
     spans = []
     for line in np.flatnonzero(rows.pooling[batch.rows]).tolist():
@@ -61,4 +61,4 @@ def tell(spans: list[PoolSpan], sums: torch.Tensor, result: StepResult) -> None:
     """Note what was summed up, on the CPU."""
     for span, vector in zip(spans, sums.numpy(), strict=True):
         result.reported.append((span.row, span.end))
-        result.pooled.append(Pooled(span.line, span.to - span.at, vector.tobytes()))
+        result.pooled.append(PooledOutput(span.line, span.to - span.at, vector.tobytes()))

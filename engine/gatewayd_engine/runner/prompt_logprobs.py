@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import StepResult
 
@@ -38,7 +38,7 @@ class PromptSpan(NamedTuple):
     num_top: int
 
 
-def prompt_spans(batch: StepBatch, rows: Rows) -> list[PromptSpan]:
+def prompt_spans(batch: StepBatch, rows: RunningBatch) -> list[PromptSpan]:
     """What is to be told of prompts: the tokens that follow those of this step."""
     spans = []
     for line in np.flatnonzero(rows.prompt_logprobs[batch.rows] >= 0).tolist():
@@ -57,7 +57,7 @@ def prompt_spans(batch: StepBatch, rows: Rows) -> list[PromptSpan]:
 
 def report_prompts(
     batch: StepBatch,
-    rows: Rows,
+    rows: RunningBatch,
     logits_of: Callable[[slice], torch.Tensor],
     result: StepResult,
 ) -> None:

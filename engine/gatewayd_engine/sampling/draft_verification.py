@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.random import ACCEPT, uniform
-from gatewayd_engine.sampling.token_picker import Choice
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.sampling.token_picker import TokenPicker
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines
 from gatewayd_engine.state.step_result import NOT_FINITE, Tokens
 
@@ -55,9 +55,9 @@ class Verification:
         first: NDArray[np.int64],
         drafts: DraftLines,
         logits: torch.Tensor,
-        rows: Rows,
+        rows: RunningBatch,
         processors: Processors,
-        choice: Choice,
+        choice: TokenPicker,
     ) -> None:
         self._lines = lines
         self._row = row

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.process.messages import TokenLogprobs
 
 
-class Figures(NamedTuple):
+class LogprobColumns(NamedTuple):
     """What ``Kernels.logprobs`` gives, on the host.
 
     Attributes:
@@ -47,12 +47,14 @@ def report(
     chosen = logprobs.gather(-1, index)
     ranks = (logprobs > chosen).sum(-1) + 1
     best, best_ids = logprobs.topk(max(tops, default=0), -1)
-    figures = Figures(chosen.squeeze(-1).numpy(), ranks.numpy(), best.numpy(), best_ids.numpy())
+    figures = LogprobColumns(
+        chosen.squeeze(-1).numpy(), ranks.numpy(), best.numpy(), best_ids.numpy()
+    )
     return describe(sequences, tokens, tops, figures)
 
 
 def describe(
-    sequences: Sequence[int], tokens: Sequence[int], num_top: Iterable[int], figures: Figures
+    sequences: Sequence[int], tokens: Sequence[int], num_top: Iterable[int], figures: LogprobColumns
 ) -> list[TokenLogprobs]:
     """Make reports of figures that have been worked out.
 

@@ -30,7 +30,7 @@ class Link:
     watched: Any
 
 
-class Chain:
+class ProcessorChain:
     """Logits processors, in the order in which they are applied.
 
     Args:

@@ -12,7 +12,7 @@ from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.plugin_faults import Fault, StrategyHang
 from gatewayd_engine.sampling.processor_rows import Wanted
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sampled_tokens import SampledTokens
 from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor, TokenReader
 
@@ -155,7 +155,7 @@ class Processors(Wanted):
         self._ahead.clear()
 
     @torch.inference_mode()
-    def rewind(self, rows: Rows, lengths: dict[int, int]) -> None:
+    def rewind(self, rows: RunningBatch, lengths: dict[int, int]) -> None:
         """Take back what was said within a step: its rows are admitted anew, as they were.
 
         Args:

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.sampling.random import TOKEN, uniform
 from gatewayd_engine.sampling.sampler import distribution, invert, sample
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 
 
-class Choice:
+class TokenPicker:
     """Greedy or drawn, row by row."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: RunningBatch) -> None:
         self._rows = rows
 
     def tokens(

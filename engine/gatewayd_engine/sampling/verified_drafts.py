@@ -10,8 +10,8 @@ from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.sampling.draft_verification import Verification
 from gatewayd_engine.sampling.logprobs import report
 from gatewayd_engine.sampling.processors import Processors
-from gatewayd_engine.sampling.token_picker import Choice
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.sampling.token_picker import TokenPicker
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 from gatewayd_engine.state.step_result import StepResult, Tokens
 
@@ -30,9 +30,9 @@ def verify(
     drafts: DraftLines,
     lines: NDArray[np.int64],
     logits: torch.Tensor,
-    rows: Rows,
+    rows: RunningBatch,
     processors: Processors,
-    choice: Choice,
+    choice: TokenPicker,
     result: StepResult,
     reported: torch.Tensor | None = None,
 ) -> list[int]:
@@ -80,7 +80,7 @@ def _report(
     first: NDArray[np.int64],
     batch: StepBatch,
     logits: torch.Tensor,
-    rows: Rows,
+    rows: RunningBatch,
     result: StepResult,
 ) -> None:
     """Log-probabilities of tokens by the logits they were chosen from.

@@ -9,17 +9,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gatewayd_engine.cache.offload import Outside
-from gatewayd_engine.cache.prefix_cache import Prefixes
+from gatewayd_engine.cache.offload import KvOffload
+from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.kv.compacted_prefix import only_pages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.log_context import about
 from gatewayd_engine.process.messages import Admitted
 from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, OutOfService, RequestFault
 from gatewayd_engine.sampling.guides.compiler import Compiled
-from gatewayd_engine.scheduling.block_tables import Holdings
+from gatewayd_engine.scheduling.block_tables import BlockTables
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.caching import Match
@@ -52,11 +52,11 @@ class Admission:
     def __init__(
         self,
         queue: Queue,
-        rows: Rows,
+        rows: RunningBatch,
         pages: Pages,
-        holdings: Holdings,
-        prefixes: Prefixes,
-        outside: Outside,
+        holdings: BlockTables,
+        prefixes: PrefixCache,
+        outside: KvOffload,
         strategies: Strategies,
     ) -> None:
         self._queue = queue

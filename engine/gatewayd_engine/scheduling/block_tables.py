@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.kv.compacted_prefix import NO_PAGE, Front, only_pages
+from gatewayd_engine.kv.compacted_prefix import NO_PAGE, CompactedPrefix, only_pages
 from gatewayd_engine.kv.key_biases import bias_pages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 
 
-class Holdings:
+class BlockTables:
     """Keeps a sequence's list of pages, its block table and its column alike.
 
     Attributes:
         forked: slots whose next page to write may be shared with a fork.
     """
 
-    def __init__(self, queue: Queue, rows: Rows, pool: KvPool, pages: Pages) -> None:
+    def __init__(self, queue: Queue, rows: RunningBatch, pool: KvPool, pages: Pages) -> None:
         self._queue = queue
         self._rows = rows
         self._pool = pool
@@ -75,7 +75,7 @@ class Holdings:
         """
         first = kept // self._pool.page_size
         end = first + bias_pages(self._pool, kept)
-        sequence.front = Front(covered, kept, tuple(pages[first:end]))
+        sequence.front = CompactedPrefix(covered, kept, tuple(pages[first:end]))
         absent = [NO_PAGE] * sequence.front.num_absent(self._pool.page_size)
         sequence.pages = [*pages[:end], *absent, *pages[end:]]
         self._queue.num_pages[sequence.slot] = len(sequence.pages)

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.offload import Outside
-from gatewayd_engine.cache.prefix_cache import Prefixes
+from gatewayd_engine.cache.offload import KvOffload
+from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.process.plugin_faults import RequestFault
 from gatewayd_engine.process.time_causes import Cause
-from gatewayd_engine.scheduling.shared_prefills import Underway
+from gatewayd_engine.scheduling.shared_prefills import SharedPrefills
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
@@ -54,7 +54,7 @@ class _ForQuota(NamedTuple):
     """Pages that it would take."""
 
 
-class Held:
+class Deferral:
     """Who is held, for whom or what, and until when.
 
     Args:
@@ -73,8 +73,8 @@ class Held:
     def __init__(
         self,
         queue: Queue,
-        prefixes: Prefixes,
-        outside: Outside,
+        prefixes: PrefixCache,
+        outside: KvOffload,
         strategies: Strategies,
         page_size: int,
         room: Callable[[int], int],
@@ -143,7 +143,7 @@ class Held:
         if self._for_quota:
             self._review_for_quota()
         if self._came:
-            underway = Underway(queue, self._prefixes, self._page_size, computing)
+            underway = SharedPrefills(queue, self._prefixes, self._page_size, computing)
             for slot in list(self._came):
                 if slot in queue.waiting and not (
                     slot in self._for_tier or slot in self._for_grammar
@@ -222,7 +222,7 @@ class Held:
 
     # While a plan is carried out
 
-    def hold(self, slot: int, underway: Underway) -> bool:
+    def hold(self, slot: int, underway: SharedPrefills) -> bool:
         """Hold a waiting sequence that a plan grants, if it had better wait this step.
 
         Args:
@@ -234,7 +234,7 @@ class Held:
         """
         return self._hold_for_leader(slot, underway) or self.hold_for_tier(self._queue[slot])
 
-    def hold_alike(self, slots: list[int], underway: Underway) -> None:
+    def hold_alike(self, slots: list[int], underway: SharedPrefills) -> None:
         """Some were held: hold those who wait behind them and begin alike.
 
         Otherwise every step would find out about as many of a crowd as a budget is granted to.
@@ -245,7 +245,7 @@ class Held:
             for slot in islice(unheld, _MOST_ALIKE):
                 self._hold_for_leader(slot, underway)
 
-    def _hold_for_leader(self, slot: int, underway: Underway) -> bool:
+    def _hold_for_leader(self, slot: int, underway: SharedPrefills) -> bool:
         """Hold a waiting sequence if another one computes more of its beginning."""
         queue = self._queue
         if queue.waits[slot] >= MAX_STEPS:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kv.page_allocator import OutOfPages, OverCeiling, Pages
 from gatewayd_engine.scheduling.admission import Admission
-from gatewayd_engine.scheduling.block_tables import Holdings
+from gatewayd_engine.scheduling.block_tables import BlockTables
 from gatewayd_engine.scheduling.preemption import Preemption
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
@@ -29,7 +29,7 @@ class Growth:
         self,
         queue: Queue,
         pages: Pages,
-        holdings: Holdings,
+        holdings: BlockTables,
         admission: Admission,
         preemption: Preemption,
         page_size: int,

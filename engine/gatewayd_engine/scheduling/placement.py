@@ -5,21 +5,21 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.offload import Outside
-from gatewayd_engine.cache.pins import Pins
-from gatewayd_engine.cache.prefix_cache import Prefixes
+from gatewayd_engine.cache.offload import KvOffload
+from gatewayd_engine.cache.pins import OperatorPins
+from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.process.messages import Admitted
 from gatewayd_engine.scheduling.admission import Admission
-from gatewayd_engine.scheduling.block_tables import Holdings
-from gatewayd_engine.scheduling.deferral import Held
+from gatewayd_engine.scheduling.block_tables import BlockTables
+from gatewayd_engine.scheduling.deferral import Deferral
 from gatewayd_engine.scheduling.page_growth import Growth
 from gatewayd_engine.scheduling.preemption import Preemption
 from gatewayd_engine.scheduling.prompt_shortening import Shortening
-from gatewayd_engine.scheduling.shared_prefills import Underway
+from gatewayd_engine.scheduling.shared_prefills import SharedPrefills
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.scheduling import Plan
@@ -43,20 +43,20 @@ class Placement:
     """
 
     def __init__(
-        self, queue: Queue, rows: Rows, pool: KvPool, pages: Pages, strategies: Strategies
+        self, queue: Queue, rows: RunningBatch, pool: KvPool, pages: Pages, strategies: Strategies
     ) -> None:
         self._queue = queue
         self._pages = pages
         self._strategies = strategies
         self._page_size = pool.page_size
-        self._holdings = Holdings(queue, rows, pool, pages)
-        self.outside = Outside(pool, pages, strategies)
-        self.prefixes = Prefixes(queue, pages, self.outside, strategies, rows)
-        self.pins = Pins(pages, self.prefixes, strategies, pool.page_size)
+        self._holdings = BlockTables(queue, rows, pool, pages)
+        self.outside = KvOffload(pool, pages, strategies)
+        self.prefixes = PrefixCache(queue, pages, self.outside, strategies, rows)
+        self.pins = OperatorPins(pages, self.prefixes, strategies, pool.page_size)
         self._admission = Admission(
             queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
         )
-        self.held = Held(
+        self.held = Deferral(
             queue,
             self.prefixes,
             self.outside,
@@ -165,7 +165,7 @@ class Placement:
         if len(landing):
             # What the step before computes is not in the cache yet.
             computing = np.union1d(computing, landing)
-        underway = Underway(self._queue, self.prefixes, self._page_size, computing)
+        underway = SharedPrefills(self._queue, self.prefixes, self._page_size, computing)
         for i, (slot, grant) in enumerate(waiting):
             if self.held.hold(slot, underway):
                 held.append(slot)
@@ -192,11 +192,11 @@ class Placement:
         return admitted
 
     def scrub(self, sequence: Sequence) -> None:
-        """See ``Holdings``."""
+        """See ``BlockTables``."""
         self._holdings.scrub(sequence)
 
     def keep_tail(self, sequence: Sequence) -> None:
-        """A sequence is about to end well; see ``Prefixes``."""
+        """A sequence is about to end well; see ``PrefixCache``."""
         if sequence.row >= 0:
             self.prefixes.keep_tail(sequence)
 

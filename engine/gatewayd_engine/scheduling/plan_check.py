@@ -17,7 +17,7 @@ from gatewayd_hooks.strategy import Kind
 MAX_IDLE_SECONDS = 1.0
 
 
-class Patience:
+class IdleLimit:
     """Waits for a scheduler that plans nothing while sequences wait."""
 
     def __init__(self) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.offload import Outside
+from gatewayd_engine.cache.offload import KvOffload
 from gatewayd_engine.process.plugin_faults import blame
 from gatewayd_engine.scheduling.admission import Admission
 from gatewayd_engine.state.in_flight import InFlight
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_engine.strategies.kv_compression import take_along
@@ -29,9 +29,9 @@ class Preemption:
     def __init__(
         self,
         queue: Queue,
-        rows: Rows,
+        rows: RunningBatch,
         admission: Admission,
-        outside: Outside,
+        outside: KvOffload,
         strategies: Strategies,
     ) -> None:
         self._queue = queue

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gatewayd_engine.cache.offload import Outside
+from gatewayd_engine.cache.offload import KvOffload
 from gatewayd_engine.kv.compacted_prefix import NO_PAGE, only_pages
 from gatewayd_engine.kv.key_biases import bias_pages, write_front
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.scheduling.block_tables import Holdings
+from gatewayd_engine.scheduling.block_tables import BlockTables
 from gatewayd_engine.scheduling.page_growth import Growth
 from gatewayd_engine.scheduling.preemption import Preemption
 from gatewayd_engine.state.sequence import Sequence
@@ -35,10 +35,10 @@ class Shortening:
         self,
         pool: KvPool,
         pages: Pages,
-        holdings: Holdings,
+        holdings: BlockTables,
         growth: Growth,
         preemption: Preemption,
-        outside: Outside,
+        outside: KvOffload,
     ) -> None:
         self._pool = pool
         self._pages = pages

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.process.messages import POOLINGS, SamplingParams, Submit
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.guiding import GuideForm
@@ -34,7 +34,7 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
         Refused: naming the parameter, its value and its bounds.
     """
     if len(message.prompt) % 4:
-        raise Refused("the prompt is not a column of int32")
+        raise RequestRejected("the prompt is not a column of int32")
     prompt = np.frombuffer(message.prompt, np.int32)
     _within("priority", message.priority, 0, len(Priority) - 1)
     _within("queued_seconds", message.queued_seconds, 0, 1e9)
@@ -44,23 +44,23 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
     if message.deadline is not None:
         _within("deadline", message.deadline, 0, 1e9)
     if not message.sequences or len(set(message.sequences)) < len(message.sequences):
-        raise Refused("a request needs at least one sequence id, and no id twice")
+        raise RequestRejected("a request needs at least one sequence id, and no id twice")
     if not len(prompt):
-        raise Refused("the prompt is empty; it needs at least one token")
+        raise RequestRejected("the prompt is empty; it needs at least one token")
     if int(prompt.min()) < 0 or int(prompt.max()) >= vocab_size:
-        raise Refused(f"prompt token ids must be from 0 to {vocab_size - 1}")
+        raise RequestRejected(f"prompt token ids must be from 0 to {vocab_size - 1}")
     params = message.params
     _within("max_tokens", params.max_tokens, 1, max_model_len)
     if len(prompt) + params.max_tokens > max_model_len:
-        raise Refused(
+        raise RequestRejected(
             f"{len(prompt)} prompt tokens and max_tokens {params.max_tokens} are over the "
             f"context of {max_model_len}"
         )
     _check_pooling(message)
     if params.guide is not None and params.guide[0] not in get_args(GuideForm):
-        raise Refused(f"{params.guide[0]!r} is no form of a guide")
+        raise RequestRejected(f"{params.guide[0]!r} is no form of a guide")
     if params.guide_behind is not None and not params.guide_behind[1]:
-        raise Refused("guide_behind has no mark that ends the reasoning")
+        raise RequestRejected("guide_behind has no mark that ends the reasoning")
     _check_params(params, vocab_size)
     return prompt
 
@@ -108,9 +108,9 @@ def _check_pooling(message: Submit) -> None:
     if pooling is None:
         return
     if pooling not in POOLINGS:
-        raise Refused(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
+        raise RequestRejected(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
     if len(message.sequences) > 1 or message.params.prompt_logprobs is not None:
-        raise Refused("pooling needs one sequence, and prompt_logprobs to be None")
+        raise RequestRejected("pooling needs one sequence, and prompt_logprobs to be None")
 
 
 def _check_params(params: SamplingParams, vocab_size: int) -> None:
@@ -135,4 +135,4 @@ def _check_params(params: SamplingParams, vocab_size: int) -> None:
 def _within(name: str, value: float, low: float, high: float) -> None:
     # Written so that a NaN fails it.
     if not (low <= value <= high and math.isfinite(value)):
-        raise Refused(f"{name} is {value}; it must be from {low:g} to {high:g}")
+        raise RequestRejected(f"{name} is {value}; it must be from {low:g} to {high:g}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.prefix_cache import Prefixes
+from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 
 
-class Underway:
+class SharedPrefills:
     """The prompts of one step, by salt and first page; made anew for each step that admits.
 
     Args:
@@ -23,7 +23,7 @@ class Underway:
     __slots__ = ("_page_size", "_prefixes", "_prompts", "_queue")
 
     def __init__(
-        self, queue: Queue, prefixes: Prefixes, page_size: int, slots: NDArray[np.int32]
+        self, queue: Queue, prefixes: PrefixCache, page_size: int, slots: NDArray[np.int32]
     ) -> None:
         self._queue = queue
         self._prefixes = prefixes

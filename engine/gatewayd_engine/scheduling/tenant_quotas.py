@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.kv.quotas import NO_BOUNDS, Bounds
+from gatewayd_engine.kv.quotas import NO_BOUNDS, PageQuota
 from gatewayd_engine.process.messages import Amount, Submit, TenantQuota
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 
@@ -45,14 +45,14 @@ class TenantBounds:
     def __init__(self, queue: Queue, pages: Pages) -> None:
         self._queue = queue
         self._pages = pages
-        self._bounds: dict[int, Bounds] = {}
+        self._bounds: dict[int, PageQuota] = {}
         self._spared: dict[int, _Need] = {}  # by sequence id
 
     def set(self, quotas: list[TenantQuota]) -> None:
         """These from now on, and no others; those that have begun go on."""
         size = self._pages.num_pages
         wanted = {
-            self._queue.tenants.number_of(quota.tenant): Bounds(
+            self._queue.tenants.number_of(quota.tenant): PageQuota(
                 0 if quota.floor is None else _pages(quota.floor, size),
                 None if quota.ceiling is None else max(1, _pages(quota.ceiling, size)),
             )
@@ -94,7 +94,7 @@ class TenantBounds:
             for tenant, pages in self._spared.values():
                 floor, ceiling = bounds.get(tenant, NO_BOUNDS)
                 if ceiling is not None:
-                    bounds = {**bounds, tenant: Bounds(floor, max(ceiling, pages))}
+                    bounds = {**bounds, tenant: PageQuota(floor, max(ceiling, pages))}
         self._pages.bound(bounds)
 
     def forget_idle(self) -> None:
@@ -149,12 +149,12 @@ class TenantBounds:
             return
         takes = f"a prompt and an answer of {num_tokens} tokens take {pages} pages of the KV cache"
         if self._bounds.get(self._queue.tenants.number_of(tenant), NO_BOUNDS).ceiling == most:
-            raise Refused(
+            raise RequestRejected(
                 f"{takes} and the tenant may hold {most}: ask for fewer tokens, or the operator "
                 "for more",
                 TOO_LARGE,
             )
-        raise Refused(
+        raise RequestRejected(
             f"{takes}; all but {most} of its {self._pages.num_pages} may be kept for other "
             "tenants: ask for fewer tokens",
             TOO_LARGE,
@@ -176,7 +176,7 @@ def has_begun(sequence: Sequence) -> bool:
     return sequence.was_admitted or bool(sequence.inherited)
 
 
-def _lowered(bounds: Mapping[int, Bounds], most: int) -> dict[int, Bounds]:
+def _lowered(bounds: Mapping[int, PageQuota], most: int) -> dict[int, PageQuota]:
     """With floors that add up to so many pages at most, each lowered in proportion."""
     total = sum(one.floor for one in bounds.values())
     if total <= most:

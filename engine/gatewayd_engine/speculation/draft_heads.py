@@ -9,7 +9,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
-from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_hooks.resources import Heads
 
 PREDICTOR = "predictor"
@@ -24,7 +24,7 @@ def heads_folder(setting: str, kind: str, model: str | Path) -> Path:
 
 
 def read_heads(
-    setting: str, kind: str, model: Path, target: Target, vocab_size: int, device: str
+    setting: str, kind: str, model: Path, target: DraftTarget, vocab_size: int, device: str
 ) -> Heads:
     """Read the heads of a folder.
 

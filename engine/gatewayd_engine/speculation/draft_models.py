@@ -10,11 +10,11 @@ from typing import TypeVar
 
 import torch
 
-from gatewayd_engine.kv.memory_budget import Memory, mib
+from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import page_bytes
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
-from gatewayd_engine.model.parts import Parts
+from gatewayd_engine.model.parts import LayerParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu.draft_model import PAGE_SIZE
 from gatewayd_hooks.resources import DraftModel
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 RowModelT = TypeVar("RowModelT")
 
 
-class Target:
+class DraftTarget:
     """See ``TargetModel``; empty until the model is loaded."""
 
     def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
@@ -52,7 +52,7 @@ class Target:
         return self._decoder
 
 
-class Loaded:
+class LoadedDraftModels:
     """Small models by folder: one that somebody has is not read again, nor needs memory twice.
 
     A drafter that takes the place of another finds in it what it has not computed itself, and
@@ -98,8 +98,8 @@ def load_beside(
     dtype: torch.dtype,
     device: str,
     make: Callable[[Decoder, int, int], RowModelT],
-    memory: Memory | None = None,
-    parts: Parts | None = None,
+    memory: MemoryBudget | None = None,
+    parts: LayerParts | None = None,
 ) -> RowModelT:
     """Load a small model to guess for a larger one.
 

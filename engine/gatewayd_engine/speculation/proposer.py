@@ -20,9 +20,9 @@ from gatewayd_engine.speculation.draft_checks import (
     drafts_by_line,
 )
 from gatewayd_engine.speculation.feedback import Feedback
-from gatewayd_engine.speculation.registration import Introductions
+from gatewayd_engine.speculation.registration import Registration
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 from gatewayd_engine.state.step_result import StepResult
 from gatewayd_engine.strategies.active import Strategies
@@ -61,7 +61,7 @@ class Speculation:
     def __init__(
         self,
         queue: Queue,
-        rows: Rows,
+        rows: RunningBatch,
         placement: Placement,
         strategies: Strategies,
         vocab: int,
@@ -73,7 +73,7 @@ class Speculation:
         self._strategies = strategies
         self._vocab = vocab
         self._runner = runner
-        self._introductions = Introductions(queue, rows, strategies)
+        self._introductions = Registration(queue, rows, strategies)
         self._asked = np.zeros(len(rows.seed), np.int64)
         self._seconds = 0.0
         self._feedback = Feedback(

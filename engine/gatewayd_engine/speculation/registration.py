@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.process.plugin_faults import blame
 from gatewayd_engine.state.queue import Queue
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.strategy import Kind
 
 
-class Introductions:
+class Registration:
     """Whose rows each strategy knows.
 
     Args:
@@ -21,7 +21,7 @@ class Introductions:
         strategies: the drafter and the controller.
     """
 
-    def __init__(self, queue: Queue, rows: Rows, strategies: Strategies) -> None:
+    def __init__(self, queue: Queue, rows: RunningBatch, strategies: Strategies) -> None:
         self._queue = queue
         self._num_rows = len(rows.seed)
         self._strategies = strategies

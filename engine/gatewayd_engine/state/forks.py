@@ -5,7 +5,7 @@ from __future__ import annotations
 from gatewayd_engine.state.sequence import Sequence
 
 
-class Families:
+class ForkGroups:
     """Who waits for whose prompt."""
 
     def __init__(self) -> None:

@@ -44,7 +44,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class InFlightSteps:
     """A launched step and the batch that it computes."""
 
     batch: StepBatch

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 from gatewayd_engine.process.messages import POOLINGS
-from gatewayd_engine.state.sequence import ALL_EXACT, Known, Sequence
+from gatewayd_engine.state.sequence import ALL_EXACT, CompressionState, Sequence
 
 
 @dataclass(slots=True)
@@ -29,7 +29,7 @@ class Changes:
     pages: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-class Rows:
+class RunningBatch:
     """Columns of ``max_running`` rows.
 
     Attributes:
@@ -69,7 +69,7 @@ class Rows:
         self.page_size = page_size
         self.tokens = np.zeros((n, max_model_len), np.int32)
         self.block_table = np.zeros((n, -(-max_model_len // page_size)), np.int64)
-        self.fronts: dict[int, Front] = {}
+        self.fronts: dict[int, CompactedPrefix] = {}
         self.temperature = np.zeros(n, np.float32)
         self.top_p = np.ones(n, np.float32)
         self.min_p = np.zeros(n, np.float32)
@@ -91,7 +91,7 @@ class Rows:
         self.decodes_from = np.zeros(n, np.int32)
         self.followed = np.full(n, -1, np.int64)
         self.follower: Any = None
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, CompressionState] = {}
         self.changes: Changes | None = None
         self._free = list(range(n - 1, -1, -1))
 
@@ -150,7 +150,7 @@ class Rows:
         if self.changes is not None:
             self.changes.pages.append((row, first, len(pages)))
 
-    def set_front(self, row: int, front: Front, pages: list[int]) -> None:
+    def set_front(self, row: int, front: CompactedPrefix, pages: list[int]) -> None:
         """The sequence of a row has a front; ``pages`` are all of its own, in token order."""
         size = self.page_size
         few = [*pages[: front.kept // size], *pages[front.covered // size :]]

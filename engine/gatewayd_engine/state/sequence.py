@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 from gatewayd_engine.kv.swapped_pages import Incoming
 from gatewayd_engine.process.log_context import NOBODY, Names
 from gatewayd_engine.process.messages import SamplingParams
@@ -18,7 +18,7 @@ ALL_EXACT = np.iinfo(np.int32).max
 """``exact_until`` of who has always attended to all."""
 
 
-class Known(NamedTuple):
+class CompressionState(NamedTuple):
     """What a KV compression knows of a sequence that was swapped out.
 
     Attributes:
@@ -148,7 +148,7 @@ class Sequence:
         self.limit = limit
         self.tokens = prompt
         self.pages: list[int] = []
-        self.front: Front | None = None
+        self.front: CompactedPrefix | None = None
         self.compacts = False
         self.trail: Any = None
         self.salt = salt
@@ -167,7 +167,7 @@ class Sequence:
         self.reported = 0
         self.exact_until = int(ALL_EXACT)
         self.decodes_from = 0
-        self.known: Known | None = None
+        self.known: CompressionState | None = None
         self.was_admitted = False
         self.cached = 0
         self.was_counted = False

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.compacted_prefix import Fronts
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefixes
+from gatewayd_engine.state.running_batch import RunningBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class StepBatch:
     block_table: NDArray[np.int64]
     drafts: DraftLines | None
     unknown: NDArray[np.int64] | None = None
-    fronts: Fronts | None = None
+    fronts: CompactedPrefixes | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -186,7 +186,7 @@ class StepBatch:
             unknown=np.zeros(1, np.int64)
             if self.unknown is not None and index in self.unknown
             else None,
-            fronts=None if self.fronts is None else Fronts.make(self.fronts.of[one]),
+            fronts=None if self.fronts is None else CompactedPrefixes.make(self.fronts.of[one]),
         )
 
     def of(self, lines: NDArray[np.int64]) -> StepBatch:
@@ -252,7 +252,7 @@ class StepBatch:
 
 
 def gather(
-    rows: Rows,
+    rows: RunningBatch,
     slots: NDArray[np.int32],
     row: NDArray[np.int32],
     sequences: NDArray[np.int64],
@@ -313,7 +313,7 @@ def gather(
         block_table=rows.block_table[row_, :num_pages],
         drafts=drafts,
         unknown=None if placeholders is None else np.flatnonzero(placeholders[order]),
-        fronts=Fronts.make([rows.fronts.get(one) for one in row_.tolist()])
+        fronts=CompactedPrefixes.make([rows.fronts.get(one) for one in row_.tolist()])
         if rows.fronts
         else None,
     )
@@ -326,7 +326,9 @@ def _wide(column: NDArray[np.int32], width: int, fill: int = 0) -> NDArray[np.in
     return np.pad(column, ((0, 0), (0, width - column.shape[1])), constant_values=fill)
 
 
-def _write(rows: Rows, row: NDArray[np.int64], at: NDArray[np.int64], drafts: DraftLines) -> None:
+def _write(
+    rows: RunningBatch, row: NDArray[np.int64], at: NDArray[np.int64], drafts: DraftLines
+) -> None:
     """Put drafts where the tokens of their rows would go on."""
     line, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
     rows.tokens[row[line], at[line] + draft] = drafts.tokens[line, draft]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.process.messages import Pooled, TokenLogprobs
+from gatewayd_engine.process.messages import PooledOutput, TokenLogprobs
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.state.step_batch import StepBatch
 
@@ -113,7 +113,7 @@ class StepResult:
     failed: list[tuple[int, str, str]] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    pooled: list[Pooled] = field(default_factory=list)
+    pooled: list[PooledOutput] = field(default_factory=list)
     reported: list[tuple[int, int]] = field(default_factory=list)
     hidden: torch.Tensor | None = None
     lost: dict[int, Fault] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from gatewayd_engine.process.plugin_faults import StrategyFault, tell_fault
 from gatewayd_engine.process.plugin_opener import Opener, close
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.guides.slot import Guides
-from gatewayd_engine.sampling.processor_chain import Chain
+from gatewayd_engine.sampling.processor_chain import ProcessorChain
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.host.budgets import Overrun
 from gatewayd_hooks.host.fence import Fence
@@ -139,7 +139,7 @@ class Strategies:
             resources.page_bytes,
         )
         kind = Kind.LOGITS_PROCESSOR
-        self.chain = Chain(
+        self.chain = ProcessorChain(
             config.logits_processors,
             partial(self.opener.open, kind),
             partial(close, kind),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatewayd_engine.process.config import ConfigError, EngineConfig
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.plugin_faults import StrategyFault, blame
-from gatewayd_engine.state.running_batch import Rows
-from gatewayd_engine.state.sequence import Known, Sequence
+from gatewayd_engine.state.running_batch import RunningBatch
+from gatewayd_engine.state.sequence import CompressionState, Sequence
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.kv_compression import Moves, Selects
 from gatewayd_hooks.strategy import Kind
@@ -34,7 +34,7 @@ class CompressionSeat:
         self._strategies.fall_back(_KIND, error)
 
 
-def take_along(sequence: Sequence, rows: Rows, strategies: Strategies) -> None:
+def take_along(sequence: Sequence, rows: RunningBatch, strategies: Strategies) -> None:
     """Keep what is known of a sequence that is swapped out, if it is followed and that can be."""
     watched = strategies.watched.get(_KIND)
     if watched is None or not isinstance(strategies.bound[_KIND], Moves):
@@ -43,7 +43,7 @@ def take_along(sequence: Sequence, rows: Rows, strategies: Strategies) -> None:
         return
     try:
         with blame(_KIND):
-            sequence.known = Known(watched, watched.leave(sequence.row))
+            sequence.known = CompressionState(watched, watched.leave(sequence.row))
     except StrategyFault as fault:
         strategies.fall_back(_KIND, fault)
 
@@ -56,7 +56,7 @@ def refuse_compression_elsewhere(config: EngineConfig) -> None:
     """
     choice = config.kv_compression
     if choice is not None and config.device != "cpu":
-        raise ConfigError(
+        raise EngineConfigError(
             f"kv_compression is {choice.name!r} and device {config.device!r}: it works on a CPU"
             ' only, so far; set [kv_compression] strategy to "none", or [engine] device to "cpu"'
         )

@@ -10,14 +10,14 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.kernels.graph_capture import end_failed
-from gatewayd_engine.tuning.table import Lost
+from gatewayd_engine.tuning.table import DeviceLost
 
 _REPLAYS = 5
 _UNCOUNTED = 2
 """The first replays load what was compiled, and find the clocks low."""
 
 
-class Clock(Protocol):
+class LaunchClock(Protocol):
     """Measures how long launches take."""
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
@@ -38,7 +38,7 @@ def surviving(device: torch.device, name: str) -> Iterator[None]:
         yield
     except Exception as error:
         if _is_lost(device):
-            raise Lost(f"the device was lost to {name}: {error}") from error
+            raise DeviceLost(f"the device was lost to {name}: {error}") from error
         raise
 
 
@@ -64,7 +64,7 @@ class GraphClock:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
-        """See ``Clock``."""
+        """See ``LaunchClock``."""
         stream = self._stream
         stream.wait_stream(torch.cuda.current_stream())
         graph = torch.cuda.CUDAGraph()

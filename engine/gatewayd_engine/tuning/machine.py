@@ -6,12 +6,12 @@ from importlib import import_module, metadata
 
 import torch
 
-from gatewayd_engine.tuning.table import Machine
+from gatewayd_engine.tuning.table import TunedMachine
 
 _ABSENT = "absent"
 
 
-def this_machine(device: torch.device) -> Machine:
+def this_machine(device: torch.device) -> TunedMachine:
     """The chip of a CUDA device and the versions of what computes on it."""
     properties = torch.cuda.get_device_properties(device)
     versions = {
@@ -24,7 +24,7 @@ def this_machine(device: torch.device) -> Machine:
     }
     capability = f"{properties.major}.{properties.minor}"
     chip = f"{properties.name}, {properties.multi_processor_count} multiprocessors"
-    return Machine(chip, capability, versions)
+    return TunedMachine(chip, capability, versions)
 
 
 def _version(module: str) -> str:

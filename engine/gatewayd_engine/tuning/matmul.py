@@ -12,9 +12,9 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from gatewayd_engine.tuning.clock import Clock, surviving
+from gatewayd_engine.tuning.clock import LaunchClock, surviving
 from gatewayd_engine.tuning.matmul_candidates import DEFAULT, Candidates, Launch, multiply
-from gatewayd_engine.tuning.table import Lost, Table, case
+from gatewayd_engine.tuning.table import DeviceLost, TuningTable, case
 
 STAGE = "choosing matrix products"
 OP = "product"
@@ -34,7 +34,7 @@ _CHECKED_LINES = 64
 _log = logging.getLogger(__name__)
 
 
-class Product(Protocol):
+class TunedMatmul(Protocol):
     """A matrix whose product is to be chosen.
 
     Attributes:
@@ -48,7 +48,7 @@ class Product(Protocol):
     launches: dict[int, Launch]
 
 
-class Shape(NamedTuple):
+class MatmulShape(NamedTuple):
     """What products have in common that are chosen together."""
 
     rows: int
@@ -57,17 +57,17 @@ class Shape(NamedTuple):
     has_bias: bool
 
 
-class Disagrees(Exception):
+class MatmulDisagrees(Exception):
     """A candidate computes something else than torch."""
 
 
-def by_shape(products: Sequence[Product]) -> dict[Shape, list[Product]]:
+def by_shape(products: Sequence[TunedMatmul]) -> dict[MatmulShape, list[TunedMatmul]]:
     """The products of each shape."""
-    found: dict[Shape, list[Product]] = {}
+    found: dict[MatmulShape, list[TunedMatmul]] = {}
     for product in products:
         weight = product.matrix
         rows, columns = weight.shape
-        shape = Shape(rows, columns, weight.dtype, product.bias is not None)
+        shape = MatmulShape(rows, columns, weight.dtype, product.bias is not None)
         found.setdefault(shape, []).append(product)
     return found
 
@@ -81,11 +81,11 @@ def measured_sizes(sizes: Sequence[int]) -> list[int]:
 
 @torch.inference_mode()
 def choose_products(
-    products: Sequence[Product],
+    products: Sequence[TunedMatmul],
     sizes: Sequence[int],
     candidates: Sequence[Candidates],
-    table: Table,
-    clock: Clock,
+    table: TuningTable,
+    clock: LaunchClock,
     progress: Callable[[float], None],
     seconds: float = _SECONDS,
 ) -> None:
@@ -121,7 +121,11 @@ class _Choice:
     """The choice for one shape and number of lines."""
 
     def __init__(
-        self, shape: Shape, alike: Sequence[Product], size: int, candidates: Sequence[Candidates]
+        self,
+        shape: MatmulShape,
+        alike: Sequence[TunedMatmul],
+        size: int,
+        candidates: Sequence[Candidates],
     ) -> None:
         first = alike[0].matrix
         self._shape, self._alike, self._size = shape, alike, size
@@ -138,7 +142,9 @@ class _Choice:
             except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
                 _log.info("no candidates for %s: %s", shape, error)
 
-    def make(self, sizes: Sequence[int], table: Table, clock: Clock, deadline: float) -> None:
+    def make(
+        self, sizes: Sequence[int], table: TuningTable, clock: LaunchClock, deadline: float
+    ) -> None:
         """Choose, and check the choice at each number of lines that it is for."""
         shape, names = self._shape, list(self._launches)
         if len(names) == 1:
@@ -163,7 +169,7 @@ class _Choice:
                 if lines != self._size:
                     with table.trying(which, choice):
                         self._check(lines, choice)
-            except Lost:
+            except DeviceLost:
                 raise
             except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
                 _log.info("%s does not multiply %d lines of %s: %s", choice, lines, shape, error)
@@ -171,7 +177,7 @@ class _Choice:
             for product in self._alike:
                 product.launches[lines] = self._launches[choice]
 
-    def _microseconds(self, clock: Clock, name: str) -> float:
+    def _microseconds(self, clock: LaunchClock, name: str) -> float:
         launch = self._launches[name]
         wanted = -(-_COLD_BYTES // self._alike[0].matrix.nbytes)
         launches = min(max(wanted, _LEAST_LAUNCHES), _MOST_LAUNCHES)
@@ -180,7 +186,7 @@ class _Choice:
         with surviving(self._x.device, name):
             return clock([self._call(launch, product) for product in in_turn])
 
-    def _call(self, launch: Launch, product: Product) -> Callable[[], object]:
+    def _call(self, launch: Launch, product: TunedMatmul) -> Callable[[], object]:
         weight, bias = product.matrix, product.bias
         return lambda: launch(self._x, weight, bias, self._out)
 
@@ -206,4 +212,4 @@ class _Choice:
             apart = (out[begin : begin + _CHECKED_LINES].float() - some).norm(dim=1)
             worst = (apart / some.norm(dim=1).clamp_min(1e-30)).max().item()
             if not worst <= _MOST_ERROR:  # so that no number is not enough either
-                raise Disagrees(f"its answer is {worst:.1e} away from torch's")
+                raise MatmulDisagrees(f"its answer is {worst:.1e} away from torch's")

@@ -23,7 +23,7 @@ from gatewayd_engine.tuning.fastest import fastest, usable
 _log = logging.getLogger(__name__)
 
 
-class Machine(msgspec.Struct, frozen=True):
+class TunedMachine(msgspec.Struct, frozen=True):
     """What a measurement holds for.
 
     Attributes:
@@ -58,7 +58,7 @@ def case(op: str, dtype: str, **sizes: int) -> Case:
     return Case(op, dtype, tuple(sizes.items()))
 
 
-class Entry(msgspec.Struct, frozen=True):
+class TableEntry(msgspec.Struct, frozen=True):
     """What was measured for a case.
 
     Attributes:
@@ -81,7 +81,7 @@ class Entry(msgspec.Struct, frozen=True):
         return case(self.op, self.dtype, **self.sizes)
 
 
-class Contents(msgspec.Struct, frozen=True):
+class TableContents(msgspec.Struct, frozen=True):
     """A table's file.
 
     Attributes:
@@ -90,16 +90,16 @@ class Contents(msgspec.Struct, frozen=True):
         excluded: candidates that have ended a process, as ``op family``.
     """
 
-    machine: Machine
-    entries: list[Entry]
+    machine: TunedMachine
+    entries: list[TableEntry]
     excluded: list[str] = []
 
 
-class Lost(Exception):
+class DeviceLost(Exception):
     """After a candidate nothing can be computed any more in this process."""
 
 
-class Table:
+class TuningTable:
     """The choices of one machine.
 
     Args:
@@ -111,11 +111,11 @@ class Table:
         measured: how many cases were measured by this process.
     """
 
-    def __init__(self, machine: Machine, folder: Path | None = None) -> None:
+    def __init__(self, machine: TunedMachine, folder: Path | None = None) -> None:
         self.path = None if folder is None else folder / f"{machine.digest}.json"
         self.measured = 0
         self._machine = machine
-        self._entries: dict[Case, Entry] = {}
+        self._entries: dict[Case, TableEntry] = {}
         self._excluded: set[str] = set()
         self._attempts = Attempts(None if folder is None else folder, machine.digest)
         self._take_over()
@@ -132,7 +132,7 @@ class Table:
             self._save()
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TableEntry]:
         """All that is known, in the order of their cases."""
         return [self._entries[case] for case in sorted(self._entries)]
 
@@ -188,13 +188,13 @@ class Table:
                 with self.trying(case, name):
                     check(name)
                     found[name] = usable(measure(name))
-            except Lost:
+            except DeviceLost:
                 raise
             except Exception as error:  # noqa: BLE001 - of any kind, there are other candidates
                 _log.info("%s is no candidate for %s: %s", name, case, _first_line(error))
                 found[name] = None
         choice = fastest(found, default)
-        self._keep(Entry(case.op, case.dtype, dict(case.sizes), default, choice, found))
+        self._keep(TableEntry(case.op, case.dtype, dict(case.sizes), default, choice, found))
         self.measured += 1
         return choice
 
@@ -215,19 +215,19 @@ class Table:
         with self._attempts.trying(family):
             try:
                 yield
-            except Lost:
+            except DeviceLost:
                 self._excluded.add(family)
                 self._save()
                 raise
 
-    def _checked(self, case: Case, entry: Entry, check: Callable[[str], None]) -> str:
+    def _checked(self, case: Case, entry: TableEntry, check: Callable[[str], None]) -> str:
         """The choice of an entry, or what takes its place; see ``chosen``."""
         while (choice := entry.choice) != entry.default:
             try:
                 with self.trying(case, choice):
                     check(choice)
                 break
-            except Lost:
+            except DeviceLost:
                 raise
             except Exception as error:  # noqa: BLE001 - of any kind, the default remains
                 times = {**entry.microseconds, choice: None}
@@ -245,7 +245,7 @@ class Table:
                 self._keep(entry)
         return choice
 
-    def _entry(self, case: Case, candidates: Sequence[str]) -> Entry | None:
+    def _entry(self, case: Case, candidates: Sequence[str]) -> TableEntry | None:
         """What is known, if it was measured among these candidates, with the same default."""
         entry = self._entries.get(case)
         if entry is None or entry.default != candidates[0]:
@@ -256,13 +256,13 @@ class Table:
         default, *others = candidates
         return [default, *(n for n in others if f"{case.op} {_family(n)}" not in self._excluded)]
 
-    def _keep(self, entry: Entry) -> None:
+    def _keep(self, entry: TableEntry) -> None:
         self._entries[entry.case] = entry
         self._save()
 
     def _take_over(self) -> None:
         """Take over what the file says."""
-        contents = read(self.path, Contents)
+        contents = read(self.path, TableContents)
         if contents is None:
             return
         if contents.machine != self._machine:
@@ -278,12 +278,12 @@ class Table:
     def _save(self) -> None:
         # Another engine of this machine may have measured meanwhile; what is here goes first.
         self._take_over()
-        write(self.path, Contents(self._machine, self.entries, sorted(self._excluded)))
+        write(self.path, TableContents(self._machine, self.entries, sorted(self._excluded)))
 
 
-def load(path: Path) -> Contents | None:
+def load(path: Path) -> TableContents | None:
     """What a table's file says; None if nothing can be read there."""
-    return read(path, Contents)
+    return read(path, TableContents)
 
 
 def _family(name: str) -> str:

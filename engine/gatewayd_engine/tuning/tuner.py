@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 
 from gatewayd_engine.tuning.cache_files import folder
-from gatewayd_engine.tuning.clock import Clock, GraphClock
+from gatewayd_engine.tuning.clock import GraphClock, LaunchClock
 from gatewayd_engine.tuning.machine import this_machine
-from gatewayd_engine.tuning.matmul import Product, choose_products
+from gatewayd_engine.tuning.matmul import TunedMatmul, choose_products
 from gatewayd_engine.tuning.matmul_candidates import Candidates, installed
-from gatewayd_engine.tuning.table import Table
+from gatewayd_engine.tuning.table import TuningTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,15 @@ class Tuning:
         candidates: loads what competes with torch's matrix products.
     """
 
-    table: Table
-    clock: Clock
+    table: TuningTable
+    clock: LaunchClock
     candidates: Callable[[], Sequence[Candidates]]
 
     def choose_products(
-        self, products: Sequence[Product], sizes: Sequence[int], progress: Callable[[float], None]
+        self,
+        products: Sequence[TunedMatmul],
+        sizes: Sequence[int],
+        progress: Callable[[float], None],
     ) -> None:
         """See ``choose_products``."""
         if products and sizes:
@@ -40,5 +43,5 @@ class Tuning:
 
 def tuning_of(device: torch.device) -> Tuning:
     """That of a CUDA device, kept in the user's cache."""
-    table = Table(this_machine(device), folder())
+    table = TuningTable(this_machine(device), folder())
     return Tuning(table, GraphClock(device), lambda: installed(device))

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from sqlalchemy import Connection
 
 from gatewayd.admin.overrides import records
-from gatewayd.admin.overrides.records import Change
+from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.admin.overrides.sections import said, saying
 from gatewayd.config.chosen_strategies import hidden_settings
 from gatewayd.config.tables import Config
@@ -30,7 +30,7 @@ class Overrides:
 
     def __init__(
         self,
-        changes: list[Change],
+        changes: list[OverrideRecord],
         write: Callable[[Callable[[Connection], object]], None],
         now: Callable[[], float],
     ) -> None:
@@ -72,7 +72,7 @@ class Overrides:
         if any(key.partition(".")[0] == section for key in hidden_settings(config)):
             _log.warning("[%s] has a secret: what was changed ends with this process", section)
             value = base
-        change = Change(int(self._now()), who, section, value, base)
+        change = OverrideRecord(int(self._now()), who, section, value, base)
         self._changes[section] = change
         self._write(lambda connection: records.add(connection, change))
 

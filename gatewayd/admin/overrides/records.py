@@ -13,7 +13,7 @@ KEPT = 100
 """Rows of one section."""
 
 
-class Change(NamedTuple):
+class OverrideRecord(NamedTuple):
     """One of them.
 
     Attributes:
@@ -31,7 +31,7 @@ class Change(NamedTuple):
     base: Any
 
 
-def add(connection: Connection, change: Change) -> None:
+def add(connection: Connection, change: OverrideRecord) -> None:
     """Put one down, and let go of those that are long past."""
     row = change._replace(value=json.dumps(change.value), base=json.dumps(change.base))
     connection.execute(insert(overrides).values(row._asdict()))
@@ -40,21 +40,21 @@ def add(connection: Connection, change: Change) -> None:
     connection.execute(delete(overrides).where(ours, overrides.c.number.not_in(kept)))
 
 
-def history(connection: Connection) -> list[Change]:
+def history(connection: Connection) -> list[OverrideRecord]:
     """All of them, the oldest first."""
     return _changes(connection, select(*_COLUMNS).order_by(overrides.c.number))
 
 
-def latest(connection: Connection) -> list[Change]:
+def latest(connection: Connection) -> list[OverrideRecord]:
     """The last one of each section, in the order in which they were made."""
     last = select(func.max(overrides.c.number)).group_by(overrides.c.section)
     query = select(*_COLUMNS).where(overrides.c.number.in_(last)).order_by(overrides.c.number)
     return _changes(connection, query)
 
 
-_COLUMNS = [overrides.c[name] for name in Change._fields]
+_COLUMNS = [overrides.c[name] for name in OverrideRecord._fields]
 
 
-def _changes(connection: Connection, query: Any) -> list[Change]:  # noqa: ANN401 - a select
-    found = [Change(*row) for row in connection.execute(query)]
+def _changes(connection: Connection, query: Any) -> list[OverrideRecord]:  # noqa: ANN401 - a select
+    found = [OverrideRecord(*row) for row in connection.execute(query)]
     return [one._replace(value=json.loads(one.value), base=json.loads(one.base)) for one in found]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gatewayd.tracing.recent import Recent
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd.wire.snapshot import LatencyView
 
 _SECONDS = 60.0
@@ -33,12 +33,12 @@ class LastMinute:
 
     def __init__(self, recent: Recent) -> None:
         self._recent = recent
-        self._seen: Ledger | None = None
+        self._seen: TimeLedger | None = None
         self._times: deque[_Times] = deque()
 
     def views(self, now: float) -> list[LatencyView]:
         """Of all that ended since a minute before now, by the same clock."""
-        new: list[Ledger] = []
+        new: list[TimeLedger] = []
         for ledger in self._recent.backwards():
             if ledger is self._seen or ledger.end < now - _SECONDS:
                 break
@@ -54,7 +54,7 @@ class LastMinute:
         ]
 
 
-def _times(ledger: Ledger) -> _Times:
+def _times(ledger: TimeLedger) -> _Times:
     e2e = ledger.seconds if ledger.outcome in _ANSWERED else None
     return _Times(ledger.end, ledger.ttft, ledger.tpot, e2e)
 

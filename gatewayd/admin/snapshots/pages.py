@@ -10,7 +10,7 @@ import numpy as np
 from gatewayd.admin.snapshots.requests import SequenceLook
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.text.printable import printable
-from gatewayd.wire.snapshot import KvView, Prefixes, PrefixView
+from gatewayd.wire.snapshot import KvView, PrefixSummary, PrefixView
 from gatewayd_engine.process.inspect_messages import Browsed, Inspected
 
 _FIRST_OWNER, _NOBODY = ord("0"), ord(" ")
@@ -65,7 +65,7 @@ def _look(computed: int, pages: int, cached: int, drafted: int, accepted: int) -
 
 def prefixes_of(
     engine: int, parent: int | None, said: Browsed, text_of: Callable[[list[int]], str]
-) -> Prefixes:
+) -> PrefixSummary:
     """The children of a page.
 
     Args:
@@ -99,7 +99,7 @@ def prefixes_of(
             *columns, said.tenants, said.tokens, strict=True
         )
     ]
-    return Prefixes(rows=rows, more=said.more)
+    return PrefixSummary(rows=rows, more=said.more)
 
 
 def pages_by_tenant(views: Iterable[KvView]) -> Mapping[str, int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gatewayd.engines.job import Choice, Job
+from gatewayd.engines.job import EngineJob, SequenceSlot
 from gatewayd.engines.request_handle import JobHandle
 from gatewayd.pipeline.generation import Generation
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
@@ -43,7 +43,7 @@ NOTHING = SequenceLook(0, 0, None, 0, 0)
 """Of a sequence that no engine has spoken of."""
 
 
-class Rows:
+class RequestRows:
     """All requests at one instant.
 
     Attributes:
@@ -72,7 +72,7 @@ class Rows:
 
     def _add(self, generation: Generation) -> None:
         jobs = [handle.job for handle in generation.handles if isinstance(handle, JobHandle)]
-        first: tuple[Job, Choice] | None = None
+        first: tuple[EngineJob, SequenceSlot] | None = None
         runs = False
         for prompt, job in enumerate(jobs):
             for choice in job.choices:
@@ -95,14 +95,16 @@ class Rows:
             else:
                 self.more_waiting += 1
 
-    def _run(self, generation: Generation, prompt: int, job: Job, choice: Choice) -> None:
+    def _run(
+        self, generation: Generation, prompt: int, job: EngineJob, choice: SequenceSlot
+    ) -> None:
         if len(self.running) < MOST_ROWS:
             self.running.append(self._running(generation, prompt, job, choice))
         else:
             self.more_running += 1
 
     def _waiting(
-        self, generation: Generation, jobs: list[Job], job: Job, choice: Choice
+        self, generation: Generation, jobs: list[EngineJob], job: EngineJob, choice: SequenceSlot
     ) -> WaitingView:
         request, cause = job.request, AT_ENGINE[choice.timeline.cause]
         cached = [self._looks.get(one.choices[0].sequence, NOTHING).cached for one in jobs]
@@ -124,14 +126,14 @@ class Rows:
             request_id=generation.work.request_id,
         )
 
-    def _slack(self, generation: Generation, job: Job) -> float | None:
+    def _slack(self, generation: Generation, job: EngineJob) -> float | None:
         deadline = job.request.deadline
         if deadline is None or any(choice.first is not None for choice in generation.choices):
             return None
         return 1000 * (job.arrived + deadline - self._now)
 
     def _running(
-        self, generation: Generation, prompt: int, job: Job, choice: Choice
+        self, generation: Generation, prompt: int, job: EngineJob, choice: SequenceSlot
     ) -> RunningView:
         request, cause = job.request, choice.timeline.cause
         told = generation.choices[prompt * generation.work.num_choices + choice.index]
@@ -159,7 +161,7 @@ class Rows:
         )
 
 
-def has_row(job: Job, choice: Choice) -> bool:
+def has_row(job: EngineJob, choice: SequenceSlot) -> bool:
     """Whether a choice that goes on is in an engine's batch."""
     is_admitted = job.replica is not None and not choice.is_queued
     return is_admitted and choice.timeline.cause not in _WITHOUT_ROW

@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 _NO_LINES = b"[]}"
 
 
-class Lines:
+class SnapshotStream:
     """Lines of the log that one reader has not had yet."""
 
     def __init__(self, lines: LogLines) -> None:
@@ -65,7 +65,7 @@ class SnapshotRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
         snapshot = await self._snapshots.make()
-        await send_body(send, Lines(self._lines).put_into(_encode(snapshot)))
+        await send_body(send, SnapshotStream(self._lines).put_into(_encode(snapshot)))
 
 
 class StreamRoute:
@@ -92,7 +92,7 @@ class StreamRoute:
             self._watching.leave(watcher)
 
     async def _write(self, watcher: Watcher, send: Send) -> None:
-        lines = Lines(self._lines)
+        lines = SnapshotStream(self._lines)
         try:
             while True:
                 event = await self._next(watcher, lines, send)
@@ -103,7 +103,7 @@ class StreamRoute:
             _log.exception("a snapshot could not be made")
         await send({"type": "http.response.body", "body": b""})
 
-    async def _next(self, watcher: Watcher, lines: Lines, send: Send) -> bytes:
+    async def _next(self, watcher: Watcher, lines: SnapshotStream, send: Send) -> bytes:
         """The next event; while it is far away, comments are sent."""
         coming = asyncio.ensure_future(self._watching.next(watcher))
         try:

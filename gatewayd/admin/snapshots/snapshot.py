@@ -22,13 +22,13 @@ from gatewayd.admin.control import Control
 from gatewayd.admin.snapshots.engines import engine_view, state_of, strategy_view
 from gatewayd.admin.snapshots.latency import LastMinute
 from gatewayd.admin.snapshots.pages import kv_view, looks_of, pages_by_tenant
-from gatewayd.admin.snapshots.requests import Rows
+from gatewayd.admin.snapshots.requests import RequestRows
 from gatewayd.admin.snapshots.samples import Collected
 from gatewayd.admin.snapshots.tenants import TenantRows
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.inspection import PATIENCE_SECONDS
 from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.tracing.recent import Recent
@@ -59,7 +59,7 @@ class Sources:
     control: Control
     registry: CollectorRegistry
     recent: Recent
-    live: Live[Generation]
+    live: LiveRequests[Generation]
     tenancy: Tenancy
     lines: LogLines
     began: float = field(default_factory=time.monotonic)
@@ -104,7 +104,7 @@ class Snapshots:
 
     def _look(self, said: Mapping[int, Inspected]) -> Snapshot:
         sources, now = self._sources, time.monotonic()
-        rows = Rows(sources.live, looks_of(said.values()), now)
+        rows = RequestRows(sources.live, looks_of(said.values()), now)
         kv = [kv_view(engine, said[engine]) for engine in sorted(said)]
         collected = self._collect(now)
         tenants, more_tenants = self._tenants.views(rows, pages_by_tenant(kv))

@@ -8,9 +8,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatewayd.admin.snapshots.requests import Rows
+from gatewayd.admin.snapshots.requests import RequestRows
 from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.actions import action_of
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.wire.snapshot import MOST_ROWS, TenantView
@@ -29,7 +29,7 @@ class TenantRows:
         live: knows who has sent anything.
     """
 
-    def __init__(self, tenancy: Tenancy, live: Live[Generation]) -> None:
+    def __init__(self, tenancy: Tenancy, live: LiveRequests[Generation]) -> None:
         self._tenancy = tenancy
         self._live = live
         self._num_tenants = 0
@@ -47,7 +47,7 @@ class TenantRows:
             self._reading = asyncio.create_task(self._read(), name="tenants of a snapshot")
         return None if self._reading is None or self._reading.done() else self._reading
 
-    def views(self, rows: Rows, pages: Mapping[str, int]) -> tuple[list[TenantView], int]:
+    def views(self, rows: RequestRows, pages: Mapping[str, int]) -> tuple[list[TenantView], int]:
         """The busiest tenants, and how many more there are.
 
         Args:
@@ -72,7 +72,10 @@ class TenantRows:
 
 
 def _view(
-    row: Mapping[str, Any], rows: Rows, live: Live[Generation], pages: Mapping[str, int]
+    row: Mapping[str, Any],
+    rows: RequestRows,
+    live: LiveRequests[Generation],
+    pages: Mapping[str, int],
 ) -> TenantView:
     name = row["tenant"]
     requests, tokens = live.minute(name)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gatewayd_hooks.strategy import Kind
 
 
-class Setting(NamedTuple):
+class TemplateSetting(NamedTuple):
     """One whole-numbered setting.
 
     Attributes:
@@ -24,7 +24,7 @@ class Setting(NamedTuple):
     doc: str
 
 
-class Beginning(NamedTuple):
+class KindTemplate(NamedTuple):
     """How a project of one kind begins.
 
     Attributes:
@@ -38,126 +38,130 @@ class Beginning(NamedTuple):
     short: str
     noun: str
     summary: str
-    setting: Setting | None = None
+    setting: TemplateSetting | None = None
     requires: tuple[str, ...] = ()
 
 
-BEGINNINGS: Mapping[Kind, Beginning] = {
-    Kind.SCHEDULER: Beginning(
+BEGINNINGS: Mapping[Kind, KindTemplate] = {
+    Kind.SCHEDULER: KindTemplate(
         "sched",
         "Scheduler",
         "Whoever came first computes first, in chunks.",
-        Setting("max_chunk", 256, 1, "Most tokens of one sequence in a step."),
+        TemplateSetting("max_chunk", 256, 1, "Most tokens of one sequence in a step."),
         ("numpy>=1.26",),
     ),
-    Kind.PREFIX_CACHE: Beginning(
+    Kind.PREFIX_CACHE: KindTemplate(
         "prefix",
         "PrefixCache",
         "Finds computed pages by the digest of all tokens up to their end.",
         None,
         ("numpy>=1.26",),
     ),
-    Kind.EVICTION: Beginning(
+    Kind.EVICTION: KindTemplate(
         "evict", "Eviction", "Gives up the page that was released first.", None
     ),
-    Kind.PREEMPTION: Beginning(
+    Kind.PREEMPTION: KindTemplate(
         "preempt",
         "Preemption",
         "Whoever was admitted last among the less urgent waits again.",
         None,
         ("numpy>=1.26",),
     ),
-    Kind.KV_TIER: Beginning(
+    Kind.KV_TIER: KindTemplate(
         "tier",
         "Tier",
         "Keeps pages in memory and gives up the one that was not used for longest.",
-        Setting("most_pages", 1024, 1, "Pages that are kept."),
+        TemplateSetting("most_pages", 1024, 1, "Pages that are kept."),
         ("numpy>=1.26",),
     ),
-    Kind.KV_CODEC: Beginning(
+    Kind.KV_CODEC: KindTemplate(
         "kv",
         "Codec",
         "Keeps keys and values as numbers of sixteen bits.",
         None,
         ("torch>=2.11",),
     ),
-    Kind.KV_COMPRESSION: Beginning(
+    Kind.KV_COMPRESSION: KindTemplate(
         "kvc",
         "Compression",
         "Attends to the first tokens and to the newest.",
-        Setting("newest", 256, 1, "Newest tokens that are attended to."),
+        TemplateSetting("newest", 256, 1, "Newest tokens that are attended to."),
         ("numpy>=1.26", "torch>=2.11"),
     ),
-    Kind.QUANTIZER: Beginning(
+    Kind.QUANTIZER: KindTemplate(
         "quant",
         "Quantizer",
         "Rounds weights to 8 bits, with a scale for each group of neighbours.",
-        Setting("group_size", 32, 1, "Numbers of a row that share a scale."),
+        TemplateSetting("group_size", 32, 1, "Numbers of a row that share a scale."),
         ("torch>=2.11",),
     ),
-    Kind.LOGITS_PROCESSOR: Beginning(
+    Kind.LOGITS_PROCESSOR: KindTemplate(
         "logits",
         "Processor",
         "Adds to the logits of the prompt's tokens what a request asks for.",
-        Setting("limit", 10, 0, "Most that a request may add to a logit, and least negated."),
+        TemplateSetting(
+            "limit", 10, 0, "Most that a request may add to a logit, and least negated."
+        ),
         ("numpy>=1.26", "torch>=2.11"),
     ),
-    Kind.GUIDE: Beginning(
+    Kind.GUIDE: KindTemplate(
         "guide",
         "Guide",
         "Answers that are one of several strings.",
-        Setting("most_choices", 1000, 1, "Most strings that an answer may be one of."),
+        TemplateSetting("most_choices", 1000, 1, "Most strings that an answer may be one of."),
         ("numpy>=1.26", "tokenizers>=0.21"),
     ),
-    Kind.DRAFTER: Beginning(
+    Kind.DRAFTER: KindTemplate(
         "draft",
         "Drafter",
         "Guesses what stood behind the last token when it came before.",
-        Setting("window", 1024, 2, "Tokens of a sequence that are searched."),
+        TemplateSetting("window", 1024, 2, "Tokens of a sequence that are searched."),
         ("numpy>=1.26",),
     ),
-    Kind.SPEC_CONTROLLER: Beginning(
+    Kind.SPEC_CONTROLLER: KindTemplate(
         "spec",
         "Controller",
         "More drafts for those whose drafts are kept, fewer for the others.",
-        Setting("most", 8, 1, "Most drafts of one sequence in a step."),
+        TemplateSetting("most", 8, 1, "Most drafts of one sequence in a step."),
         ("numpy>=1.26",),
     ),
-    Kind.ADMISSION: Beginning(
+    Kind.ADMISSION: KindTemplate(
         "admit",
         "Admission",
         "Batch requests are refused while many wait.",
-        Setting("crowd", 64, 1, "Waiting requests at which batch requests are refused."),
+        TemplateSetting("crowd", 64, 1, "Waiting requests at which batch requests are refused."),
     ),
-    Kind.ROUTER: Beginning(
+    Kind.ROUTER: KindTemplate(
         "route",
         "Router",
         "The replica with the fewest sequences serves; batch requests shun full ones.",
-        Setting("crowd", 32, 1, "Sequences at which a replica is full for batch requests."),
+        TemplateSetting("crowd", 32, 1, "Sequences at which a replica is full for batch requests."),
     ),
-    Kind.EXECUTOR: Beginning(
+    Kind.EXECUTOR: KindTemplate(
         "exec",
         "Executor",
         "Engines as child processes that are nice to others.",
-        Setting("nice", 5, 0, "How nice engines are to other processes, as in nice(1)."),
+        TemplateSetting("nice", 5, 0, "How nice engines are to other processes, as in nice(1)."),
     ),
-    Kind.PROTOCOL: Beginning(
+    Kind.PROTOCOL: KindTemplate(
         "proto",
         "Protocol",
         "Answers a question in lines of JSON.",
-        Setting("most_tokens", 256, 1, "Most tokens of an answer."),
+        TemplateSetting("most_tokens", 256, 1, "Most tokens of an answer."),
     ),
-    Kind.TOOL_PARSER: Beginning(
+    Kind.TOOL_PARSER: KindTemplate(
         "tools",
         "Tools",
         "Reads calls that are JSON behind a mark.",
     ),
-    Kind.REASONING_PARSER: Beginning(
+    Kind.REASONING_PARSER: KindTemplate(
         "reasoning",
         "Reasoning",
         "Reads reasoning between two marks.",
     ),
-    Kind.OBSERVER: Beginning("observe", "", "Counts requests by their end.", None),
-    Kind.CONSOLE: Beginning("console", "", "Shows who waits longest, and pauses admission.", None),
+    Kind.OBSERVER: KindTemplate("observe", "", "Counts requests by their end.", None),
+    Kind.CONSOLE: KindTemplate(
+        "console", "", "Shows who waits longest, and pauses admission.", None
+    ),
 }
 """Every kind of ``KINDS``, and those that have hooks alone."""

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from string import Template
 
-from gatewayd.cli.authoring.kinds import BEGINNINGS, Beginning
+from gatewayd.cli.authoring.kinds import BEGINNINGS, KindTemplate
 from gatewayd.cli.authoring.kit import conformance_of
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import nearest
@@ -158,7 +158,7 @@ def _words(kind: Kind, name: str) -> dict[str, str]:
     }
 
 
-def _config_body(settings: str, begin: Beginning) -> str:
+def _config_body(settings: str, begin: KindTemplate) -> str:
     setting = begin.setting
     if setting is None:
         return (
@@ -178,7 +178,7 @@ def _config_body(settings: str, begin: Beginning) -> str:
     )
 
 
-def _configuration(kind: Kind, name: str, begin: Beginning) -> str:
+def _configuration(kind: Kind, name: str, begin: KindTemplate) -> str:
     if kind not in KINDS:
         return "It has no settings."
     setting = begin.setting

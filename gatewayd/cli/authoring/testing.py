@@ -50,7 +50,7 @@ class Test:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PluginTestResult:
     """What became of all.
 
     Attributes:
@@ -70,7 +70,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PluginTestTarget:
     """What is to be tested.
 
     Attributes:
@@ -82,7 +82,7 @@ class Target:
     folder: Path | None
 
 
-def find(text: str) -> Target:
+def find(text: str) -> PluginTestTarget:
     """The project in a folder, or the installed plugin of a name.
 
     Raises:
@@ -93,7 +93,7 @@ def find(text: str) -> Target:
     kind, _, name = text.partition(".")
     if kind in set(Kind) and name:
         try:
-            return Target((Catalog.installed().find(Kind(kind), name),), None)
+            return PluginTestTarget((Catalog.installed().find(Kind(kind), name),), None)
         except PluginError as error:
             raise CannotTest(str(error)) from None
     plugins = [entry.plugin for entry in Catalog.installed().entries]
@@ -104,7 +104,7 @@ def find(text: str) -> Target:
     )
 
 
-def run(target: Target, settings: Mapping[str, Mapping[str, Any]]) -> Result:
+def run(target: PluginTestTarget, settings: Mapping[str, Mapping[str, Any]]) -> PluginTestResult:
     """Test it, in processes of its own.
 
     Args:
@@ -134,7 +134,7 @@ def run(target: Target, settings: Mapping[str, Mapping[str, Any]]) -> Result:
         told = {PLUGINS: str(plugins)}
         options = [str(_SUITE), "-c", "pytest.ini", "--rootdir", scratch]
         more, more_output, _ = _pytest(options, target, Path(scratch), told)
-    return Result(
+    return PluginTestResult(
         tuple(entry.plugin for entry in target.entries), tuple(tests + more), output + more_output
     )
 
@@ -150,7 +150,7 @@ def _described(
     }
 
 
-def _project(folder: Path) -> Target:
+def _project(folder: Path) -> PluginTestTarget:
     try:
         project = tomllib.loads((folder / "pyproject.toml").read_text("utf-8")).get("project", {})
     except (OSError, ValueError) as error:
@@ -171,11 +171,14 @@ def _project(folder: Path) -> Target:
             hint = f"; did you mean {near}.{own or '<name>'}?" if near else ""
             raise CannotTest(f'the entry point "{point}" is not <kind>.<name>{hint}')
         entries.append(entry)
-    return Target(tuple(entries), folder)
+    return PluginTestTarget(tuple(entries), folder)
 
 
 def _pytest(
-    options: Sequence[str], target: Target, cwd: Path, told: Mapping[str, str] | None = None
+    options: Sequence[str],
+    target: PluginTestTarget,
+    cwd: Path,
+    told: Mapping[str, str] | None = None,
 ) -> tuple[list[Test], str, set[str]]:
     """Run pytest; tests, its output if anything failed, and the kit's classes that ran."""
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as record:
@@ -212,7 +215,7 @@ def _test(note: Mapping[str, Any]) -> Test:
     return Test(group, name, note["outcome"], note.get("seconds", 0.0), note["text"])
 
 
-def _roots(target: Target) -> list[Path]:
+def _roots(target: PluginTestTarget) -> list[Path]:
     return [] if target.folder is None else [target.folder / "src", target.folder]
 
 

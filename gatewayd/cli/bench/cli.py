@@ -14,16 +14,16 @@ import typer
 from rich.console import Console
 
 from gatewayd.cli.bench import report
-from gatewayd.cli.bench.load import Stop, Target
+from gatewayd.cli.bench.load import LoadTarget, Stop
 from gatewayd.cli.bench.plot import NoPlot, draw
-from gatewayd.cli.bench.progress import Progress
+from gatewayd.cli.bench.progress import BenchProgress
 from gatewayd.cli.bench.stats import Level
-from gatewayd.cli.bench.sweep import Load, Plan, measure
-from gatewayd.cli.bench.workload import Item, Shape, corpus_for, from_file, synthetic
+from gatewayd.cli.bench.sweep import LoadLevel, SweepPlan, measure
+from gatewayd.cli.bench.workload import Item, RequestShape, corpus_for, from_file, synthetic
 from gatewayd.cli.client.api import ApiClient, ApiError
 
 
-class Endpoint(StrEnum):
+class BenchEndpoint(StrEnum):
     """Where requests go."""
 
     COMPLETIONS = "completions"
@@ -54,7 +54,9 @@ def bench(
         float | None, typer.Option(min=0.1, help="Send for so long at each level instead.")
     ] = None,
     warmup: Annotated[int, typer.Option(min=0, help="Unmeasured requests per level.")] = 8,
-    endpoint: Annotated[Endpoint, typer.Option(help="Where requests go.")] = Endpoint.COMPLETIONS,
+    endpoint: Annotated[
+        BenchEndpoint, typer.Option(help="Where requests go.")
+    ] = BenchEndpoint.COMPLETIONS,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Own tokens of each prompt.")] = 64,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 128,
     shared_prefix_tokens: Annotated[
@@ -90,15 +92,15 @@ def bench(
         *_loads("concurrency", concurrency if concurrency or rate else "1,8,32"),
         *_loads("rate", rate),
     ]
-    chat = endpoint is Endpoint.CHAT
-    shape = Shape(prompt_tokens, output_tokens, shared_prefix_tokens, spread)
+    chat = endpoint is BenchEndpoint.CHAT
+    shape = RequestShape(prompt_tokens, output_tokens, shared_prefix_tokens, spread)
     try:
         listed = from_file(dataset, output_tokens, chat=chat) if dataset else None
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--dataset") from None
     if requests is None and seconds is None:
         requests = max(32, *(4 * int(load.value) for load in loads))
-    plan = Plan(loads, Stop(requests, seconds), warmup, seed)
+    plan = SweepPlan(loads, Stop(requests, seconds), warmup, seed)
 
     async def run() -> tuple[str, list[Level]]:
         async with ApiClient(
@@ -111,8 +113,8 @@ def bench(
             else:
                 items = synthetic(await corpus_for(client, name, as_text=chat), shape, seed)
             eos = ignore_eos if ignore_eos is not None else dataset is None
-            target = Target(client, name, chat=chat, ignore_eos=eos, temperature=temperature)
-            with Progress(plan) as progress:
+            target = LoadTarget(client, name, chat=chat, ignore_eos=eos, temperature=temperature)
+            with BenchProgress(plan) as progress:
                 return name, await measure(target, items, plan, progress.advance)
 
     try:
@@ -146,7 +148,7 @@ def _refuse_options(ctx: typer.Context) -> None:
             )
 
 
-def _loads(kind: Literal["concurrency", "rate"], text: str | None) -> list[Load]:
+def _loads(kind: Literal["concurrency", "rate"], text: str | None) -> list[LoadLevel]:
     """``_loads("rate", "0.5,2")`` is two loads."""
     values = []
     for word in (text or "").split(",") if text else []:
@@ -157,7 +159,7 @@ def _loads(kind: Literal["concurrency", "rate"], text: str | None) -> list[Load]
         if not 0 < value < float("inf"):
             wanted = "a whole number above 0" if kind == "concurrency" else "a number above 0"
             raise typer.BadParameter(f"{word!r} is not {wanted}", param_hint=f"--{kind}")
-        values.append(Load(kind, value))
+        values.append(LoadLevel(kind, value))
     return values
 
 

@@ -24,7 +24,7 @@ FIGURES = {
 """Figures by the key that they have in documents."""
 
 
-class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KnownFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of one workload; every mapping is from a key of ``FIGURES``."""
 
     goals: dict[str, float]
@@ -42,9 +42,9 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: str
     dtype: str
     rival: str
-    offline: dict[str, Known]
-    start: Known
-    served: dict[str, Known]
+    offline: dict[str, KnownFigure]
+    start: KnownFigure
+    served: dict[str, KnownFigure]
 
 
 @cache
@@ -105,7 +105,7 @@ class Comparison:
         return self.measured >= self.goal
 
 
-def compare(workload: str, known: Known, measured: Mapping[str, float]) -> list[Comparison]:
+def compare(workload: str, known: KnownFigure, measured: Mapping[str, float]) -> list[Comparison]:
     """Lay the figures for which there is a goal beside the stored ones."""
     return [
         Comparison(

@@ -15,15 +15,15 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
-from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.record import RequestRecord
 from gatewayd.cli.bench.workload import Item
 from gatewayd.cli.client.api import ApiClient, ApiError
 
-Progress = Callable[[Record], None]
+Progress = Callable[[RequestRecord], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class LoadTarget:
     """Where requests go and what they have in common.
 
     Attributes:
@@ -79,12 +79,12 @@ class Stop:
         )
 
 
-async def send(target: Target, item: Item, intended: float | None = None) -> Record:
+async def send(target: LoadTarget, item: Item, intended: float | None = None) -> RequestRecord:
     """Send one request and follow its stream to the end; errors end in the record."""
     now = time.perf_counter
     body = target.body(item)
     sent = now()
-    record = Record(intended=sent if intended is None else intended, sent=sent)
+    record = RequestRecord(intended=sent if intended is None else intended, sent=sent)
     counted = None
     events = 0
     try:
@@ -108,14 +108,14 @@ async def send(target: Target, item: Item, intended: float | None = None) -> Rec
 
 
 async def closed_loop(
-    target: Target,
+    target: LoadTarget,
     items: Iterator[Item],
     concurrency: int,
     stop: Stop,
     progress: Progress = lambda record: None,
-) -> list[Record]:
+) -> list[RequestRecord]:
     """Keep ``concurrency`` requests in flight until ``stop``; records in the order of their end."""
-    records: list[Record] = []
+    records: list[RequestRecord] = []
     begin = time.perf_counter()
     num_sent = 0
 
@@ -134,15 +134,15 @@ async def closed_loop(
 
 
 async def open_loop(
-    target: Target,
+    target: LoadTarget,
     items: Iterator[Item],
     rate: float,
     stop: Stop,
     seed: int,
     progress: Progress = lambda record: None,
-) -> list[Record]:
+) -> list[RequestRecord]:
     """Send ``rate`` requests per second in the mean, whatever comes back."""
-    records: list[Record] = []
+    records: list[RequestRecord] = []
     chance = random.Random(f"arrivals {seed}")
 
     async def one(item: Item, intended: float) -> None:

@@ -17,7 +17,7 @@ from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginError, PluginHost
 
 
-class Dtype(StrEnum):
+class BenchDtype(StrEnum):
     """Arithmetic of the model."""
 
     AUTO = "auto"
@@ -33,7 +33,7 @@ Model = Annotated[
     ),
 ]
 Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Where the engine computes.")]
-DtypeOption = Annotated[Dtype, typer.Option(help="Of weights and activations.")]
+DtypeOption = Annotated[BenchDtype, typer.Option(help="Of weights and activations.")]
 MaxRunning = Annotated[
     int | None, typer.Option(metavar="N", help="Sequences in the batch. Default on cuda: 256.")
 ]

@@ -9,16 +9,16 @@ from typing import Self
 from rich import progress
 from rich.console import Console
 
-from gatewayd.cli.bench.record import Record
-from gatewayd.cli.bench.sweep import Load, Plan
+from gatewayd.cli.bench.record import RequestRecord
+from gatewayd.cli.bench.sweep import LoadLevel, SweepPlan
 
 DRAWS_PER_SECOND = 2
 
 
-class Progress:
+class BenchProgress:
     """One bar for the level that runs; shows nothing where stderr is no terminal."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: SweepPlan) -> None:
         self._stop = plan.stop
         console = Console(stderr=True)
         self._bar = progress.Progress(
@@ -31,7 +31,7 @@ class Progress:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._load: Load | None = None
+        self._load: LoadLevel | None = None
         self._task: progress.TaskID | None = None
         self._begin = 0.0
         self._done = self._failed = 0
@@ -48,7 +48,7 @@ class Progress:
     ) -> None:
         self._bar.stop()
 
-    def advance(self, load: Load, record: Record) -> None:
+    def advance(self, load: LoadLevel, record: RequestRecord) -> None:
         """A request of a level has ended."""
         if self._bar.disable:
             return

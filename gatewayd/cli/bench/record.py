@@ -12,7 +12,7 @@ from itertools import pairwise
 
 
 @dataclass(slots=True)
-class Record:
+class RequestRecord:
     """One request; times are seconds of ``time.perf_counter``.
 
     Attributes:

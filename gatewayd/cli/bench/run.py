@@ -16,7 +16,7 @@ from gatewayd.cli.bench.chip_limits import on_chip
 from gatewayd.cli.bench.chips import CHIPS
 from gatewayd.cli.bench.h200 import FIGURES, Comparison, differences, reference
 from gatewayd.cli.bench.machine import computes_on, processor
-from gatewayd.cli.bench.tables import Rows, comparison_rows, number
+from gatewayd.cli.bench.tables import TableRows, comparison_rows, number
 from gatewayd.cli.bench.target import Subject
 from gatewayd.config.strategies import AUTO, NONE
 
@@ -28,7 +28,7 @@ _FORMS = {"quantizer.strategy": "weights", "kv_codec.strategy": "keys and values
 
 
 @dataclass(slots=True)
-class Run:
+class BenchRun:
     """What figures belong to, and the figures.
 
     Attributes:
@@ -110,7 +110,7 @@ class Run:
         if file is not None:
             file.write_bytes(msgspec.json.format(msgspec.json.encode(self.as_document()), indent=2))
 
-    def show(self, form: Form, title: str, more: Rows) -> None:
+    def show(self, form: Form, title: str, more: TableRows) -> None:
         """Print the comparison and more."""
         if form == "json":
             text = msgspec.json.format(msgspec.json.encode(self.as_document()), indent=2)

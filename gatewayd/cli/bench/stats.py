@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.record import RequestRecord
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
@@ -85,7 +85,7 @@ class Level:
 
 
 def summarize(
-    load: str, value: float, records: Sequence[Record], cold: Record | None = None
+    load: str, value: float, records: Sequence[RequestRecord], cold: RequestRecord | None = None
 ) -> Level:
     """Reduce the records of one level."""
     good = [record for record in records if record.error is None]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gatewayd.cli.bench.load import Stop, Target, closed_loop, open_loop, send
-from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.load import LoadTarget, Stop, closed_loop, open_loop, send
+from gatewayd.cli.bench.record import RequestRecord
 from gatewayd.cli.bench.stats import Level, summarize
 from gatewayd.cli.bench.workload import Item
 
 
-class Load(NamedTuple):
+class LoadLevel(NamedTuple):
     """How hard to push."""
 
     kind: Literal["concurrency", "rate"]
@@ -25,7 +25,7 @@ class Load(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class SweepPlan:
     """What to measure.
 
     Attributes:
@@ -35,19 +35,19 @@ class Plan:
         seed: of the arrival times.
     """
 
-    loads: Sequence[Load]
+    loads: Sequence[LoadLevel]
     stop: Stop
     warmup: int = 8
     seed: int = 0
 
 
-Watcher = Callable[[Load, Record], None]
+Watcher = Callable[[LoadLevel, RequestRecord], None]
 
 
 async def measure(
-    target: Target,
+    target: LoadTarget,
     items: Iterator[Item],
-    plan: Plan,
+    plan: SweepPlan,
     watch: Watcher = lambda load, record: None,
 ) -> list[Level]:
     """Run a plan; every level draws its own requests from ``items``, so none repeats another's.
@@ -65,7 +65,7 @@ async def measure(
             width = min(int(width), plan.warmup)
             await closed_loop(target, items, width, Stop(requests=plan.warmup))
 
-        def progress(record: Record, load: Load = load) -> None:
+        def progress(record: RequestRecord, load: LoadLevel = load) -> None:
             watch(load, record)
 
         if load.kind == "concurrency":

@@ -12,7 +12,7 @@ from gatewayd.cli.bench.h200 import FIGURES, Comparison, reference
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """A table before it is drawn; the first column is text, the others are figures."""
 
     header: Sequence[str]
@@ -35,7 +35,7 @@ class Rows:
 
 def comparison_rows(
     comparisons: Sequence[Comparison], *, is_verdict: bool, chip: str | None = None
-) -> Rows:
+) -> TableRows:
     """Ours beside the stored figures; without a verdict nothing is called kept or missed.
 
     Args:
@@ -65,7 +65,7 @@ def comparison_rows(
     there = _short(known.gpu)
     header = ["workload", "figure", "ours", f"{known.rival}, {there}", "ratio"]
     header += [f"goal, {there}", f"limit, {_short(chip or known.gpu)}", "share", "verdict"]
-    return Rows(header, rows)
+    return TableRows(header, rows)
 
 
 def _short(gpu: str) -> str:

@@ -33,7 +33,7 @@ class Item(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class RequestShape:
     """How long synthetic requests are, in tokens.
 
     Attributes:
@@ -66,7 +66,7 @@ async def corpus_for(client: ApiClient, model: str, *, as_text: bool) -> Sequenc
     return ids or text
 
 
-def synthetic(corpus: Sequence[int] | str, shape: Shape, seed: int) -> Iterator[Item]:
+def synthetic(corpus: Sequence[int] | str, shape: RequestShape, seed: int) -> Iterator[Item]:
     """Endless requests of a shape; the same seed gives the same ones."""
     chance = random.Random(seed)
     unit = CHARACTERS_PER_TOKEN if isinstance(corpus, str) else 1

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gatewayd.cli.client.api import ApiClient
-from gatewayd.cli.client.wire import Usage
+from gatewayd.cli.client.wire import AnswerUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChatTurn:
     """One answer's figures.
 
     Attributes:
@@ -69,13 +69,13 @@ class Conversation:
     settings: Settings
     system: str | None = None
     messages: list[dict[str, str]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
+    turns: list[ChatTurn] = field(default_factory=list)
 
     def reset(self) -> None:
         """Forget what was said; the system message and the figures stay."""
         self.messages.clear()
 
-    async def ask(self, text: str, show: Callable[[str], None]) -> Turn:
+    async def ask(self, text: str, show: Callable[[str], None]) -> ChatTurn:
         """Say something and hear the answer.
 
         Args:
@@ -90,7 +90,7 @@ class Conversation:
         pieces: list[str] = []
         begin = time.perf_counter()
         first = finish = None
-        usage = Usage()
+        usage = AnswerUsage()
         settings = self.settings
         try:
             async with (
@@ -112,7 +112,7 @@ class Conversation:
             raise
         end = time.perf_counter()
         self._remember(question, "".join(pieces))
-        turn = Turn(
+        turn = ChatTurn(
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
             output_tokens=usage.completion_tokens or len(pieces),

@@ -7,7 +7,7 @@ import sys
 
 from rich.console import Console
 
-from gatewayd.cli.chat.conversation import Conversation, Turn
+from gatewayd.cli.chat.conversation import ChatTurn, Conversation
 from gatewayd.cli.client.api import ApiError
 
 HELP = """\
@@ -128,7 +128,7 @@ def explain(error: ApiError, url: str) -> str:
     return f"{error.message} ({error.code})"
 
 
-def figures(turn: Turn) -> str:
+def figures(turn: ChatTurn) -> str:
     """One answer's speed in a line."""
     cut = "; cut off at the token limit" if turn.finish_reason == "length" else ""
     return (

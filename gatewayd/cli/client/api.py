@@ -14,8 +14,8 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from gatewayd.cli.client.sse import DONE, EventReader
-from gatewayd.cli.client.wire import Chunk, ModelList, TokenList, decode_chunk
+from gatewayd.cli.client.sse import DONE, SseReader
+from gatewayd.cli.client.wire import Chunk, ModelNames, TokenList, decode_chunk
 
 
 class ApiError(Exception):
@@ -89,7 +89,7 @@ class ApiClient:
         """
         answer = await self._call("GET", "/v1/models", None)
         try:
-            names = [card.id for card in msgspec.json.decode(answer, type=ModelList).data]
+            names = [card.id for card in msgspec.json.decode(answer, type=ModelNames).data]
         except msgspec.DecodeError as error:
             raise ApiError("bad_answer", f"/v1/models is not a list of models: {error}") from error
         if not names:
@@ -112,7 +112,7 @@ class ApiClient:
         Raises:
             ApiError: also after some events, when the server sends an error or breaks off.
         """
-        reader = EventReader()
+        reader = SseReader()
         try:
             async with self._open("POST", path, msgspec.json.encode(body)) as response:
                 if response.status != 200:

@@ -9,7 +9,7 @@ from __future__ import annotations
 DONE = b"[DONE]"
 
 
-class EventReader:
+class SseReader:
     """Collects the pieces of one stream."""
 
     def __init__(self) -> None:

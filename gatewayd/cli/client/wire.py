@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 
-class Delta(msgspec.Struct, gc=False):
+class AnswerDelta(msgspec.Struct, gc=False):
     """New parts of a chat message."""
 
     content: str | None = None
@@ -16,11 +16,11 @@ class Delta(msgspec.Struct, gc=False):
     tool_calls: list[Any] | None = None
 
 
-class Choice(msgspec.Struct, gc=False):
+class AnswerChoice(msgspec.Struct, gc=False):
     """One choice of a streamed answer: ``text`` of a completion or ``delta`` of a chat."""
 
     text: str | None = None
-    delta: Delta | None = None
+    delta: AnswerDelta | None = None
     finish_reason: str | None = None
 
     @property
@@ -45,7 +45,7 @@ class CachedTokens(msgspec.Struct, gc=False):
     cached_tokens: int | None = None
 
 
-class Usage(msgspec.Struct, gc=False):
+class AnswerUsage(msgspec.Struct, gc=False):
     """Tokens as the server counted them."""
 
     prompt_tokens: int = 0
@@ -61,8 +61,8 @@ class Usage(msgspec.Struct, gc=False):
 class Chunk(msgspec.Struct, gc=False):
     """One event of a stream."""
 
-    choices: list[Choice] = []
-    usage: Usage | None = None
+    choices: list[AnswerChoice] = []
+    usage: AnswerUsage | None = None
     error: Any = None
 
 
@@ -72,7 +72,7 @@ class ModelCard(msgspec.Struct):
     id: str
 
 
-class ModelList(msgspec.Struct):
+class ModelNames(msgspec.Struct):
     """The answer of ``/v1/models``."""
 
     data: list[ModelCard]

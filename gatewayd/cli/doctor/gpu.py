@@ -22,7 +22,7 @@ _LEAST = {12: 525, 13: 580}
 """The oldest driver for each CUDA that torch is made with, by their first numbers."""
 
 
-class Machine(NamedTuple):
+class GpuMachine(NamedTuple):
     """What there is.
 
     Attributes:
@@ -41,7 +41,7 @@ def gpu(config: Config) -> Finding:
     return judge(sizes(config.engine).device, look())
 
 
-def look() -> Machine:
+def look() -> GpuMachine:
     """Ask the driver and torch's files."""
     lines: list[str] = []
     if shutil.which(_QUERY[0]):
@@ -55,10 +55,10 @@ def look() -> Machine:
         driver = found[1]
     elif lines:
         driver = lines[0].rpartition(",")[2].strip()
-    return Machine(tuple(lines), driver, _cuda_of_torch())
+    return GpuMachine(tuple(lines), driver, _cuda_of_torch())
 
 
-def judge(device: str, machine: Machine) -> Finding:
+def judge(device: str, machine: GpuMachine) -> Finding:
     """Whether engines can use a device.
 
     Args:

@@ -31,13 +31,13 @@ from gatewayd.engines.replicas.launch import checked_context_len, engine_config,
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import ANNOUNCED
 from gatewayd_engine.offline.quality.job import (
-    Advanced,
     Event,
-    Failed,
-    Job,
     Measured,
-    Scheme,
-    Unusable,
+    QualityAdvanced,
+    QualityFailed,
+    QualityJob,
+    QualityScheme,
+    SchemeUnusable,
 )
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
@@ -113,7 +113,8 @@ def quality(
     ways = [*product(quantizers, codecs, compressions)]
     loaded = [_load(config, folder, flags, *way) for way in ways]
     schemes = [
-        Scheme(_name(*way), engine_config(one)) for way, one in zip(ways, loaded, strict=True)
+        QualityScheme(_name(*way), engine_config(one))
+        for way, one in zip(ways, loaded, strict=True)
     ]
     here = model_folder(loaded[0])
     other = str(here) if against is None else named_folder(against)
@@ -123,7 +124,7 @@ def quality(
         contexts = [checked_context_len(one) for one in (loaded[0], base)]
         if against is not None or not _is_quantized(here):
             plain = msgspec.structs.replace(engine_config(base), dtype="float32")
-            reference = Scheme(str(model_folder(base)), plain)
+            reference = QualityScheme(str(model_folder(base)), plain)
         is_packed = len(compressions) > 1
         count = tokens or (_CONTEXTS if is_packed else _TOKENS)
         found = samples(here, text, count, min(contexts), packed=is_packed)
@@ -132,7 +133,7 @@ def quality(
     _say_what_is_left_out(config, folder, compressions)
     if text is None:
         _say_what_is_read(here, model_folder(base))
-    job = Job(reference, schemes, found)
+    job = QualityJob(reference, schemes, found)
     measured = _run(job, loaded[0].engine.environment)
     results = list(zip([scheme.name for scheme in schemes], measured, strict=True))
     if as_json:
@@ -156,19 +157,19 @@ def quality(
         _judge(results, most, is_compared=reference is not None)
 
 
-def _run(job: Job, names: list[str]) -> list[Result]:
+def _run(job: QualityJob, names: list[str]) -> list[Result]:
     """What comes of each scheme, with a bar over all texts of all of them."""
     results: list[Result] = []
     total = len(job.samples) * len(job.schemes)
     try:
         with Stages() as stages:
             for event in told("gatewayd_engine.offline.quality", "measures", job, Event, names):
-                if isinstance(event, Failed):
+                if isinstance(event, QualityFailed):
                     fail(event.reason)
-                elif isinstance(event, Advanced):
+                elif isinstance(event, QualityAdvanced):
                     done = event.scheme * len(job.samples) + event.done
                     stages.advance("texts x schemes", done, total)
-                elif isinstance(event, Measured | Unusable):
+                elif isinstance(event, Measured | SchemeUnusable):
                     results.append(event)
     except ChildFailed as error:
         fail(str(error))

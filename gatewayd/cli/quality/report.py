@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from gatewayd_engine.offline.quality.job import Figures, Measured, Unusable
+from gatewayd_engine.offline.quality.job import Measured, QualityFigures, SchemeUnusable
 
 _MIB = 1 << 20
 _READ = "KV read"
@@ -28,7 +28,7 @@ _COLUMNS = (
     ("KL p99", True),
 )
 
-Result = Measured | Unusable
+Result = Measured | SchemeUnusable
 Named = Sequence[tuple[str, Result]]
 
 
@@ -46,7 +46,7 @@ def table(results: Named) -> Table:
 
 def reasons(results: Named) -> list[str]:
     """Why schemes cannot be used, a line each."""
-    return [f"{name}: {one.reason}" for name, one in results if isinstance(one, Unusable)]
+    return [f"{name}: {one.reason}" for name, one in results if isinstance(one, SchemeUnusable)]
 
 
 def notes(results: Named) -> list[str]:
@@ -64,7 +64,7 @@ def markdown(results: Named) -> str:
         _line(["---:" if is_number else "---" for _, is_number in columns]),
     ]
     for name, result in results:
-        if isinstance(result, Unusable):
+        if isinstance(result, SchemeUnusable):
             sentence = result.reason.replace("|", "\\|")
             lines.append(_line([name, f"cannot be used: {sentence}", *[""] * (len(columns) - 2)]))
         else:
@@ -76,7 +76,7 @@ def values(results: Named) -> list[dict[str, Any]]:
     """For programs; ``error`` of those that cannot be used."""
     found = []
     for name, result in results:
-        if isinstance(result, Unusable):
+        if isinstance(result, SchemeUnusable):
             found.append({"scheme": name, "error": result.reason})
             continue
         rest = msgspec.to_builtins(result)
@@ -109,7 +109,7 @@ def _columns(results: Named) -> list[tuple[str, bool]]:
 
 
 def _rows(name: str, result: Result, columns: Sequence[tuple[str, bool]]) -> Iterator[list[str]]:
-    if isinstance(result, Unusable):
+    if isinstance(result, SchemeUnusable):
         yield [name, "cannot be used", *[""] * (len(columns) - 2)]
         return
     cells = [name, f"{result.weight_bytes / _MIB:,.1f}", f"{result.kv_bytes_per_token:,.0f}"]
@@ -121,7 +121,7 @@ def _rows(name: str, result: Result, columns: Sequence[tuple[str, bool]]) -> Ite
         cells = [""] * len(cells)
 
 
-def _figures(figures: Figures) -> list[str]:
+def _figures(figures: QualityFigures) -> list[str]:
     known = [f"{figures.tokens:,}", f"{figures.perplexity:,.4f}"]
     before = figures.reference_perplexity
     if before is None or figures.agreement is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from gatewayd_engine.offline.quality.job import Sample
-from gatewayd_engine.offline.quality.texts import Text, bundled, read
+from gatewayd_engine.offline.quality.texts import QualityText, bundled, read
 
 LONGEST = 1024
 """Tokens of a piece: a longer text is cut into several."""
@@ -23,7 +23,7 @@ def samples(
     file: Path | None,
     num_tokens: int,
     context: int,
-    default: Callable[[], Sequence[Text]] = bundled,
+    default: Callable[[], Sequence[QualityText]] = bundled,
     *,
     packed: bool = False,
 ) -> list[Sample]:
@@ -58,9 +58,9 @@ def samples(
     found = []
     for kind in kinds:
         most = each * _MOST_CHARACTERS
-        of_kind = [Text(kind, text.text[:most]) for text in texts if text.kind == kind]
+        of_kind = [QualityText(kind, text.text[:most]) for text in texts if text.kind == kind]
         if packed:
-            one = Text(kind, "".join(text.text for text in of_kind))
+            one = QualityText(kind, "".join(text.text for text in of_kind))
             pieces = _long(tokenizer, one, each, min(longest, each))
             found += [Sample(kind, ids, len(ids) * 3 // 4) for ids in pieces]
         else:
@@ -72,7 +72,7 @@ def samples(
     return found
 
 
-def _long(tokenizer: Tokenizer, text: Text, num_tokens: int, length: int) -> list[list[int]]:
+def _long(tokenizer: Tokenizer, text: QualityText, num_tokens: int, length: int) -> list[list[int]]:
     """Pieces of a length, as many as have so many tokens; what there is where the text is short."""
     if length < _LEAST_PACKED:
         return []
@@ -81,7 +81,9 @@ def _long(tokenizer: Tokenizer, text: Text, num_tokens: int, length: int) -> lis
     return found or [piece for piece in pieces if len(piece) >= _LEAST_PACKED]
 
 
-def _pieces(tokenizer: Tokenizer, texts: Sequence[Text], longest: int) -> Iterator[list[int]]:
+def _pieces(
+    tokenizer: Tokenizer, texts: Sequence[QualityText], longest: int
+) -> Iterator[list[int]]:
     """Each begins as a prompt does, if the tokenizer begins prompts with something."""
     begin = tokenizer.encode("").ids[:1]
     step = longest - len(begin)

@@ -8,14 +8,14 @@ from itertools import groupby
 from rich.table import Table
 
 from gatewayd.cli.common import whole
-from gatewayd_engine.tuning.table import Contents, Entry
+from gatewayd_engine.tuning.table import TableContents, TableEntry
 
 _LINES = "m"
 """The size of which every captured one takes the choice of the next larger that was measured."""
 Row = tuple[str, str, str, str, str, str]
 
 
-def table_of(tuning: Contents) -> Table:
+def table_of(tuning: TableContents) -> Table:
     """All choices of a machine."""
     rows = [_row(below, run) for below, run in _runs(tuning.entries)]
     heads = ("operation", "shape", "lines", "choice", "default", "saves")
@@ -31,15 +31,15 @@ def table_of(tuning: Contents) -> Table:
     return table
 
 
-def _runs(entries: Iterable[Entry]) -> list[tuple[int, list[Entry]]]:
+def _runs(entries: Iterable[TableEntry]) -> list[tuple[int, list[TableEntry]]]:
     """Neighbours of one shape and one choice, each with the lines that lie below them."""
-    runs: list[tuple[int, list[Entry]]] = []
+    runs: list[tuple[int, list[TableEntry]]] = []
 
-    def shape(entry: Entry) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+    def shape(entry: TableEntry) -> tuple[str, str, tuple[tuple[str, int], ...]]:
         rest = sorted((name, size) for name, size in entry.sizes.items() if name != _LINES)
         return entry.op, entry.dtype, tuple(rest)
 
-    def lines(entry: Entry) -> int:
+    def lines(entry: TableEntry) -> int:
         return entry.sizes.get(_LINES, 0)
 
     for _, alike in groupby(sorted(entries, key=lambda e: (shape(e), lines(e))), shape):
@@ -51,7 +51,7 @@ def _runs(entries: Iterable[Entry]) -> list[tuple[int, list[Entry]]]:
     return runs
 
 
-def _row(below: int, entries: list[Entry]) -> Row:
+def _row(below: int, entries: list[TableEntry]) -> Row:
     first, last = entries[0], entries[-1]
     most = last.sizes.get(_LINES)
     span = "" if most is None else f"{below + 1} to {most}" if most > below + 1 else f"{most}"
@@ -71,7 +71,7 @@ def _row(below: int, entries: list[Entry]) -> Row:
     )
 
 
-def _times(entries: list[Entry], name: str) -> str:
+def _times(entries: list[TableEntry], name: str) -> str:
     times = [f"{time:.1f}" for entry in entries if (time := entry.microseconds[name]) is not None]
     return f"{_span(times)} µs" if times else ""
 

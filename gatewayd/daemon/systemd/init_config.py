@@ -20,7 +20,7 @@ class BeginError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Beginning:
+class FirstConfig:
     """Where a first configuration is.
 
     Attributes:
@@ -80,22 +80,22 @@ path = {_toml(self.state)}
         return said
 
 
-def of_system(instance: str | None = None) -> Beginning:
+def of_system(instance: str | None = None) -> FirstConfig:
     """Where ``gatewayd.service`` looks, or ``gatewayd@INSTANCE.service``."""
     name = "gatewayd" if instance is None else f"gatewayd-{instance}"
-    return Beginning(
+    return FirstConfig(
         Path("/etc/gatewayd", instance or "", "gatewayd.toml"),
         Path("/var/lib", name),
         Path("/run", name, "admin.sock"),
     )
 
 
-def of_user(environ: Mapping[str, str]) -> Beginning:
+def of_user(environ: Mapping[str, str]) -> FirstConfig:
     """Where a user's programs keep such things."""
     home = Path(environ.get("HOME") or Path.home())
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "gatewayd"
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "gatewayd"
-    return Beginning(config / "gatewayd.toml", state, state / "admin.sock")
+    return FirstConfig(config / "gatewayd.toml", state, state / "admin.sock")
 
 
 def _toml(path: Path) -> str:

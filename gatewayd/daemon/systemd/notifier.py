@@ -15,7 +15,7 @@ from enum import Enum
 
 from gatewayd.daemon.systemd import watchdog
 from gatewayd.daemon.systemd.notify import notify
-from gatewayd.daemon.systemd.watchdog import Progress
+from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.api import Fleet, ReplicaState
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Manager:
         self,
         model: str,
         fleet: Fleet,
-        progress: Progress,
+        progress: LivenessProgress,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         environ = os.environ if environ is None else environ

@@ -36,7 +36,7 @@ def interval(environ: Mapping[str, str]) -> float | None:
     return min(int(usec) / 1e6 / 4, _MOST_SECONDS)
 
 
-class Progress:
+class LivenessProgress:
     """Looks at what must move.
 
     Args:

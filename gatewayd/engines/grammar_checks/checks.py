@@ -16,7 +16,7 @@ from gatewayd.config.strategies import NONE
 from gatewayd.config.tables import GuideTable
 from gatewayd.engines.api import Fleet
 from gatewayd.engines.grammar_checks.losses import SECONDS, CheckerLosses
-from gatewayd.engines.grammar_checks.pool import CheckPool, Unusable
+from gatewayd.engines.grammar_checks.pool import CheckerUnusable, CheckPool
 from gatewayd.engines.grammar_checks.process import CheckLost, NotConfined
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.fairness.fair_queue import FairQueue
@@ -228,7 +228,7 @@ class GuideChecks:
     async def _ask(self, spec: GuideSpec, config: CheckConfig) -> _Answer:
         try:
             process = await self._pool.take(config)
-        except (CheckLost, NotConfined, OSError, Unusable) as error:
+        except (CheckLost, NotConfined, OSError, CheckerUnusable) as error:
             _log.error("grammars cannot be checked: %s", error)
             return _Answer(is_fault=True)
         try:

@@ -6,7 +6,7 @@ from gatewayd.engines.grammar_checks.process import CheckProcess
 from gatewayd_engine.sampling.guides.check_process import CheckConfig
 
 
-class Unusable(Exception):
+class CheckerUnusable(Exception):
     """The guide cannot be loaded or opened."""
 
 
@@ -59,5 +59,5 @@ async def _started(config: CheckConfig) -> CheckProcess:
     process, verdict = await CheckProcess.start(config)
     if verdict.refusal:
         await process.stop()
-        raise Unusable(verdict.refusal)
+        raise CheckerUnusable(verdict.refusal)
     return process

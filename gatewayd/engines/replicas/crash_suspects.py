@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 
 _SUSPECT_AFTER = 2
 """Losses after which a request is sent with no other such request in the queue beside it."""
 
 
-class Suspicion:
+class CrashSuspects:
     """Counts the losses of jobs; at most one suspect waits at the engines."""
 
     def __init__(self) -> None:
-        self._trial: Job | None = None  # the suspect whose admission is awaited
+        self._trial: EngineJob | None = None  # the suspect whose admission is awaited
 
-    def blame(self, jobs: Sequence[Job]) -> None:
+    def blame(self, jobs: Sequence[EngineJob]) -> None:
         """Count a death for those jobs of a lost engine that may have caused it.
 
         An engine tells of an admission after the step, so a job that ends it at once is still
@@ -34,11 +34,11 @@ class Suspicion:
         for job in jobs:
             job.losses += 1
 
-    def must_wait(self, job: Job) -> bool:
+    def must_wait(self, job: EngineJob) -> bool:
         """Whether a job may not be sent now, because another suspect is on trial."""
         return self._trial is not None and _is_suspect(job)
 
-    def sent(self, job: Job) -> None:
+    def sent(self, job: EngineJob) -> None:
         """A job was sent to an engine: a suspect is on trial from now on."""
         if _is_suspect(job):
             self._trial = job
@@ -51,5 +51,5 @@ class Suspicion:
         return True
 
 
-def _is_suspect(job: Job) -> bool:
+def _is_suspect(job: EngineJob) -> bool:
     return job.losses >= _SUSPECT_AFTER

@@ -10,7 +10,7 @@ import socket
 import time
 from enum import Enum
 
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_hooks.execution import EngineCommand, EngineProcess, ExecutorStrategy
 
 _log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ def has_crashed(status: int | None) -> bool:
     return status is not None and (status >= 0 or -status in _CRASHES)
 
 
-class Ending(Enum):
+class ProcessExit(Enum):
     """How far an engine has come when its process is to end."""
 
     LOADING = "loading"
@@ -101,7 +101,7 @@ class Ending(Enum):
 
 
 async def bury(
-    process: FencedProcess, patience: Patience, ending: Ending, more_seconds: float = 0.0
+    process: FencedProcess, patience: SilenceLimits, ending: ProcessExit, more_seconds: float = 0.0
 ) -> int | None:
     """End a process and wait for it.
 
@@ -114,14 +114,14 @@ async def bury(
     Returns:
         Its exit status; None if it will not go.
     """
-    if ending is Ending.HUNG:
+    if ending is ProcessExit.HUNG:
         process.abort()
         await wait_exit(process, patience.dump_seconds)
-    elif ending is Ending.LOST:
+    elif ending is ProcessExit.LOST:
         await wait_exit(process, _LAST_SECONDS)
     else:
         stop_seconds = patience.stop_seconds + more_seconds
-        if ending is Ending.LOADING or await wait_exit(process, stop_seconds) is None:
+        if ending is ProcessExit.LOADING or await wait_exit(process, stop_seconds) is None:
             process.terminate()
         await wait_exit(process, patience.stop_seconds)
     if process.poll() is None:

@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from gatewayd.engines.api import EngineRequest
 from gatewayd.engines.backlog import Backlog
-from gatewayd.engines.job import Choice, Job
+from gatewayd.engines.job import EngineJob, SequenceSlot
 from gatewayd.engines.prompt_usage import SequenceUsage
 from gatewayd.errors import (
     GatewayError,
@@ -24,7 +24,7 @@ from gatewayd.errors import (
     StrategyUnavailable,
 )
 from gatewayd.tracing.request_trace import about
-from gatewayd.tracing.timeline import Pace
+from gatewayd.tracing.timeline import TokenPace
 from gatewayd_engine.process.frames import FrameError
 from gatewayd_engine.process.logs import Rarely
 from gatewayd_engine.process.messages import (
@@ -40,7 +40,7 @@ from gatewayd_engine.process.time_causes import Cause
 _log = logging.getLogger(__name__)
 
 
-class Flight:
+class SentRequests:
     """The choices at one engine, by sequence id.
 
     Args:
@@ -63,10 +63,10 @@ class Flight:
     ) -> None:
         self._backlog = backlog
         self._abort = abort
-        self._choices: dict[int, Choice] = {}
-        self._leaving: dict[int, Choice] = {}  # cancelled, and not settled yet
+        self._choices: dict[int, SequenceSlot] = {}
+        self._leaving: dict[int, SequenceSlot] = {}  # cancelled, and not settled yet
         self._rarely = Rarely()
-        self.pace = Pace(strategy_of)
+        self.pace = TokenPace(strategy_of)
         self.num_waiting = 0
         self.queued_tokens = 0
         self.dropped_tokens = 0
@@ -76,12 +76,12 @@ class Flight:
         return len(self._choices)
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[EngineJob]:
         """Those that go on, in order of arrival."""
         jobs = {choice.job.number: choice.job for choice in self._choices.values()}
         return [jobs[number] for number in sorted(jobs)]
 
-    def add(self, job: Job) -> None:
+    def add(self, job: EngineJob) -> None:
         """The job was sent to this engine; its choices have their sequence ids."""
         now = time.monotonic()
         for choice in job.choices:
@@ -94,7 +94,7 @@ class Flight:
                 self._leaving[choice.sequence] = choice
         self.queued_tokens += job.prompt_len
 
-    def drop(self, choice: Choice) -> None:
+    def drop(self, choice: SequenceSlot) -> None:
         """The choice is over; no effect if this engine does not have it."""
         if self._choices.pop(choice.sequence, None) is None:
             return
@@ -108,7 +108,7 @@ class Flight:
             self.queued_tokens -= job.prompt_len
             self._backlog.leave(job)
 
-    def lose(self) -> list[Job]:
+    def lose(self) -> list[EngineJob]:
         """Forget everything: the engine is lost.
 
         Returns:
@@ -235,7 +235,7 @@ class Flight:
         _log.error("request %s failed in the engine: %s: %s", request.request_id, code, message)
         return InternalError("the engine could not finish this request")
 
-    def _call(self, choice: Choice, method: Callable[..., None], *args: object) -> None:
+    def _call(self, choice: SequenceSlot, method: Callable[..., None], *args: object) -> None:
         if not choice.call(method, *args) and not choice.is_over:
             choice.fail(InternalError("internal error"))
             self.drop(choice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.messages import EngineStats, ModelInfo
 
 
@@ -15,7 +15,7 @@ class Pulse:
         patience: the limits.
     """
 
-    def __init__(self, patience: Patience) -> None:
+    def __init__(self, patience: SilenceLimits) -> None:
         self.patience = patience
         self._heard_at = self._ready_at = self._moved_at = 0.0
         self._computed = 0

@@ -10,7 +10,7 @@ from gatewayd.config.device_defaults import sizes
 from gatewayd.config.strategies import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd.engines.backlog import QueueLimits
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.tracing import logs
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
@@ -90,10 +90,10 @@ def deadlines(config: Config) -> tuple[float | None, ...]:
     return tuple(None if c.ttft_ms is None else c.ttft_ms / 1000 for c in classes)
 
 
-def patience(config: Config) -> Patience:
+def patience(config: Config) -> SilenceLimits:
     """The limits on an engine's silence."""
     engine = config.engine
-    return Patience(
+    return SilenceLimits(
         load_seconds=engine.load_seconds,
         hang_seconds=engine.hang_seconds,
         doubt_seconds=engine.hang_seconds / 2,

@@ -13,8 +13,8 @@ import logging
 
 from gatewayd.engines.api import ReplicaState, ReplicaStatus
 from gatewayd.engines.replicas.engine_process import (
-    Ending,
     FencedProcess,
+    ProcessExit,
     bury,
     ending,
     has_crashed,
@@ -33,6 +33,7 @@ from gatewayd_engine.process.messages import (
     PROTOCOL_VERSION,
     Abort,
     Command,
+    EngineReady,
     EngineStats,
     Event,
     Evicted,
@@ -40,7 +41,6 @@ from gatewayd_engine.process.messages import (
     Loading,
     ModelInfo,
     Pinned,
-    Ready,
     SetLimits,
     Shutdown,
     StepOutput,
@@ -299,7 +299,7 @@ class Replica:
                 self._lose(f"sent nonsense: {error}")
         elif isinstance(event, Loading):
             self.detail = f"{event.stage} {event.fraction:.0%}"
-        elif isinstance(event, Ready):
+        elif isinstance(event, EngineReady):
             self._on_ready(event)
         elif isinstance(event, StrategyReport):
             self.rows = event.rows
@@ -316,7 +316,7 @@ class Replica:
         else:
             self._on_fatal(event)
 
-    def _on_ready(self, event: Ready) -> None:
+    def _on_ready(self, event: EngineReady) -> None:
         if event.version != PROTOCOL_VERSION:
             self._is_final = True
             self._lose(
@@ -353,13 +353,13 @@ class Replica:
             self.state = ReplicaState.STOPPED if is_stopping else ReplicaState.RESTARTING
             self._owner.on_lost(self, reason)
 
-    def _last_will(self, *, is_hung: bool) -> Ending:
+    def _last_will(self, *, is_hung: bool) -> ProcessExit:
         if is_hung:
-            return Ending.HUNG
+            return ProcessExit.HUNG
         if not self._ends:
-            return Ending.LOST
+            return ProcessExit.LOST
         # One that still loads reads no command.
-        return Ending.ASKED if self.pulse.has_served else Ending.LOADING
+        return ProcessExit.ASKED if self.pulse.has_served else ProcessExit.LOADING
 
     async def _sleep(self, seconds: float) -> None:
         """Wait before another start, unless none is wanted any more."""

@@ -7,9 +7,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.config import ENGINE_KINDS, EngineConfig
-from gatewayd_engine.process.messages import Command, SetLimits, SetQuotas, Swap, TenantQuota
+from gatewayd_engine.process.messages import (
+    Command,
+    SetLimits,
+    SetQuotas,
+    SwapStrategy,
+    TenantQuota,
+)
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.host.marker import Marker
 
@@ -24,7 +30,7 @@ class Launch:
     command: tuple[str, ...]
     env: dict[str, str]
     config: EngineConfig
-    patience: Patience = field(default_factory=Patience)
+    patience: SilenceLimits = field(default_factory=SilenceLimits)
 
 
 class EngineSetup:
@@ -70,7 +76,7 @@ class EngineSetup:
         told = (self._limits, self._quotas)
         news: list[Command] = [command for command in told if command is not None]
         return news + [
-            Swap(0, kind.value, self.config.choices(kind), holds=True)
+            SwapStrategy(0, kind.value, self.config.choices(kind), holds=True)
             for kind in ENGINE_KINDS
             if before.choices(kind) != self.config.choices(kind)
         ]

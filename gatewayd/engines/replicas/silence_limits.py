@@ -16,7 +16,7 @@ _SLOWEST = {"cpu": 5e9, "cuda": 5e12}
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class SilenceLimits:
     """The limits on silence.
 
     Attributes:

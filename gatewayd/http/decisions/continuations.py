@@ -33,7 +33,7 @@ _FORCE = 1e6
 Ids = tuple[int, ...]
 
 
-class Node(NamedTuple):
+class ContinuationNode(NamedTuple):
     """A prompt and some tokens behind it.
 
     Attributes:
@@ -101,11 +101,11 @@ class Continuations:
             GatewayError: it failed.
             ClientGone: nobody waits for it any more.
         """
-        children: dict[Node, list[int]] = {}
+        children: dict[ContinuationNode, list[int]] = {}
         for at, many in enumerate(labels):
             for label in many:
                 for depth, token in enumerate(label):
-                    tokens = children.setdefault(Node(at, label[:depth]), [])
+                    tokens = children.setdefault(ContinuationNode(at, label[:depth]), [])
                     if token not in tokens:
                         tokens.append(token)
         params = SamplingParams(
@@ -114,31 +114,35 @@ class Continuations:
             ignore_eos=True,
             logprobs=min(_MOST_ALTERNATIVES, vocab_size),
         )
-        found: dict[Node, float] = {}
+        found: dict[ContinuationNode, float] = {}
         asks = [(node, params) for node in children]
         for (node, _), told in zip(asks, await self._ask(prompts, asks), strict=True):
-            found.update((Node(node.prompt, (*node.behind, t)), p) for t, p in told.items())
+            found.update(
+                (ContinuationNode(node.prompt, (*node.behind, t)), p) for t, p in told.items()
+            )
         forced = [
             (node, msgspec.structs.replace(params, logprobs=0, logit_bias=[(token, _FORCE)]))
             for node, tokens in children.items()
             for token in tokens
-            if Node(node.prompt, (*node.behind, token)) not in found
+            if ContinuationNode(node.prompt, (*node.behind, token)) not in found
         ]
         for (node, one), told in zip(forced, await self._ask(prompts, forced), strict=True):
             token = one.logit_bias[0][0]
             if token not in told:
                 raise InternalError("a logits processor does not let labels be asked for")
-            found[Node(node.prompt, (*node.behind, token))] = told[token]
+            found[ContinuationNode(node.prompt, (*node.behind, token))] = told[token]
         return [
             [
-                sum([found[Node(at, label[:end])] for end in range(1, len(label) + 1)])
+                sum([found[ContinuationNode(at, label[:end])] for end in range(1, len(label) + 1)])
                 for label in many
             ]
             for at, many in enumerate(labels)
         ]
 
     async def _ask(
-        self, prompts: Sequence[Sequence[int]], asks: Sequence[tuple[Node, SamplingParams]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        asks: Sequence[tuple[ContinuationNode, SamplingParams]],
     ) -> list[dict[int, float]]:
         """What is told of the token behind each node, by token."""
         told: list[dict[int, float]] = []
@@ -164,7 +168,9 @@ class Continuations:
         return told
 
     def _requests(
-        self, prompts: Sequence[Sequence[int]], asks: Sequence[tuple[Node, SamplingParams]]
+        self,
+        prompts: Sequence[Sequence[int]],
+        asks: Sequence[tuple[ContinuationNode, SamplingParams]],
     ) -> Iterator[EngineRequest]:
         """One after the other: all of them together may be large."""
         for node, params in asks:

@@ -16,7 +16,7 @@ from gatewayd.http.schema.decisions import (
     Predicate,
     ScoreQuestion,
 )
-from gatewayd.http.schema.messages import Message
+from gatewayd.http.schema.messages import ChatMessage
 from gatewayd.plugins.parsers import ModelParsers
 
 _MAX_JSON_BYTES = 256 * 1024
@@ -24,7 +24,7 @@ _MAX_JSON_LEVELS = 32
 _MAX_JSON_VALUES = 10_000
 
 
-class Asked(NamedTuple):
+class DecisionPrompt(NamedTuple):
     """One question.
 
     Attributes:
@@ -62,7 +62,7 @@ def conversation(
                 code="missing_required_parameter",
             )
         items.append(_item(item, names, path, shows_calls=shows_calls))
-    turns = [Message.model_validate(turn) for turn in chat_messages(None, items)]
+    turns = [ChatMessage.model_validate(turn) for turn in chat_messages(None, items)]
     return for_template(turns, parsers)
 
 
@@ -151,7 +151,7 @@ def _extent(value: object) -> tuple[int, int]:
     return levels, count
 
 
-def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> Asked:
+def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> DecisionPrompt:
     """A question as the model is asked it; all begin alike.
 
     Choices are answered by letters, levels by numbers, so that no label is the beginning of
@@ -172,7 +172,7 @@ def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> Aske
             f"Question: is this statement about the above true? {instructions}\n\n"
             "Answer with one word, yes or no."
         )
-        return Asked(ending, ["yes", "no"])
+        return DecisionPrompt(ending, ["yes", "no"])
     if isinstance(question, ChoiceQuestion):
         seen: set[tuple[bool, str | bool]] = set()
         rows = []
@@ -197,7 +197,7 @@ def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> Aske
         for label, (name, description) in zip(labels, rows, strict=True)
     ]
     listed = "\n".join(lines)
-    return Asked(
+    return DecisionPrompt(
         f"Question: {instructions}\n\n{listed}\n\nAnswer with {what} and nothing else.", labels
     )
 

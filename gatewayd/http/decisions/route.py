@@ -11,7 +11,7 @@ from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NumericalErro
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.decisions.continuations import Continuations
-from gatewayd.http.decisions.prompts import Asked, asked, conversation
+from gatewayd.http.decisions.prompts import DecisionPrompt, asked, conversation
 from gatewayd.http.openai.generate import receive_request
 from gatewayd.http.openai.sampling import priority_of, salt_of
 from gatewayd.http.schema.decisions import (
@@ -89,14 +89,16 @@ class Decisions:
         body = {"answers": answers, "model": name, "usage": usage}
         await send_json(send, body, headers=[*ignored_header(ignored), *asking.headers])
 
-    async def _rendered(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
+    async def _rendered(
+        self, request: DecisionRequest, limit: int
+    ) -> tuple[list[DecisionPrompt], Endings]:
         """The questions, and what the prompts are made of; of parts and items in a thread."""
         texts = [request.input, *[one.instructions for one in request.questions]]
         if all(isinstance(text, str) for text in texts):
             return self._render(request, limit)
         return await body_threads.apart(lambda: self._render(request, limit))
 
-    def _render(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
+    def _render(self, request: DecisionRequest, limit: int) -> tuple[list[DecisionPrompt], Endings]:
         questions = [asked(one, at) for at, one in enumerate(request.questions)]
         _check_count(questions)
         text, parsers = self._services.text, self._services.parsers
@@ -115,7 +117,7 @@ class Decisions:
         return questions, rendered
 
 
-def _check_count(questions: Sequence[Asked]) -> None:
+def _check_count(questions: Sequence[DecisionPrompt]) -> None:
     count = sum([len(one.labels) for one in questions])
     if count > MAX_LABELS_TOGETHER:
         raise InvalidRequest(

@@ -12,7 +12,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http.openai.chat_parts_wire import ChatPartsWire
 from gatewayd.http.openai.chat_prompt import chat_prompt
 from gatewayd.http.openai.chat_wire import ChatWire
-from gatewayd.http.openai.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.openai.generate import GenerationRoute, PreparedRequest, identity_of
 from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.openai.sampling import (
     choice_options,
@@ -40,7 +40,7 @@ class ChatRoute(GenerationRoute[ChatRequest]):
     label = "/v1/chat/completions"
     table = ChatRequest
 
-    async def prepare(self, request: ChatRequest, request_id: str) -> Prepared:
+    async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
         """Render and encode the messages, check what the table cannot."""
         return await prepare_chat(self._services, request, request_id)
 
@@ -51,7 +51,7 @@ async def prepare_chat(
     request_id: str,
     *,
     wire: Callable[[Identity, Tokenizer, int], Wire] | None = None,
-) -> Prepared:
+) -> PreparedRequest:
     """Turn a conversation into work, for this route and others that answer it in their own way.
 
     Args:
@@ -125,7 +125,7 @@ async def prepare_chat(
         options = _read(options, readers, tokenizer, request, continues=continued is not None)
     if wire is None and readers is not None:
         wire = partial(ChatPartsWire, call_id=parsers.call_id, is_legacy=bool(request.functions))
-    return Prepared(
+    return PreparedRequest(
         requests=[engine_request],
         num_choices=n,
         options=options,

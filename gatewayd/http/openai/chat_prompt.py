@@ -11,7 +11,7 @@ from gatewayd.http.asgi import encode_json
 from gatewayd.http.openai.conversation import arguments_of, continued_of, for_template
 from gatewayd.http.openai.tools import Offer, offer_of
 from gatewayd.http.schema.chat import ChatRequest
-from gatewayd.http.schema.messages import Message
+from gatewayd.http.schema.messages import ChatMessage
 from gatewayd.http.services import Services
 from gatewayd.text.text_model import ChatText
 
@@ -163,6 +163,6 @@ def _length(request: ChatRequest) -> int:
     return sum([*told, *schemas, *[_characters(message) for message in request.messages]])
 
 
-def _characters(message: Message) -> int:
+def _characters(message: ChatMessage) -> int:
     calls = [len(call.function.arguments) for call in message.tool_calls or ()]
     return len(message.text) + len(message.thought or "") + sum(calls)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.openai.completion_wire import CompletionWire
-from gatewayd.http.openai.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.openai.generate import GenerationRoute, PreparedRequest, identity_of
 from gatewayd.http.openai.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.openai.sampling import (
     check_ids,
@@ -40,7 +40,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
     default_tokens: int | None = DEFAULT_MAX_TOKENS
     """Where a request asks for nothing; None for all that is left of the context."""
 
-    async def prepare(self, request: CompletionRequest, request_id: str) -> Prepared:
+    async def prepare(self, request: CompletionRequest, request_id: str) -> PreparedRequest:
         """Encode the prompts, check what the table cannot."""
         services = self._services
         name = services.check_model(request.model)
@@ -76,7 +76,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         identity = identity_of(
             request, "cmpl-", request_id, name, with_logprobs=request.logprobs is not None
         )
-        return Prepared(
+        return PreparedRequest(
             requests=[
                 EngineRequest(
                     request_id=request_id if len(prompts) == 1 else f"{request_id}-{at}",

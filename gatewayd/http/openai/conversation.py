@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.schema.chat import ChatRequest
-from gatewayd.http.schema.messages import Message
+from gatewayd.http.schema.messages import ChatMessage
 from gatewayd.plugins.parsers import ModelParsers
 from gatewayd.text.template import RESERVED, ChatTemplate
 from gatewayd_hooks.requests.num_values import MOST_VALUES, num_values
 
 
-def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dict[str, Any]]:
+def for_template(messages: Sequence[ChatMessage], parsers: ModelParsers) -> list[dict[str, Any]]:
     """Check what the table cannot, and turn messages into what templates know.
 
     Raises:
@@ -89,7 +89,7 @@ def _text(parts: Sequence[dict[str, Any]]) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
-def _check_arguments(messages: Sequence[Message]) -> None:
+def _check_arguments(messages: Sequence[ChatMessage]) -> None:
     """Refuse what would take a hundred times its bytes: arguments are JSON, decoded for templates.
 
     Raises:
@@ -131,7 +131,7 @@ def continued_of(request: ChatRequest) -> str | None:
     return last.text
 
 
-class Arguments(NamedTuple):
+class TemplateArguments(NamedTuple):
     """What a request says to the chat template.
 
     Attributes:
@@ -143,7 +143,7 @@ class Arguments(NamedTuple):
     ignored: list[str]
 
 
-def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Arguments:
+def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> TemplateArguments:
     """Gather them; what is asked for twice is what ``chat_template_kwargs`` says.
 
     Raises:
@@ -170,7 +170,7 @@ def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Argumen
     }
     heard = {field for name, (field, _) in wishes.items() if name in taken}
     ignored = dict.fromkeys(field for field, _ in wishes.values() if field not in heard)
-    return Arguments(taken, list(ignored))
+    return TemplateArguments(taken, list(ignored))
 
 
-_NOTHING = Arguments({}, [])
+_NOTHING = TemplateArguments({}, [])

@@ -25,7 +25,7 @@ from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.openai.granted import granted
 from gatewayd.http.openai.large_answers import apart, is_large
 from gatewayd.http.openai.sampling import tier_of
-from gatewayd.http.openai.sse_stream import Stream
+from gatewayd.http.openai.sse_stream import SseStream
 from gatewayd.http.openai.wire import Identity, Wire
 from gatewayd.http.parse import parse
 from gatewayd.http.queue_timeout import in_time
@@ -44,7 +44,7 @@ RequestT = TypeVar("RequestT", bound=GenerationTable)
 TableT = TypeVar("TableT", bound=RequestTable)
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request, ready for the engines.
 
     Attributes:
@@ -112,7 +112,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
         self._pipeline = services.pipeline
 
     @abstractmethod
-    async def prepare(self, request: RequestT, request_id: str) -> Prepared:
+    async def prepare(self, request: RequestT, request_id: str) -> PreparedRequest:
         """Turn a request into work.
 
         Raises:
@@ -146,7 +146,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
         try:
             headers = ignored_header([*ignored, *prepared.ignored])
             if request.stream:
-                await Stream(
+                await SseStream(
                     generation,
                     prepared.wire,
                     send,

@@ -10,7 +10,7 @@ from gatewayd.http.services import Services, not_served
 from gatewayd.tenants.principal import principal_of
 
 
-class ModelList:
+class ModelsRoute:
     """All names that requests of a key may use."""
 
     label = "/v1/models"

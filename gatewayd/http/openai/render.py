@@ -13,7 +13,12 @@ from gatewayd.http.asgi import (
     ignored_header,
     send_body,
 )
-from gatewayd.http.openai.generate import GenerationRoute, Prepared, RequestT, receive_request
+from gatewayd.http.openai.generate import (
+    GenerationRoute,
+    PreparedRequest,
+    RequestT,
+    receive_request,
+)
 from gatewayd.http.services import Services
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.process.messages import ModelInfo
@@ -46,7 +51,7 @@ class Render:
         await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
 
 
-def rendered(prepared: Prepared, model: ModelInfo, tokenizer: Tokenizer) -> dict[str, Any]:
+def rendered(prepared: PreparedRequest, model: ModelInfo, tokenizer: Tokenizer) -> dict[str, Any]:
     """What is known before anything is computed.
 
     Blocks are counted as if nothing were cached: those of a prompt are shared by its choices,

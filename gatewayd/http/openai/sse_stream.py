@@ -23,7 +23,7 @@ _MANY_BYTES = 64 * 1024
 """Of prompts with their log-probabilities: gathered, they would be copied for each one more."""
 
 
-class Stream:
+class SseStream:
     """Writes one streamed answer."""
 
     def __init__(

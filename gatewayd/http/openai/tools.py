@@ -17,7 +17,7 @@ from gatewayd.http.schema.tools import (
     NamedTool,
     function_for_template,
 )
-from gatewayd.plugins.parsers import ModelParsers, Seat
+from gatewayd.plugins.parsers import ModelParsers, ParserSlot
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import Tool, ToolParserStrategy
 
@@ -113,7 +113,7 @@ def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) 
 
 
 def _guide(
-    seat: Seat[ToolParserStrategy],
+    seat: ParserSlot[ToolParserStrategy],
     tools: Sequence[Tool],
     param: str,
     *,

@@ -18,10 +18,10 @@ from gatewayd.pipeline.choice_types import ScoredToken
 from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_hooks.parsing import Part
-from gatewayd_hooks.protocols import Delta, Refusal, Timing, Usage
+from gatewayd_hooks.protocols import Delta, RequestRefusal, Timing, Usage
 
 
-class Answer:
+class ProtocolAnswer:
     """Implements ``gatewayd_hooks.protocols.ChatAnswer``; its own iterator.
 
     Nothing is taken from a choice before it is asked for: what a slow reader leaves gathers there
@@ -174,12 +174,12 @@ def _delta(choice: Choice, parts: Sequence[Part]) -> Delta:
     return Delta(choice.index, parts, choice.finish_reason, text)
 
 
-def refusal_of(error: GatewayError) -> Refusal:
+def refusal_of(error: GatewayError) -> RequestRefusal:
     """An error of ours in the words of the contract."""
     retry_after = error.retry_after
     if retry_after is None and isinstance(error, QueueFull | EngineUnavailable):
         retry_after = 1.0
-    return Refusal(
+    return RequestRefusal(
         error.status,
         error.message,
         type=error.type,

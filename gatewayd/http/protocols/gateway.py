@@ -12,16 +12,16 @@ from gatewayd.http.asgi import Header
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
 from gatewayd.http.openai.completions import CompletionRoute
-from gatewayd.http.openai.generate import Prepared
+from gatewayd.http.openai.generate import PreparedRequest
 from gatewayd.http.openai.granted import granted
 from gatewayd.http.openai.large_answers import apart
 from gatewayd.http.parse import check
-from gatewayd.http.protocols.answer import Answer, refusal_of
+from gatewayd.http.protocols.answer import ProtocolAnswer, refusal_of
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.embeddings import Embeddings as Embedder
+from gatewayd.http.vectors.embeddings import EmbeddingsRoute as Embedder
 from gatewayd.http.vectors.embeddings import shaped
 from gatewayd.http.vectors.pooling import pooled
 from gatewayd.pipeline.work import Work
@@ -33,7 +33,7 @@ T = TypeVar("T")
 TableT = TypeVar("TableT", bound=RequestTable)
 
 
-class Exchange:
+class ProtocolExchange:
     """One request of a protocol while it is answered.
 
     Attributes:
@@ -63,10 +63,10 @@ class Exchange:
         self.ignored: list[str] = []
         self.num_answers = 0
         self.told: list[Header] = []
-        self._answers: list[Answer] = []
+        self._answers: list[ProtocolAnswer] = []
         self._is_over = False
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: ProtocolAnswer) -> None:
         """Watch over an answer."""
         self._answers.append(answer)
         if self._is_over:
@@ -109,14 +109,14 @@ class ServedGateway:
         self._pipeline = services.pipeline
         self._completions = _Continuation(services)
         self._embeddings = Embedder(services)
-        self._exchanges: dict[str, Exchange] = {}
+        self._exchanges: dict[str, ProtocolExchange] = {}
 
     @contextmanager
     def exchange(
         self, request_id: str, label: str, arrival: float, principal: Principal
-    ) -> Iterator[Exchange]:
+    ) -> Iterator[ProtocolExchange]:
         """Answer one request of a protocol: what it begins ends with the block."""
-        exchange = self._exchanges[request_id] = Exchange(label, arrival, principal)
+        exchange = self._exchanges[request_id] = ProtocolExchange(label, arrival, principal)
         try:
             yield exchange
         finally:
@@ -152,7 +152,7 @@ class ServedGateway:
             return await body_threads.apart(lambda: make(request.json()))
         return make(request.json())
 
-    async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
+    async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> ProtocolAnswer:
         """See ``Gateway``."""
         try:
             checked = await self._checked(ChatRequest, body, request)
@@ -161,7 +161,7 @@ class ServedGateway:
         except GatewayError as error:
             refuse(error)
 
-    async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
+    async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> ProtocolAnswer:
         """See ``Gateway``."""
         try:
             checked = await self._checked(CompletionRequest, body, request)
@@ -222,7 +222,7 @@ class ServedGateway:
         count = exchange.num_answers
         return request.request_id if count == 1 else f"{request.request_id}-{count}"
 
-    async def _start(self, prepared: Prepared, request: HttpRequest) -> Answer:
+    async def _start(self, prepared: PreparedRequest, request: HttpRequest) -> ProtocolAnswer:
         exchange = self._exchange_of(request)
         exchange.ignored += prepared.ignored
         work = Work(
@@ -236,7 +236,7 @@ class ServedGateway:
             model=prepared.identity.model,
         )
         generation = await self._pipeline.start(work)
-        answer = Answer(
+        answer = ProtocolAnswer(
             generation,
             prepared.identity,
             self._services.text.tokenizer,
@@ -245,7 +245,7 @@ class ServedGateway:
         exchange.add(answer)
         return answer
 
-    def _exchange_of(self, request: HttpRequest) -> Exchange:
+    def _exchange_of(self, request: HttpRequest) -> ProtocolExchange:
         exchange = self._exchanges.get(request.request_id)
         if exchange is None:
             raise RuntimeError(f"request {request.request_id} has been answered already")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from gatewayd.http.asgi import Header, Send
 
 
-class Pieces:
+class PieceWriter:
     """One answer of a protocol.
 
     It begins with its first piece, so that what fails before has a status of its own.

@@ -21,8 +21,8 @@ from gatewayd.http.asgi import (
     read_body,
     send_body,
 )
-from gatewayd.http.protocols.gateway import Exchange, ServedGateway
-from gatewayd.http.protocols.pieces import Pieces
+from gatewayd.http.protocols.gateway import ProtocolExchange, ServedGateway
+from gatewayd.http.protocols.pieces import PieceWriter
 from gatewayd.http.rights import ProtocolEndpoint
 from gatewayd.http.server.disconnect import departure_of
 from gatewayd.http.services import Services
@@ -32,7 +32,7 @@ from gatewayd_hooks.protocols import (
     HttpRequest,
     HttpResponse,
     ProtocolStrategy,
-    Refusal,
+    RequestRefusal,
 )
 
 _log = logging.getLogger("gatewayd.http")
@@ -41,10 +41,10 @@ _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
-class Refused(GatewayError):
+class ProtocolRefused(GatewayError):
     """What a protocol refuses, on its way to the client."""
 
-    def __init__(self, refusal: Refusal) -> None:
+    def __init__(self, refusal: RequestRefusal) -> None:
         super().__init__(
             refusal.message,
             param=refusal.param,
@@ -70,7 +70,7 @@ class Mount(NamedTuple):
 class Leaving:
     """Told that the client has gone: stops the engines at once and wakes whoever waits."""
 
-    def __init__(self, exchange: Exchange, task: asyncio.Task[Any] | None) -> None:
+    def __init__(self, exchange: ProtocolExchange, task: asyncio.Task[Any] | None) -> None:
         self.has_come = False
         self._exchange = exchange
         self._task = task
@@ -115,8 +115,8 @@ class ProtocolRoute(ProtocolEndpoint):
             departure.listen(leaving)
             try:
                 await self._answer(request, exchange, send)
-            except Refusal as refusal:
-                raise Refused(refusal) from refusal
+            except RequestRefusal as refusal:
+                raise ProtocolRefused(refusal) from refusal
             except asyncio.CancelledError:
                 if not leaving.has_come:
                     raise
@@ -159,7 +159,7 @@ class ProtocolRoute(ProtocolEndpoint):
             request_id=scope["request_id"],
         )
 
-    async def _answer(self, request: HttpRequest, exchange: Exchange, send: Send) -> None:
+    async def _answer(self, request: HttpRequest, exchange: ProtocolExchange, send: Send) -> None:
         handler = self._handlers.get(request.method) or self._handlers["GET"]  # HEAD is a GET
         response = await handler(request)
 
@@ -176,7 +176,7 @@ class ProtocolRoute(ProtocolEndpoint):
         if isinstance(response.body, bytes):
             await send_body(send, response.body, status=response.status, headers=headers())
             return
-        pieces = Pieces(
+        pieces = PieceWriter(
             send,
             response.status,
             headers,
@@ -187,16 +187,16 @@ class ProtocolRoute(ProtocolEndpoint):
 
     async def _stream(
         self,
-        pieces: Pieces,
+        pieces: PieceWriter,
         body: AsyncIterator[bytes],
         request: HttpRequest,
-        exchange: Exchange,
+        exchange: ProtocolExchange,
     ) -> None:
         """Write an iterator's pieces; what goes wrong after the first has its own form."""
         try:
             try:
                 await pieces.write(body)
-            except Refusal as refusal:
+            except RequestRefusal as refusal:
                 if not pieces.has_begun:
                     raise
                 await pieces.end(self._late(refusal, request))
@@ -216,7 +216,7 @@ class ProtocolRoute(ProtocolEndpoint):
             if close is not None:
                 await body.aclose()  # type: ignore[attr-defined]
 
-    def _late(self, refusal: Refusal, request: HttpRequest) -> bytes:
+    def _late(self, refusal: RequestRefusal, request: HttpRequest) -> bytes:
         try:
             return self._mount.strategy.late_error(refusal, request.request_id)
         except Exception:  # noqa: BLE001 - a plugin may raise anything
@@ -224,8 +224,8 @@ class ProtocolRoute(ProtocolEndpoint):
             return b""
 
 
-def _mistake() -> Refusal:
-    return Refusal(500, MISTAKE, type=InternalError.type, code=InternalError.code)
+def _mistake() -> RequestRefusal:
+    return RequestRefusal(500, MISTAKE, type=InternalError.type, code=InternalError.code)
 
 
 def response_headers(response: HttpResponse) -> list[Header]:

@@ -50,7 +50,7 @@ class MessageToolCall(RequestTable):
     function: CalledFunction
 
 
-class Fault(NamedTuple):
+class MessageFault(NamedTuple):
     """What is wrong with a message.
 
     Attributes:
@@ -64,7 +64,7 @@ class Fault(NamedTuple):
     is_missing: bool = False
 
 
-class Message(RequestTable):
+class ChatMessage(RequestTable):
     """One turn; `developer` is the same as `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -109,33 +109,33 @@ class Message(RequestTable):
         return self.reasoning if self.reasoning is not None else self.reasoning_content
 
     @property
-    def fault(self) -> Fault | None:
+    def fault(self) -> MessageFault | None:
         """What does not fit together in it; None if all does."""
         is_assistant = self.role == "assistant"
         other = self.tool_calls or self.function_call or self.refusal or self.thought
         if self.content in (None, []) and not (is_assistant and other):
             what = "is required; only beside an assistant's calls or reasoning it may be missing"
-            return Fault("content", what, is_missing=self.content is None)
+            return MessageFault("content", what, is_missing=self.content is None)
         if self.role == "tool" and self.tool_call_id is None:
             what = "is required where the role is tool: the id of its call"
-            return Fault("tool_call_id", what, is_missing=True)
+            return MessageFault("tool_call_id", what, is_missing=True)
         if self.role == "function" and self.name is None:
-            return Fault("name", "is required where the role is function", is_missing=True)
+            return MessageFault("name", "is required where the role is function", is_missing=True)
         for field in ("tool_calls", "function_call", "refusal"):
             if getattr(self, field) and not is_assistant:
-                return Fault(field, f"belongs to an assistant, the role is {self.role}")
+                return MessageFault(field, f"belongs to an assistant, the role is {self.role}")
         return self._fault_of_parts(is_assistant=is_assistant)
 
-    def _fault_of_parts(self, *, is_assistant: bool) -> Fault | None:
+    def _fault_of_parts(self, *, is_assistant: bool) -> MessageFault | None:
         if self.content is None or isinstance(self.content, str):
             return None
         for at, part in enumerate(self.content):
             place = f"content[{at}]"
             if part.words is None:
                 kind = "refusal" if part.type == "refusal" else "text"
-                return Fault(f"{place}.{kind}", "is required", is_missing=True)
+                return MessageFault(f"{place}.{kind}", "is required", is_missing=True)
             if part.type == "refusal" and not is_assistant:
-                return Fault(place, f"is an assistant's refusal, the role is {self.role}")
+                return MessageFault(place, f"is an assistant's refusal, the role is {self.role}")
         return None
 
     def for_template(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class Message(RequestTable):
 
 
 Messages = Annotated[
-    list[Message],
+    list[ChatMessage],
     Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
     few_entries(),
 ]

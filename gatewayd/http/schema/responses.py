@@ -89,7 +89,7 @@ class ResponseTool(RequestTable):
     strict: bool | None = None
 
 
-class NamedChoice(RequestTable):
+class NamedToolChoice(RequestTable):
     """A function by its name."""
 
     type: Literal["function"]
@@ -101,7 +101,9 @@ class AllowedChoice(RequestTable):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+    tools: Annotated[
+        list[NamedToolChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)
+    ]
 
 
 class TextFormat(RequestTable):
@@ -160,7 +162,7 @@ class InputTable(RequestTable):
     ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"]
-        | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")]
+        | Annotated[NamedToolChoice | AllowedChoice, Field(discriminator="type")]
         | None,
         Field(description="`none`, `auto`, `required`, a function by name, or `allowed_tools`."),
     ] = None

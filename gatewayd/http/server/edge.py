@@ -28,7 +28,7 @@ from gatewayd.http.server.edge_closing import EdgeTransport
 from gatewayd.http.server.edge_errors import REFUSED, Answered, refusal
 from gatewayd.http.server.edge_limits import EdgeLimits, set_options, set_send_buffer
 from gatewayd.http.server.edge_parsing import BODY, HEADERS, IDLE, ParsingProtocol
-from gatewayd.http.server.edge_reading import BODY_READ_BYTES, Flow, Reader
+from gatewayd.http.server.edge_reading import BODY_READ_BYTES, ConnectionReader, Flow
 from gatewayd.http.server.edge_scheduler import ConnectionScheduler
 from gatewayd.http.server.receive_buffer import Intake
 from gatewayd.tenants.principal import IN_SCOPE, Principal
@@ -69,7 +69,7 @@ class EdgeProtocol(ParsingProtocol):
         self.transport = EdgeTransport(transport, self.limits.stall_seconds, self._end_input)
         self.flow = Flow(self.transport)  # type: ignore[arg-type]
         self._intake = Intake()
-        transport.set_protocol(Reader(self, self.read_buffer))
+        transport.set_protocol(ConnectionReader(self, self.read_buffer))
         self._departure = ToldDeparture()
         self._extensions = {
             EXTENSION: self._departure,

@@ -37,7 +37,7 @@ class Read(Protocol):
         """They no longer do."""
 
 
-class Reader(asyncio.BufferedProtocol):
+class ConnectionReader(asyncio.BufferedProtocol):
     """Reads for one connection.
 
     Args:

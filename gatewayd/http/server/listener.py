@@ -133,7 +133,7 @@ def server_config(
     return uvicorn.Config(app, **settings)
 
 
-class Server(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn for one app on given sockets; the daemon owns the signals."""
 
     def __init__(self, app: App, answered: Answered, table: ServerTable) -> None:

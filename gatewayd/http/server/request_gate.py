@@ -19,7 +19,7 @@ from gatewayd.tenants.limits import ConcurrencySlot, set_current_slot
 from gatewayd.tenants.principal import IN_SCOPE, Principal, set_current_principal
 
 if TYPE_CHECKING:
-    from gatewayd.tenants.account import Account
+    from gatewayd.tenants.account import TenantAccount
 
 _CANCELS = "/cancel"
 """Ends the paths of those POST that are as cheap as a read, and must work at any limit."""
@@ -81,7 +81,7 @@ class RequestGate:
         if account is not None and account.counts_requests:
             self._arrive(account, scope).let_go()
 
-    def _arrive(self, account: Account, scope: Scope) -> ConcurrencySlot:
+    def _arrive(self, account: TenantAccount, scope: Scope) -> ConcurrencySlot:
         try:
             return account.arrive(is_read=_is_read(scope))
         except RateLimited:

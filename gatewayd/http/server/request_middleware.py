@@ -47,7 +47,7 @@ _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"
 _GONE = 499
 
 
-class Exchange:
+class RequestScope:
     """One request and its answer: notes the status, adds the id to the headers.
 
     Attributes:
@@ -69,7 +69,7 @@ class Exchange:
         return self._send(message)
 
 
-class Front:
+class RequestMiddleware:
     """The outermost layer."""
 
     def __init__(
@@ -96,7 +96,7 @@ class Front:
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
         echoed_id = answered_id(scope["headers"], request_id)
         request_trace.begin(echoed_id.decode(), request_id)
-        exchange = Exchange(send, echoed_id)
+        exchange = RequestScope(send, echoed_id)
         try:
             await self._app(scope, receive, exchange.send)
         except ClientGone:
@@ -122,7 +122,7 @@ class Front:
             self._metrics.answered(endpoint, method, status)
             logger.debug("%s %s was answered with %d", method, endpoint, status)
 
-    def _note(self, scope: Scope, exchange: Exchange, why: Why) -> None:
+    def _note(self, scope: Scope, exchange: RequestScope, why: Why) -> None:
         """Keep why a request went no further; of those whose key is good, and that wrote."""
         asks, label = request_trace.current(), getattr(scope.get("endpoint"), "label", None)
         if asks is None or asks.is_sent or label is None or scope["method"] != "POST":
@@ -134,7 +134,7 @@ class Front:
     async def _answer(
         self,
         scope: Scope,
-        exchange: Exchange,
+        exchange: RequestScope,
         error: GatewayError,
         headers: list[Header] | None = None,
     ) -> None:

@@ -14,7 +14,7 @@ from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
 
 
-class Embeddings(VectorRoute[EmbeddingRequest]):
+class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
     """Texts in, vectors out."""
 
     label = "/v1/embeddings"

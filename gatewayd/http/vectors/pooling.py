@@ -19,7 +19,7 @@ from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.server.disconnect import Departure
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.prompts import answered, check_room, options_of
-from gatewayd.pipeline.timing import Timing
+from gatewayd.pipeline.timing import RequestTiming
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
 from gatewayd.text.tokenizer import PER_TEXT
@@ -148,7 +148,7 @@ def _too_long(one: Given, count: str, most: int) -> ContextLengthExceeded:
     )
 
 
-class Pooled(NamedTuple):
+class PooledPrompts(NamedTuple):
     """All prompts of a request, answered.
 
     Attributes:
@@ -164,11 +164,11 @@ class Pooled(NamedTuple):
     make: Callable[[], Vectors]
     prompt_tokens: int
     cached_tokens: int
-    timing: Timing
+    timing: RequestTiming
     headers: list[Header]
 
 
-async def pooled(services: Services, work: Work, departure: Departure | None) -> Pooled:
+async def pooled(services: Services, work: Work, departure: Departure | None) -> PooledPrompts:
     """Let the engines answer all prompts, so many at a time that others come between them.
 
     Args:
@@ -191,7 +191,7 @@ async def pooled(services: Services, work: Work, departure: Departure | None) ->
             timing = generation.timing
             headers = answer_headers(generation, services.fleet.room)
     make = _vectors_of(told, work.requests)
-    return Pooled(make, prompt_tokens, cached_tokens, timing, headers)
+    return PooledPrompts(make, prompt_tokens, cached_tokens, timing, headers)
 
 
 async def _waves(

@@ -26,7 +26,7 @@ _EXPIRED = {
 }
 
 
-class Ending(NamedTuple):
+class BatchCompletion(NamedTuple):
     """What is left to write down.
 
     Attributes:
@@ -60,7 +60,7 @@ class Ending(NamedTuple):
         )
 
 
-def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float) -> Ending:
+def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float) -> BatchCompletion:
     """Put results into files, in the order of the input. Blocks.
 
     A process that dies behind this leaves contents without rows, which the next start deletes.
@@ -78,7 +78,7 @@ def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float)
     try:
         output = _write(vault, answered, row, "output", now)
         errors = _write(vault, failed, row, "error", now)
-        return Ending(row.id, status, output, errors, now)
+        return BatchCompletion(row.id, status, output, errors, now)
     except BaseException as error:
         if output is not None:
             vault.remove([output.id])

@@ -10,7 +10,7 @@ from gatewayd.store.disk_quota import ACCEPTED
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 
 
-class Answer(NamedTuple):
+class InternalAnswer(NamedTuple):
     """What came back.
 
     Attributes:
@@ -26,7 +26,7 @@ class Answer(NamedTuple):
     retry_after: float | None
 
 
-async def call(app: App, path: str, body: bytes, principal: Principal) -> Answer:
+async def call(app: App, path: str, body: bytes, principal: Principal) -> InternalAnswer:
     """Send a JSON body and wait for the whole answer; whoever is cancelled leaves like a client."""
     incoming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     status, headers, pieces = 0, dict[bytes, bytes](), list[bytes]()
@@ -64,7 +64,7 @@ async def call(app: App, path: str, body: bytes, principal: Principal) -> Answer
     }
     await app(scope, receive, send)
     retry = headers.get(b"retry-after", b"")
-    return Answer(
+    return InternalAnswer(
         status,
         b"".join(pieces),
         headers.get(b"x-request-id", b"").decode(),

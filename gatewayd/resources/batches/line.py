@@ -10,9 +10,9 @@ import msgspec
 
 from gatewayd.errors import AdmissionPaused, GatewayError, Unauthorized
 from gatewayd.http.asgi import App, encode_json
-from gatewayd.resources.batches.internal_calls import Answer, call
-from gatewayd.resources.batches.lines import Line
-from gatewayd.resources.batches.records import BatchRow, Result
+from gatewayd.resources.batches.internal_calls import InternalAnswer, call
+from gatewayd.resources.batches.lines import BatchLine
+from gatewayd.resources.batches.records import BatchRow, LineResult
 from gatewayd.store.ids import new_id
 from gatewayd.tenants.directory import Directory
 
@@ -35,8 +35,8 @@ class LineRetry(NamedTuple):
 
 
 async def attempt(
-    app: App, directory: Directory, row: BatchRow, line: Line, *, losses: int, seconds: float
-) -> Result | LineRetry:
+    app: App, directory: Directory, row: BatchRow, line: BatchLine, *, losses: int, seconds: float
+) -> LineResult | LineRetry:
     """Send a line; its result is the answer that another attempt would not change.
 
     It has the rights that its batch's key has now: a key that was revoked ends here, too.
@@ -65,19 +65,21 @@ async def attempt(
     return _result(row.id, line, answer)
 
 
-def refused_line(batch_id: str, line: Line, error: GatewayError) -> Result:
+def refused_line(batch_id: str, line: BatchLine, error: GatewayError) -> LineResult:
     """What comes of a line that is not sent at all."""
-    return _result(batch_id, line, Answer(error.status, encode_json(error.body()), "", None))
+    return _result(
+        batch_id, line, InternalAnswer(error.status, encode_json(error.body()), "", None)
+    )
 
 
-def _wait(code: str | None, answer: Answer, seconds: float) -> float:
+def _wait(code: str | None, answer: InternalAnswer, seconds: float) -> float:
     """Seconds until it is worth another attempt, of which there have been some."""
     if code == AdmissionPaused.code:
         return min(seconds, _PAUSE_SECONDS)
     return max(seconds, answer.retry_after or 0)
 
 
-def _is_final(code: str | None, answer: Answer) -> bool:
+def _is_final(code: str | None, answer: InternalAnswer) -> bool:
     """Whether what is lacking does not come by itself."""
     is_spent = code == "insufficient_quota" and answer.retry_after is None
     return is_spent or code in ("strategy_unavailable", "cancelled")
@@ -96,14 +98,14 @@ def output_line(
     return encode_json(shown) + b"\n"
 
 
-def _result(batch_id: str, line: Line, answer: Answer) -> Result:
+def _result(batch_id: str, line: BatchLine, answer: InternalAnswer) -> LineResult:
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id,
         "body": msgspec.Raw(answer.body),
     }
     usage = _usage(answer.body).usage or _Usage()
-    return Result(
+    return LineResult(
         batch_id=batch_id,
         line=line.number,
         is_ok=answer.status == 200,

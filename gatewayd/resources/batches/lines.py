@@ -47,7 +47,7 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _string = msgspec.json.Decoder(str).decode
 
 
-class Line(NamedTuple):
+class BatchLine(NamedTuple):
     """A request.
 
     Attributes:
@@ -79,7 +79,7 @@ class Position(NamedTuple):
 
 def some_lines(
     path: Path, endpoint: str, at: Position, *, total: int, without: Container[int]
-) -> tuple[list[Line], Position | None]:
+) -> tuple[list[BatchLine], Position | None]:
     """The next requests of a validated input, except for some.
 
     A bounded piece of work, a few milliseconds: it may find none though there are more. A long line
@@ -98,7 +98,7 @@ def some_lines(
     Raises:
         OSError: it cannot be read.
     """
-    found: list[Line] = []
+    found: list[BatchLine] = []
     num_bytes = 0
     offset, number, requests = at
     with path.open("rb") as file:
@@ -118,7 +118,9 @@ def some_lines(
     return found, None
 
 
-def all_lines(path: Path, endpoint: str, total: int, without: Container[int]) -> Iterator[Line]:
+def all_lines(
+    path: Path, endpoint: str, total: int, without: Container[int]
+) -> Iterator[BatchLine]:
     """All requests of the input, except for some.
 
     Raises:
@@ -130,7 +132,7 @@ def all_lines(path: Path, endpoint: str, total: int, without: Container[int]) ->
         yield from found
 
 
-def line_at(path: Path, endpoint: str, offset: int, number: int) -> Line:
+def line_at(path: Path, endpoint: str, offset: int, number: int) -> BatchLine:
     """Read a line again.
 
     Raises:
@@ -141,7 +143,7 @@ def line_at(path: Path, endpoint: str, offset: int, number: int) -> Line:
         return _line(number, offset, file.readline(), endpoint)
 
 
-class Request(NamedTuple):
+class LineRequest(NamedTuple):
     """What a line asks for.
 
     Attributes:
@@ -171,7 +173,7 @@ class InvalidLine(Exception):
         self.code, self.message, self.param = code, message, param
 
 
-def request_of(text: bytes, endpoint: str) -> Request:
+def request_of(text: bytes, endpoint: str) -> LineRequest:
     """What a line asks for.
 
     Raises:
@@ -202,7 +204,7 @@ def request_of(text: bytes, endpoint: str) -> Request:
         if bytes(given) not in (b"false", b"null"):
             raise InvalidLine("invalid_body", f"{field} has no place in a batch", f"body.{field}")
     model = _text(body.model)
-    return Request(
+    return LineRequest(
         custom_id,
         bytes(request.body),
         None if model is None else model[:256],
@@ -210,14 +212,14 @@ def request_of(text: bytes, endpoint: str) -> Request:
     )
 
 
-def _line(number: int, offset: int, text: bytes, endpoint: str) -> Line:
+def _line(number: int, offset: int, text: bytes, endpoint: str) -> BatchLine:
     request = request_of(text, endpoint)
     if request.has_class:
         body = encode_json({**_fields(request.body), "priority": "batch"})
     else:
         fields = request.body[:-1].rstrip()
         body = fields + (b"" if fields == b"{" else b",") + b'"priority":"batch"}'
-    return Line(number, offset, request.custom_id, body)
+    return BatchLine(number, offset, request.custom_id, body)
 
 
 def _text(raw: msgspec.Raw) -> str | None:

@@ -11,11 +11,11 @@ from gatewayd.fairness.tenant_cap import TenantCap
 from gatewayd.http.asgi import App
 from gatewayd.resources.batches import records
 from gatewayd.resources.batches.line_scheduler import Lanes
-from gatewayd.resources.batches.run import BatchLimits, BatchRun, Shared, forget_results
+from gatewayd.resources.batches.run import BatchContext, BatchLimits, BatchRun, forget_results
 from gatewayd.resources.files.content_store import Vault
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.tenants.directory import Directory
 
 _log = logging.getLogger(__name__)
@@ -41,14 +41,19 @@ class Batches:
     """
 
     def __init__(
-        self, database: Database, vault: Vault, limits: BatchLimits, room: Room, clock: Clock
+        self,
+        database: Database,
+        vault: Vault,
+        limits: BatchLimits,
+        room: DiskQuota,
+        clock: StoreClock,
     ) -> None:
         self.database = database
         self.vault = vault
         self.limits = limits
         self.room = room
         self.clock = clock
-        self._shared: Shared | None = None
+        self._shared: BatchContext | None = None
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.cap = TenantCap(
@@ -66,7 +71,7 @@ class Batches:
             app: answers lines.
             directory: says with whose rights.
         """
-        self._shared = Shared(
+        self._shared = BatchContext(
             app,
             directory,
             self.database,

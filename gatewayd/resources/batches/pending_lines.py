@@ -13,7 +13,7 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import NamedTuple
 
-from gatewayd.resources.batches.lines import Line, Position, line_at, some_lines
+from gatewayd.resources.batches.lines import BatchLine, Position, line_at, some_lines
 
 _MOST_REFUSED = 64
 """Refused lines in memory, beyond which no further line is read before one of them is retried."""
@@ -30,7 +30,7 @@ class Todo(NamedTuple):
         losses: of these, those because its engine was lost.
     """
 
-    line: Line
+    line: BatchLine
     refusals: int = 0
     losses: int = 0
 
@@ -45,7 +45,7 @@ class _PendingRetry(NamedTuple):
     losses: int
 
 
-class Source:
+class PendingLines:
     """Yields lines to send, one by one.
 
     Args:
@@ -71,7 +71,7 @@ class Source:
         self._done = done
         self._clock = clock
         self._position: Position | None = Position()
-        self._read_ahead: deque[Line] = deque()
+        self._read_ahead: deque[BatchLine] = deque()
         self._refused: list[_PendingRetry] = []
         self._num_out = 0
         self._changed = asyncio.Event()

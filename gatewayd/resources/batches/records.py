@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
-from gatewayd.errors import Conflict, NotFound
+from gatewayd.errors import NotFound, ResourceConflict
 from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.files.records import OVER
 from gatewayd.store.paging import Page, paged
@@ -32,7 +32,7 @@ _FORGOTTEN_AT_ONCE = 128
 BatchRow = Row[Any]
 
 
-class Result(NamedTuple):
+class LineResult(NamedTuple):
     """What came of a line; in the order of the table's columns.
 
     Attributes:
@@ -110,7 +110,7 @@ def move(
     """
     before = find(connection, batch_id).status
     if status not in NEXT.get(before, ()):
-        raise Conflict(f"the batch {batch_id} is {before}; it cannot become {status}")
+        raise ResourceConflict(f"the batch {batch_id} is {before}; it cannot become {status}")
     fresh = {"status": status, f"{status}_at": int(now), **values}
     connection.execute(update(batches).where(batches.c.id == batch_id).values(fresh))
     return find(connection, batch_id)
@@ -127,7 +127,7 @@ def cancel(connection: Connection, tenant: str, batch_id: str, now: float) -> Ba
     return row if row.status == "cancelling" else move(connection, batch_id, "cancelling", now)
 
 
-def record(connection: Connection, result: Result) -> bool:
+def record(connection: Connection, result: LineResult) -> bool:
     """Write down what came of a line; only the first result of a line counts.
 
     Returns:

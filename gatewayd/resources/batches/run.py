@@ -19,17 +19,17 @@ from gatewayd.errors import StoreFull, Unauthorized
 from gatewayd.fairness.fair_queue import FairQueue
 from gatewayd.http.asgi import App
 from gatewayd.resources.batches import records
-from gatewayd.resources.batches.completion import Ending, write_files
+from gatewayd.resources.batches.completion import BatchCompletion, write_files
 from gatewayd.resources.batches.line import LineRetry, attempt, refused_line
 from gatewayd.resources.batches.line_scheduler import Lanes, Permit
 from gatewayd.resources.batches.line_set import LineSet
-from gatewayd.resources.batches.pending_lines import Source, Todo
-from gatewayd.resources.batches.records import BatchRow, Result
+from gatewayd.resources.batches.pending_lines import PendingLines, Todo
+from gatewayd.resources.batches.records import BatchRow, LineResult
 from gatewayd.resources.batches.validation import Checked, Checking, LineError
 from gatewayd.resources.files.content_store import Vault
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.store.retry import until_done
 from gatewayd.tenants.directory import Directory
 
@@ -63,7 +63,7 @@ class BatchLimits(NamedTuple):
     window: int = 86_400
 
 
-class Shared(NamedTuple):
+class BatchContext(NamedTuple):
     """What all batches share.
 
     Attributes:
@@ -84,8 +84,8 @@ class Shared(NamedTuple):
     database: Database
     vault: Vault
     limits: BatchLimits
-    room: Room
-    clock: Clock
+    room: DiskQuota
+    clock: StoreClock
     lanes: Lanes
     reading: FairQueue
     ending: FairQueue
@@ -99,7 +99,7 @@ class BatchRun:
         batch_id: of the batch.
     """
 
-    def __init__(self, shared: Shared, batch_id: str) -> None:
+    def __init__(self, shared: BatchContext, batch_id: str) -> None:
         self._shared = shared
         self._id = batch_id
         self._cancelled = asyncio.Event()
@@ -176,7 +176,7 @@ class BatchRun:
     async def _run_lines(self, row: BatchRow) -> None:
         lane = self._shared.lanes.of(row.tenant)
         done = await until_done(lambda: self._lines_done(row))
-        source = Source(self._input(row), row.endpoint, total=row.total, done=done)
+        source = PendingLines(self._input(row), row.endpoint, total=row.total, done=done)
         try:
             async with asyncio.TaskGroup() as group:
                 refusal, num_turns = None, 0
@@ -219,13 +219,13 @@ class BatchRun:
     async def _run_line(
         self,
         row: BatchRow,
-        source: Source,
+        source: PendingLines,
         todo: Todo,
         permit: Permit,
         refusal: StoreFull | None,
     ) -> None:
         shared = self._shared
-        result: Result | LineRetry
+        result: LineResult | LineRetry
         if refusal is None:
             result = await attempt(
                 shared.app,
@@ -252,7 +252,7 @@ class BatchRun:
         ending = await until_done(lambda: self._files_written(row))
         return await self._write(ending.enter)
 
-    async def _files_written(self, row: BatchRow) -> Ending:
+    async def _files_written(self, row: BatchRow) -> BatchCompletion:
         vault, now = self._shared.vault, self._shared.clock.stamp()
         with await self._shared.ending.acquire(row.tenant):
             return await self._shared.database.read(

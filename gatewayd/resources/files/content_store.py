@@ -24,7 +24,7 @@ _OURS = re.compile(r"draft-.*\.part|file-[0-9a-f]{32}")
 """Names that are given here; whatever else is in the folder is the operator's."""
 
 
-class Tally:
+class ContentTally:
     """Bytes of all contents; counted in whatever thread writes or deletes."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Draft:
         size: bytes so far.
     """
 
-    def __init__(self, folder: Path, tally: Tally) -> None:
+    def __init__(self, folder: Path, tally: ContentTally) -> None:
         self._folder = folder
         self._tally = tally
         self._is_kept = False
@@ -103,7 +103,7 @@ class Vault:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
-        self._tally = Tally()
+        self._tally = ContentTally()
         for entry in os.scandir(folder):
             if _OURS.fullmatch(entry.name):
                 self._tally.add(entry.stat(follow_symlinks=False).st_size)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gatewayd.resources.files.content_store import Vault
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 
 
-class Files(NamedTuple):
+class FileContext(NamedTuple):
     """Files, and what may become one.
 
     Attributes:
@@ -24,7 +24,7 @@ class Files(NamedTuple):
 
     database: Database
     vault: Vault
-    room: Room
-    clock: Clock
+    room: DiskQuota
+    clock: StoreClock
     limit: int
     only_local_pages: bool

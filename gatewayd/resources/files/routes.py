@@ -12,7 +12,7 @@ from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.query import listed, page_of, query_of
 from gatewayd.http.server.authentication import check_origin
 from gatewayd.resources.files import records
-from gatewayd.resources.files.context import Files
+from gatewayd.resources.files.context import FileContext
 from gatewayd.resources.files.upload import receive_file
 from gatewayd.tenants.principal import principal_of
 
@@ -23,7 +23,7 @@ _PIECE = 1 << 18
 class FileCreate:
     """``POST /v1/files``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileContext) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +38,7 @@ class FileCreate:
 class FileList:
     """``GET /v1/files``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileContext) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class FileList:
 class FileOne:
     """``GET /v1/files/{file_id}``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileContext) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +66,7 @@ class FileOne:
 class FileDelete:
     """``DELETE /v1/files/{file_id}``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileContext) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,7 +81,7 @@ class FileDelete:
 class FileContent:
     """``GET /v1/files/{file_id}/content``."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: FileContext) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,7 +107,7 @@ class FileContent:
             content.close()
 
 
-async def _found(files: Files, scope: Scope) -> records.FileRow:
+async def _found(files: FileContext, scope: Scope) -> records.FileRow:
     tenant, file_id = principal_of(scope).tenant, scope["path_params"]["file_id"]
     return await files.database.read(lambda connection: records.find(connection, tenant, file_id))
 

@@ -7,15 +7,15 @@ from collections.abc import Mapping
 
 from gatewayd.errors import GatewayError, InvalidRequest, StoreFull
 from gatewayd.http.asgi import Receive, Scope
-from gatewayd.http.form import Form, receive_form
+from gatewayd.http.form import MultipartForm, receive_form
 from gatewayd.resources.files import records
 from gatewayd.resources.files.content_store import Draft
-from gatewayd.resources.files.context import Files
+from gatewayd.resources.files.context import FileContext
 from gatewayd.resources.files.records import FileRow
-from gatewayd.store.disk_quota import Room
+from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.store.errors import raise_for_client
 from gatewayd.store.ids import new_id
-from gatewayd.store.tenant_shares import FILE_BYTES, Hold, Owner
+from gatewayd.store.tenant_shares import FILE_BYTES, Owner, TenantShare
 
 PURPOSES = ("batch", "user_data")
 LEAST_SECONDS, MOST_SECONDS = 3600, 30 * 86_400
@@ -30,7 +30,7 @@ class _Into:
         refusal: why nothing more is written.
     """
 
-    def __init__(self, draft: Draft, room: Room, owner: Owner, hold: Hold) -> None:
+    def __init__(self, draft: Draft, room: DiskQuota, owner: Owner, hold: TenantShare) -> None:
         self._draft = draft
         self._room = room
         self._owner = owner
@@ -53,7 +53,7 @@ class _Into:
 
 
 async def receive_file(
-    scope: Scope, receive: Receive, files: Files, owner: Owner
+    scope: Scope, receive: Receive, files: FileContext, owner: Owner
 ) -> tuple[FileRow, list[str]]:
     """Take a file in.
 
@@ -109,7 +109,7 @@ def expiry(anchor: object, seconds: object, param: str) -> int | None:
     return int(text)
 
 
-def _row(form: Form, size: int, now: int, tenant: str) -> FileRow:
+def _row(form: MultipartForm, size: int, now: int, tenant: str) -> FileRow:
     fields: Mapping[str, str] = form.fields
     purpose = fields.get("purpose")
     if purpose is None:

@@ -16,15 +16,15 @@ from gatewayd.errors import (
     StoreUnavailable,
 )
 from gatewayd.fairness.tenant_cap import TenantCap
-from gatewayd.http.protocols.answer import Answer
+from gatewayd.http.protocols.answer import ProtocolAnswer
 from gatewayd.resources.responses import records
-from gatewayd.resources.responses.event_log import Log
+from gatewayd.resources.responses.event_log import ResponseLog
 from gatewayd.resources.responses.events import Numbers, end_of
 from gatewayd.resources.responses.previous_responses import Cut
-from gatewayd.resources.responses.run import Progress
+from gatewayd.resources.responses.run import ResponseProgress
 from gatewayd.store.database import Database
 from gatewayd.store.retry import until_done
-from gatewayd_hooks.protocols import Refusal
+from gatewayd_hooks.protocols import RequestRefusal
 
 _logger = logging.getLogger(__name__)
 
@@ -46,10 +46,10 @@ class _Run:
         task: that goes on with it.
     """
 
-    def __init__(self, tenant: str, progress: Progress) -> None:
+    def __init__(self, tenant: str, progress: ResponseProgress) -> None:
         self.tenant = tenant
         self.progress = progress
-        self.log = Log()
+        self.log = ResponseLog()
         self.numbers = Numbers()
         self.is_cancelled = self.is_ending = False
         self.task: asyncio.Task[None] | None = None
@@ -90,21 +90,21 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def begin(
-        self, tenant: str, answer: Answer, body: dict[str, Any], chain_cut: Cut | None
-    ) -> Log:
+        self, tenant: str, answer: ProtocolAnswer, body: dict[str, Any], chain_cut: Cut | None
+    ) -> ResponseLog:
         """Go on with a response that was reserved and whose row is there.
 
         Returns:
             What happens to it, from the first event.
         """
         response_id: str = body["id"]
-        run = self._running[response_id] = _Run(tenant, Progress(answer, body, chain_cut))
+        run = self._running[response_id] = _Run(tenant, ResponseProgress(answer, body, chain_cut))
         run.log.add(*run.numbers.first(body))
         run.task = asyncio.create_task(self._run(answer, run), name=response_id)
         run.task.add_done_callback(lambda _: self._over(response_id))
         return run.log
 
-    def log_of(self, response_id: str) -> Log | None:
+    def log_of(self, response_id: str) -> ResponseLog | None:
         """What happens to one, from the first event; None if nobody works on it."""
         run = self._running.get(response_id)
         return None if run is None else run.log
@@ -154,7 +154,7 @@ class Background:
         run.log.close()
         self.cap.give_up(run.tenant)
 
-    async def _run(self, answer: Answer, run: _Run) -> None:
+    async def _run(self, answer: ProtocolAnswer, run: _Run) -> None:
         progress = run.progress
         try:
             async for event in progress.events():
@@ -163,7 +163,7 @@ class Background:
             if not run.is_cancelled:
                 raise
             progress.cancel()
-        except (Refusal, ClientGone):
+        except (RequestRefusal, ClientGone):
             pass  # the body says so
         except Exception:
             _logger.exception("response %s failed", progress.body["id"])

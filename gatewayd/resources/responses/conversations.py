@@ -12,8 +12,8 @@ from gatewayd.fairness.fair_queue import FairQueue
 from gatewayd.http import body_threads
 from gatewayd.http.schema.responses import InputTable
 from gatewayd.resources.responses import items, records
-from gatewayd.resources.responses.previous_responses import EMPTY, Chain, Cut, chain
-from gatewayd.resources.responses.records import Said
+from gatewayd.resources.responses.previous_responses import EMPTY, Cut, PreviousResponses, chain
+from gatewayd.resources.responses.records import StoredOutput
 from gatewayd.resources.responses.truncation import pinned
 from gatewayd.store.database import Database
 
@@ -28,7 +28,7 @@ _SHORT = 256 << 10
 _MOST_WAITING = 1024
 
 
-class Asked(NamedTuple):
+class PriorConversation(NamedTuple):
     """Items.
 
     Attributes:
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     """
 
     given: list[dict[str, Any]]
-    before: Chain
+    before: PreviousResponses
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
@@ -45,7 +45,7 @@ class Asked(NamedTuple):
         return [*self.before.items, *self.given]
 
     def cut_at(self, start: int) -> Cut | None:
-        """What to keep of where the conversation began; see ``Chain``."""
+        """What to keep of where the conversation began; see ``PreviousResponses``."""
         return self.before.cut_at(start, pinned(self.conversation, start)) if start else None
 
 
@@ -66,7 +66,7 @@ class Conversations:
         self.queue = FairQueue("stored conversations", lambda: _SLOTS, most_waiting=_MOST_WAITING)
 
     @asynccontextmanager
-    async def asked(self, tenant: str, request: InputTable) -> AsyncIterator[Asked]:
+    async def asked(self, tenant: str, request: InputTable) -> AsyncIterator[PriorConversation]:
         """Gather one, for the time of the block; whoever keeps it longer keeps its memory.
 
         Raises:
@@ -85,8 +85,8 @@ class Conversations:
                 slot.release()
             yield asked
 
-    async def _gather(self, tenant: str, request: InputTable) -> Asked:
-        named: dict[str, Said] = {}
+    async def _gather(self, tenant: str, request: InputTable) -> PriorConversation:
+        named: dict[str, StoredOutput] = {}
         if wanted := items.referred(request.input):
             named = await self._database.read(
                 lambda connection: records.items(
@@ -112,9 +112,9 @@ class Conversations:
             )
         if not (before.parts or before.pinned or given):
             raise InvalidRequest("input is required", param="input")
-        return Asked(given, before)
+        return PriorConversation(given, before)
 
-    def _check(self, request: InputTable, named: dict[str, Said]) -> None:
+    def _check(self, request: InputTable, named: dict[str, StoredOutput]) -> None:
         """One that is named a thousand times is there a thousand times."""
         times = Counter(items.references(request.input))
         num_bytes = sum(named[item_id].num_bytes * count for item_id, count in times.items())

@@ -10,7 +10,7 @@ from gatewayd.errors import ClientGone
 _PIECE_BYTES = 64 << 10
 
 
-class Log:
+class ResponseLog:
     """Grows until it is closed; the place of an event in it is its number."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class Log:
                 waiter.set_result(None)
 
 
-class Reader:
+class ResponseLogReader:
     """Reads a log to its end: in each piece what has come since the last one, up to 64 KiB.
 
     Args:
@@ -51,7 +51,7 @@ class Reader:
         after: the number up to which events are left out; -1 for none.
     """
 
-    def __init__(self, log: Log, after: int) -> None:
+    def __init__(self, log: ResponseLog, after: int) -> None:
         self._log = log
         self._next = after + 1
         self._rest = b""

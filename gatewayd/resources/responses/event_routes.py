@@ -8,21 +8,21 @@ from typing import Any
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
 from gatewayd.http.openai.wire import PING
-from gatewayd.http.protocols.pieces import Pieces
+from gatewayd.http.protocols.pieces import PieceWriter
 from gatewayd.http.query import query_of
 from gatewayd.http.server.disconnect import departure_of
 from gatewayd.http.services import Services
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.background import Background
-from gatewayd.resources.responses.event_log import Reader
+from gatewayd.resources.responses.event_log import ResponseLogReader
 from gatewayd.resources.responses.events import HEADERS, Numbers, end_of, told_again, unsaid
-from gatewayd.resources.responses.records import Kept
+from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.store.database import Database
 from gatewayd.tenants.principal import principal_of
 
 
 async def follow(
-    reader: Reader,
+    reader: ResponseLogReader,
     headers: Sequence[Header],
     ping_seconds: float,
     scope: Scope,
@@ -39,7 +39,7 @@ async def follow(
     if lease is not None:
         lease.add(reader.leave)
     try:
-        pieces = Pieces(
+        pieces = PieceWriter(
             send, 200, lambda: [*HEADERS, *headers], keepalive=PING, seconds=ping_seconds
         )
         await pieces.write(reader)
@@ -72,19 +72,19 @@ class ResponseOne:
         if kept.body["status"] in records.RUNNING:
             log = self._background.log_of(response_id)
             if log is not None:
-                await follow(Reader(log, after), [], seconds, scope, receive, send)
+                await follow(ResponseLogReader(log, after), [], seconds, scope, receive, send)
                 return
             kept = await self._find(tenant, response_id)  # it has ended since
-        pieces = Pieces(send, 200, lambda: HEADERS, keepalive=PING, seconds=seconds)
+        pieces = PieceWriter(send, 200, lambda: HEADERS, keepalive=PING, seconds=seconds)
         await pieces.write(_events(kept, after))
 
-    async def _find(self, tenant: str, response_id: str) -> Kept:
+    async def _find(self, tenant: str, response_id: str) -> StoredResponse:
         return await self._database.read(
             lambda connection: records.find_told(connection, tenant, response_id)
         )
 
 
-async def _events(kept: Kept, after: int) -> AsyncIterator[bytes]:
+async def _events(kept: StoredResponse, after: int) -> AsyncIterator[bytes]:
     numbers, body = Numbers(after), kept.body
     yield numbers.opening(unsaid(body))
     if body["status"] in records.RUNNING:  # the daemon ends

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatewayd.http.asgi import encode_json
 from gatewayd.resources.responses.output import Event, Output
-from gatewayd.resources.responses.records import Kept
+from gatewayd.resources.responses.records import StoredResponse
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -55,7 +55,7 @@ def unsaid(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, **nothing, "status": "in_progress", "output": []}
 
 
-def told_again(kept: Kept) -> Iterator[Event]:
+def told_again(kept: StoredResponse) -> Iterator[Event]:
     """What happened to a response that is over, behind its opening, but for its end."""
     output, said = Output(), kept.body["output"]
     for at, item in enumerate(said):

@@ -36,7 +36,7 @@ class Cut(msgspec.Struct, frozen=True):
     pinned: list[Item]
 
 
-class Part(NamedTuple):
+class ChainPart(NamedTuple):
     """Items of one response, input and output.
 
     Attributes:
@@ -50,7 +50,7 @@ class Part(NamedTuple):
     items: list[Item]
 
 
-class Chain(NamedTuple):
+class PreviousResponses(NamedTuple):
     """A conversation.
 
     Attributes:
@@ -60,7 +60,7 @@ class Chain(NamedTuple):
     """
 
     pinned: list[Item]
-    parts: list[Part]
+    parts: list[ChainPart]
     num_bytes: int
 
     @property
@@ -88,7 +88,7 @@ class Chain(NamedTuple):
         return Cut("", at, list(pinned))
 
 
-EMPTY = Chain([], [], 0)
+EMPTY = PreviousResponses([], [], 0)
 
 
 class _Body(msgspec.Struct):
@@ -108,7 +108,7 @@ def chain(
     *,
     most_bytes: int,
     is_cut: bool,
-) -> Chain:
+) -> PreviousResponses:
     """All items up to the end of a response: its own and those of its predecessors.
 
     Reading stops at the maximum of items of a chat: older ones are refused, or dropped.
@@ -125,7 +125,7 @@ def chain(
         ContextLengthExceeded: the conversation is longer.
         InvalidRequest: the response is not complete.
     """
-    parts: list[Part] = []
+    parts: list[ChainPart] = []
     cut: Cut | None = None
     next_id: str | None = response_id
     num_items = num_bytes = num_looked_at = 0
@@ -146,13 +146,13 @@ def chain(
         cut = cut or read.cut
         is_last = cut is not None and cut.until in ("", next_id)
         skip = cut.skip if cut is not None and is_last else 0
-        parts.append(Part(next_id, skip, read.items[skip:]))
+        parts.append(ChainPart(next_id, skip, read.items[skip:]))
         num_bytes += read.num_bytes
         num_items += len(read.items)
         if is_last:
             break
         next_id = row.previous_id
-    return Chain([] if cut is None else cut.pinned, parts[::-1], num_bytes)
+    return PreviousResponses([] if cut is None else cut.pinned, parts[::-1], num_bytes)
 
 
 class _Read(NamedTuple):

@@ -25,7 +25,7 @@ _CUT = "gateway_cut"
 """Fields of a kept body that are no fields of responses."""
 
 
-class Kept(NamedTuple):
+class StoredResponse(NamedTuple):
     """A response that is over.
 
     Attributes:
@@ -41,7 +41,7 @@ class Kept(NamedTuple):
     chain_cut: Cut | None = None
 
 
-class Said(NamedTuple):
+class StoredOutput(NamedTuple):
     """An item of an output, and its bytes as it is stored."""
 
     item: dict[str, Any]
@@ -92,7 +92,7 @@ def add(
     )
 
 
-def replace(connection: Connection, kept: Kept) -> None:
+def replace(connection: Connection, kept: StoredResponse) -> None:
     """What became of one that ran; no effect on one that is over, or was deleted."""
     body = kept.body
     told = {"cuts": kept.cuts, "is_broken": kept.is_broken}
@@ -126,7 +126,7 @@ def shown(connection: Connection, tenant: str, response_id: str) -> bytes:
     return msgspec.json.encode({k: v for k, v in fields.items() if k not in (_TOLD, _CUT)})
 
 
-def find_told(connection: Connection, tenant: str, response_id: str) -> Kept:
+def find_told(connection: Connection, tenant: str, response_id: str) -> StoredResponse:
     """The same, with how it was told.
 
     Raises:
@@ -134,7 +134,7 @@ def find_told(connection: Connection, tenant: str, response_id: str) -> Kept:
     """
     body = _item_of(_text_of(connection, responses.c.body, tenant, response_id))
     told, _ = body.pop(_TOLD, {}), body.pop(_CUT, None)
-    return Kept(body, told.get("cuts"), told.get("is_broken", False))
+    return StoredResponse(body, told.get("cuts"), told.get("is_broken", False))
 
 
 def given(
@@ -161,7 +161,7 @@ def given(
 
 def items(
     connection: Connection, tenant: str, wanted: Mapping[str, str], *, most_bytes: int
-) -> dict[str, Said]:
+) -> dict[str, StoredOutput]:
     """Items that a tenant's responses have said, by their ids.
 
     Args:
@@ -174,7 +174,7 @@ def items(
         NotFound: there is no such item.
         InvalidRequest: there is more to look through.
     """
-    found, left = dict[str, Said](), most_bytes
+    found, left = dict[str, StoredOutput](), most_bytes
     for item_id, param in wanted.items():
         found[item_id], looked_at = _item(connection, tenant, item_id, param, left)
         left -= looked_at
@@ -203,13 +203,13 @@ def fail_running(connection: Connection) -> int:
     running = select(responses.c.body).where(responses.c.status.in_(RUNNING))
     bodies = connection.execute(running).scalars().all()
     for body in bodies:
-        replace(connection, Kept({**body, "status": "failed", "error": _LOST}))
+        replace(connection, StoredResponse({**body, "status": "failed", "error": _LOST}))
     return len(bodies)
 
 
 def _item(
     connection: Connection, tenant: str, item_id: str, param: str, most_bytes: int
-) -> tuple[Said, int]:
+) -> tuple[StoredOutput, int]:
     """Ids begin with their time: an item is in one of the last responses that began before it."""
     of_item = _ITEM.fullmatch(item_id)
     looked_at = 0
@@ -233,7 +233,7 @@ def _item(
                 text = connection.execute(select(body).where(responses.c.id == response_id))
                 for item in _output(text.scalar_one()).output:
                     if _named(item).id == item_id:
-                        return Said(_item_of(item), len(bytes(item))), looked_at
+                        return StoredOutput(_item_of(item), len(bytes(item))), looked_at
     raise NotFound(
         f"there is no item {item_id[:128]!r}; what `store` false has said is not kept", param=param
     )

@@ -14,7 +14,7 @@ from gatewayd.http.schema.responses import (
     LOGPROBS,
     AllowedChoice,
     InputTable,
-    NamedChoice,
+    NamedToolChoice,
     ResponseRequest,
 )
 from gatewayd_hooks.protocols import Usage
@@ -89,7 +89,7 @@ def input_body(request: InputTable, items: Iterable[dict[str, Any]]) -> dict[str
 
 def _tool_choice(request: InputTable) -> Any:  # noqa: ANN401 - any of chat's forms
     choice = request.tool_choice
-    if isinstance(choice, NamedChoice):
+    if isinstance(choice, NamedToolChoice):
         return {"type": "function", "function": {"name": choice.name}}
     if isinstance(choice, AllowedChoice):
         tools = [{"type": "function", "function": {"name": tool.name}} for tool in choice.tools]
@@ -151,7 +151,7 @@ def begun(request: ResponseRequest, response_id: str, status: str) -> dict[str, 
     }
 
 
-def _dumped(choice: NamedChoice | AllowedChoice | None) -> dict[str, Any] | None:
+def _dumped(choice: NamedToolChoice | AllowedChoice | None) -> dict[str, Any] | None:
     return None if choice is None else choice.model_dump()
 
 

@@ -22,9 +22,9 @@ from gatewayd.http.asgi import (
 )
 from gatewayd.http.openai.generate import BODY_BYTES, receive_request
 from gatewayd.http.openai.wire import PING
-from gatewayd.http.protocols.answer import Answer
-from gatewayd.http.protocols.pieces import Pieces
-from gatewayd.http.protocols.route import Refused
+from gatewayd.http.protocols.answer import ProtocolAnswer
+from gatewayd.http.protocols.pieces import PieceWriter
+from gatewayd.http.protocols.route import ProtocolRefused
 from gatewayd.http.query import listed, page_of, query_of
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.server.disconnect import departure_of
@@ -32,18 +32,18 @@ from gatewayd.http.services import Services
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.background import Background
 from gatewayd.resources.responses.conversations import Conversations
-from gatewayd.resources.responses.event_log import Log, Reader
+from gatewayd.resources.responses.event_log import ResponseLog, ResponseLogReader
 from gatewayd.resources.responses.event_routes import follow
 from gatewayd.resources.responses.events import HEADERS, Numbers
 from gatewayd.resources.responses.previous_responses import Cut
 from gatewayd.resources.responses.response_object import begun
-from gatewayd.resources.responses.run import Begun, Progress, begin, count
+from gatewayd.resources.responses.run import ResponseProgress, StartedResponse, begin, count
 from gatewayd.store.database import Database
-from gatewayd.store.disk_quota import ACCEPTED, Room
+from gatewayd.store.disk_quota import ACCEPTED, DiskQuota
 from gatewayd.store.ids import new_id
-from gatewayd.store.tenant_shares import RESPONSE_BYTES, Hold
+from gatewayd.store.tenant_shares import RESPONSE_BYTES, TenantShare
 from gatewayd.tenants.principal import principal_of
-from gatewayd_hooks.protocols import Refusal
+from gatewayd_hooks.protocols import RequestRefusal
 
 _DEFAULT_LIMIT, _MOST = 20, 100
 
@@ -65,7 +65,7 @@ class ResponseCreate:
         database: Database,
         conversations: Conversations,
         background: Background,
-        room: Room,
+        room: DiskQuota,
     ) -> None:
         self._services = services
         self._conversations = conversations
@@ -83,7 +83,7 @@ class ResponseCreate:
                 await self._check_room(scope, hold)
             await self._serve(request, ignored, arrival, scope, receive, send)
 
-    async def _check_room(self, scope: Scope, hold: Hold) -> None:
+    async def _check_room(self, scope: Scope, hold: TenantShare) -> None:
         """Refuse what does not fit, taken to be as large as its body; count it while it runs."""
         num_bytes = RESPONSE_BYTES + scope[BODY_BYTES]
         if ACCEPTED not in scope.get("extensions", ()):
@@ -115,14 +115,14 @@ class ResponseCreate:
             headers = ignored_header(ignored)
             if request.stream:
                 seconds = services.limits.ping_seconds
-                await follow(Reader(log, -1), headers, seconds, scope, receive, send)
+                await follow(ResponseLogReader(log, -1), headers, seconds, scope, receive, send)
             else:
                 await send_json(send, body, headers=headers)
             return
         answer, items, cut = await begin_it()
         given = _Given(principal.tenant, items, cut)
         response_id = new_id("resp_")
-        progress = Progress(answer, begun(request, response_id, "in_progress"))
+        progress = ResponseProgress(answer, begun(request, response_id, "in_progress"))
         departure = departure_of(scope, receive)
         departure.listen(answer.abandon)
         try:
@@ -134,8 +134,8 @@ class ResponseCreate:
                 headers = [JSON_HEADER, *ignored_header(ignored)]
                 headers += answer.headers()
                 await send_body(send, encode_json(progress.body), headers=headers)
-        except Refusal as refusal:
-            raise Refused(refusal) from refusal
+        except RequestRefusal as refusal:
+            raise ProtocolRefused(refusal) from refusal
         finally:
             answer.close()
             departure.forget(answer.abandon)
@@ -144,8 +144,8 @@ class ResponseCreate:
         self,
         request: ResponseRequest,
         tenant: str,
-        begin_it: Callable[[], Awaitable[Begun]],
-    ) -> tuple[Log, dict[str, Any]]:
+        begin_it: Callable[[], Awaitable[StartedResponse]],
+    ) -> tuple[ResponseLog, dict[str, Any]]:
         """Begin one in the background."""
         self._background.cap.reserve(tenant)
         try:
@@ -171,14 +171,14 @@ class ResponseCreate:
 
     async def _stream(
         self,
-        progress: Progress,
-        answer: Answer,
+        progress: ResponseProgress,
+        answer: ProtocolAnswer,
         given: _Given,
         send: Send,
         ignored: list[str],
     ) -> None:
         services = self._services
-        pieces = Pieces(
+        pieces = PieceWriter(
             send,
             200,
             lambda: [
@@ -192,7 +192,7 @@ class ResponseCreate:
         numbers = Numbers()
         try:
             await pieces.write(self._events(progress, given, numbers))
-        except (Refusal, GatewayError) as error:
+        except (RequestRefusal, GatewayError) as error:
             if not pieces.has_begun:
                 raise
             body = {**progress.body, "status": "failed"}
@@ -205,7 +205,7 @@ class ResponseCreate:
             await pieces.end(opening + last)
 
     async def _events(
-        self, progress: Progress, given: _Given, numbers: Numbers
+        self, progress: ResponseProgress, given: _Given, numbers: Numbers
     ) -> AsyncIterator[bytes]:
         async for event in progress.events():
             yield numbers.opening(progress.body) + numbers.event(event)

@@ -9,10 +9,10 @@ from gatewayd.errors import GatewayError
 from gatewayd.http import body_threads
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
-from gatewayd.http.openai.generate import Prepared
+from gatewayd.http.openai.generate import PreparedRequest
 from gatewayd.http.openai.sampling import fit_max_tokens
 from gatewayd.http.parse import check
-from gatewayd.http.protocols.answer import Answer
+from gatewayd.http.protocols.answer import ProtocolAnswer
 from gatewayd.http.queue_timeout import in_time
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
@@ -21,7 +21,7 @@ from gatewayd.pipeline.work import Work
 from gatewayd.resources.responses.conversations import Conversations, needs_store
 from gatewayd.resources.responses.output import Event, Output
 from gatewayd.resources.responses.previous_responses import Cut
-from gatewayd.resources.responses.records import Kept
+from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.resources.responses.response_object import (
     chat_body,
     ended,
@@ -31,12 +31,12 @@ from gatewayd.resources.responses.response_object import (
 )
 from gatewayd.resources.responses.truncation import most_that_fits
 from gatewayd.tenants.principal import Principal
-from gatewayd_hooks.protocols import Refusal
+from gatewayd_hooks.protocols import RequestRefusal
 
 LABEL = "/v1/responses"
 
 
-class Begun(NamedTuple):
+class StartedResponse(NamedTuple):
     """A response that the engines have.
 
     Attributes:
@@ -45,7 +45,7 @@ class Begun(NamedTuple):
         chain_cut: where its conversation begins; None for its beginning.
     """
 
-    answer: Answer
+    answer: ProtocolAnswer
     given: list[dict[str, Any]]
     chain_cut: Cut | None
 
@@ -57,7 +57,7 @@ async def begin(
     request_id: str,
     arrival: float,
     principal: Principal,
-) -> Begun:
+) -> StartedResponse:
     """Send it to the engines.
 
     Args:
@@ -92,12 +92,12 @@ async def begin(
     )
     generation = await services.pipeline.start(work)
     tokenizer, fleet = services.text.tokenizer, services.fleet
-    answer = Answer(generation, prepared.identity, tokenizer, lambda: fleet.room)
-    return Begun(answer, ready.given, ready.chain_cut)
+    answer = ProtocolAnswer(generation, prepared.identity, tokenizer, lambda: fleet.room)
+    return StartedResponse(answer, ready.given, ready.chain_cut)
 
 
 class _Ready(NamedTuple):
-    prepared: Prepared
+    prepared: PreparedRequest
     given: list[dict[str, Any]]
     chain_cut: Cut | None
 
@@ -111,7 +111,7 @@ async def _ready(
 ) -> _Ready:
     """The whole conversation, or with ``truncation`` the most of it that fits the context."""
 
-    async def attempt(items: list[dict[str, Any]]) -> Prepared:
+    async def attempt(items: list[dict[str, Any]]) -> PreparedRequest:
         chat = await _chat_of(lambda: chat_body(request, items))
         return await prepare_chat(services, chat, request_id)
 
@@ -164,7 +164,7 @@ async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
     return (await body_threads.apart(lambda: check(ChatRequest, make())))[0]
 
 
-class Progress:
+class ResponseProgress:
     """A response as it comes.
 
     Attributes:
@@ -176,7 +176,9 @@ class Progress:
         chain_cut: where its conversation begins; None for its beginning.
     """
 
-    def __init__(self, answer: Answer, body: dict[str, Any], chain_cut: Cut | None = None) -> None:
+    def __init__(
+        self, answer: ProtocolAnswer, body: dict[str, Any], chain_cut: Cut | None = None
+    ) -> None:
         self.body = body
         self._chain_cut = chain_cut
         self._answer = answer
@@ -194,7 +196,7 @@ class Progress:
                 reason = delta.finish_reason or reason
                 for event in self._output.take(delta.parts, delta.logprobs):
                     yield event
-        except Refusal as refusal:
+        except RequestRefusal as refusal:
             self.fail(refusal.message)
             raise
         is_cut = reason == "length"
@@ -208,9 +210,9 @@ class Progress:
             is_cut=is_cut,
         )
 
-    def kept(self) -> Kept:
+    def kept(self) -> StoredResponse:
         """What there is of it, and how it was told."""
-        return Kept(self.body, self._output.cuts, self._output.is_broken, self._chain_cut)
+        return StoredResponse(self.body, self._output.cuts, self._output.is_broken, self._chain_cut)
 
     def cancel(self) -> None:
         """It ends with what has been said."""

@@ -12,7 +12,7 @@ Item = dict[str, Any]
 Made = TypeVar("Made")
 
 
-class Fitting(NamedTuple, Generic[Made]):
+class TruncatedConversation(NamedTuple, Generic[Made]):
     """What was made, and of the conversation from where on."""
 
     made: Made
@@ -21,7 +21,7 @@ class Fitting(NamedTuple, Generic[Made]):
 
 async def most_that_fits(
     conversation: Sequence[Item], attempt: Callable[[list[Item]], Awaitable[Made]]
-) -> Fitting[Made]:
+) -> TruncatedConversation[Made]:
     """What is made of the whole conversation, or of the most of it that fits the context.
 
     Args:
@@ -34,7 +34,7 @@ async def most_that_fits(
     """
     first, *shorter = starts(conversation)
     try:
-        return Fitting(await attempt(begun_at(conversation, first)), first)
+        return TruncatedConversation(await attempt(begun_at(conversation, first)), first)
     except ContextLengthExceeded:
         if not shorter:
             raise
@@ -47,7 +47,7 @@ async def most_that_fits(
             high = middle
         except ContextLengthExceeded:
             low = middle + 1
-    return Fitting(found, shorter[low])
+    return TruncatedConversation(found, shorter[low])
 
 
 def starts(items: Sequence[Item]) -> list[int]:

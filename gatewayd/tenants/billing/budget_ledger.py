@@ -15,9 +15,9 @@ from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database
 from gatewayd.store.retry import until_done
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, Settlement, Spent
 from gatewayd.tenants.billing.crash_marks import Marks
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd_engine.process.logs import Rarely
 
 _log = logging.getLogger(__name__)
@@ -31,11 +31,11 @@ _MOST_LEFT = 10_000
 class _Wanted(NamedTuple):
     """A reservation to be written."""
 
-    entry: Entry
+    entry: LedgerEntry
     written: asyncio.Future[None]
 
 
-class Ledger:
+class BudgetLedger:
     """Writes down what tenants use.
 
     Attributes:
@@ -48,7 +48,7 @@ class Ledger:
         secret: the server's, by which reservations are sealed.
     """
 
-    def __init__(self, database: Database, marks: Marks, secret: Secret) -> None:
+    def __init__(self, database: Database, marks: Marks, secret: ServerSecret) -> None:
         self.marks = marks
         self.uncharged_seconds = 0.0
         self._rarely = Rarely()
@@ -69,7 +69,7 @@ class Ledger:
         if len(self._left) >= _MOST_LEFT:
             raise StoreUnavailable("usage cannot be written down now", retry_after=5)
 
-    async def reserve(self, entry: Entry) -> int | None:
+    async def reserve(self, entry: LedgerEntry) -> int | None:
         """Take the most that a request may take; it is on the disk when this returns.
 
         Returns:
@@ -93,7 +93,7 @@ class Ledger:
             self._slots[entry.id] = slot
         return slot
 
-    def settle(self, entry: Entry, spent: Spent) -> Spent:
+    def settle(self, entry: LedgerEntry, spent: Spent) -> Spent:
         """A request is over.
 
         Returns:
@@ -104,11 +104,11 @@ class Ledger:
         self._settle(entry, spent)
         return spent
 
-    def withdraw(self, entry: Entry) -> None:
+    def withdraw(self, entry: LedgerEntry) -> None:
         """A request never ran."""
         self._settle(entry, None)
 
-    def _floored(self, entry: Entry, spent: Spent) -> Spent:
+    def _floored(self, entry: LedgerEntry, spent: Spent) -> Spent:
         """Nobody computes for nothing: the prompts count whole, and an operator is told."""
         self.uncharged_seconds += spent.engine_seconds
         if self._rarely.may(entry.asked.endpoint):
@@ -120,7 +120,7 @@ class Ledger:
             )
         return spent._replace(prompt_tokens=entry.asked.prompt_tokens, cached_tokens=0)
 
-    def _settle(self, entry: Entry, spent: Spent | None) -> None:
+    def _settle(self, entry: LedgerEntry, spent: Spent | None) -> None:
         self._left.append(Settlement(entry, spent))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(), name="ledger")

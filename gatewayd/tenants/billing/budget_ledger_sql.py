@@ -30,16 +30,16 @@ from sqlalchemy import (
 
 from gatewayd.errors import InsufficientQuota
 from gatewayd.store.ids import new_id
-from gatewayd.store.prepared import Prepared
+from gatewayd.store.prepared import PreparedStatement
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.billing.budget_periods import period_of, turn
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.periods import end_of
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.tamper_evidence import reservation_seals
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
-_RESERVE = Prepared(
+_RESERVE = PreparedStatement(
     update(budgets)
     .where(
         budgets.c.tenant == bindparam("whose"),
@@ -61,7 +61,7 @@ _RESERVE = Prepared(
     )
 )
 _AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
-_RELEASE = Prepared(
+_RELEASE = PreparedStatement(
     delete(reservations)
     .where(reservations.c.id.in_(_AMONG))
     # As they were written: edited rows may hold bytes that are not valid text.
@@ -71,8 +71,8 @@ _RELEASE = Prepared(
         cast(reservations.c.seal, LargeBinary),
     )
 )
-_SETTLED = Prepared(select(usage.c.id).where(usage.c.id.in_(_AMONG)))
-_MOVE = Prepared(
+_SETTLED = PreparedStatement(select(usage.c.id).where(usage.c.id.in_(_AMONG)))
+_MOVE = PreparedStatement(
     update(budgets)
     .where(budgets.c.tenant == bindparam("whose"))
     .values(
@@ -94,7 +94,7 @@ def _given(*names: str) -> dict[str, Any]:
     return {name: bindparam(name) for name in names}
 
 
-_HOLD = Prepared(
+_HOLD = PreparedStatement(
     insert(reservations).values(
         _given(
             *("id", *_OF_A_REQUEST, "prompt_tokens"),
@@ -102,11 +102,13 @@ _HOLD = Prepared(
         )
     )
 )
-_USE = Prepared(insert(usage).values(_given("id", *_OF_A_REQUEST, "micros", *Spent._fields)))
+_USE = PreparedStatement(
+    insert(usage).values(_given("id", *_OF_A_REQUEST, "micros", *Spent._fields))
+)
 
 
 def reserve(
-    connection: Connection, entries: Sequence[Entry], secret: Secret
+    connection: Connection, entries: Sequence[LedgerEntry], secret: ServerSecret
 ) -> list[InsufficientQuota | None]:
     """Take the most that each request may take from its tenant's budget, in their order.
 
@@ -181,14 +183,14 @@ def charge(
     moved.micros = moved.released_micros = amounts.micros
     moved.released_tags = amounts.tags
     moved.make(connection, tenant)
-    unknown = Asked("unknown", tenant, None, "unknown", "unknown", amounts.tokens, 0)
-    entry = Entry(new_id("use_"), unknown, FREE, at, True)
+    unknown = RequestedCost("unknown", tenant, None, "unknown", "unknown", amounts.tokens, 0)
+    entry = LedgerEntry(new_id("use_"), unknown, FREE, at, True)
     spent = Spent("lost", amounts.tokens, 0, 0)
     row = {"id": entry.id, "micros": amounts.micros, **_of_a_request(entry), **spent._asdict()}
     _USE.run(connection, **row)
 
 
-def settle(connection: Connection, settlements: Sequence[Settlement], secret: Secret) -> None:
+def settle(connection: Connection, settlements: Sequence[Settlement], secret: ServerSecret) -> None:
     """Write down what requests took and let go of the rest; once more changes nothing.
 
     What ran and has no reservation any more, which must have been deleted by another program, is
@@ -228,7 +230,10 @@ def settle(connection: Connection, settlements: Sequence[Settlement], secret: Se
 
 
 def _period_of(
-    connection: Connection, entry: Entry, row: tuple[object, object] | None, secret: Secret
+    connection: Connection,
+    entry: LedgerEntry,
+    row: tuple[object, object] | None,
+    secret: ServerSecret,
 ) -> int:
     """When the period of its tenant's budget began in which a request counts; -1 for none."""
     tenant = entry.asked.tenant
@@ -262,7 +267,7 @@ def remove_older(connection: Connection, created_at: float, most: int) -> int:
     return len(old)
 
 
-def _of_a_request(entry: Entry) -> dict[str, object]:
+def _of_a_request(entry: LedgerEntry) -> dict[str, object]:
     asked = entry.asked
     return {
         "request_id": asked.request_id,
@@ -274,7 +279,7 @@ def _of_a_request(entry: Entry) -> dict[str, object]:
     }
 
 
-def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
+def _refusal(connection: Connection, entry: LedgerEntry) -> InsufficientQuota:
     """Say what is left, what would be taken, and whether it may become more by itself."""
     refusal, row = _reasoned(connection, entry)
     left: list[int] = []
@@ -293,7 +298,7 @@ def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
     return refusal
 
 
-def _reasoned(connection: Connection, entry: Entry) -> tuple[InsufficientQuota, Row[Any]]:
+def _reasoned(connection: Connection, entry: LedgerEntry) -> tuple[InsufficientQuota, Row[Any]]:
     asked = entry.asked
     row = connection.execute(select(budgets).where(budgets.c.tenant == asked.tenant)).one()
     for what, most, used, wanted in (

@@ -6,19 +6,19 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, literal_column, select, update
 
-from gatewayd.store.prepared import Prepared
+from gatewayd.store.prepared import PreparedStatement
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.billing.periods import begin_of
 from gatewayd.tenants.tamper_evidence import reservation_seals
 from gatewayd.tenants.tamper_evidence.reservation_seals import Amounts
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
-_BUDGET = Prepared(
+_BUDGET = PreparedStatement(
     select(budgets.c.budget_period, budgets.c.period_begin).where(
         budgets.c.tenant == bindparam("whose")
     )
 )
-_RESERVED = Prepared(
+_RESERVED = PreparedStatement(
     select(
         budgets.c.reserved_tokens,
         budgets.c.reserved_micros,
@@ -31,7 +31,7 @@ _TURN = (
     .where(budgets.c.tenant == bindparam("whose"))
     .values(period_begin=bindparam("begin"), reserved_tags=None, **_NONE)
 )
-_MOVE = Prepared(
+_MOVE = PreparedStatement(
     update(reservations)
     .where(literal_column("rowid") == bindparam("number"))
     .values(period_begin=bindparam("begin"), seal=bindparam("seal"))
@@ -70,7 +70,7 @@ def reserved(connection: Connection, tenant: str) -> Amounts:
 
 
 def choose(
-    connection: Connection, secret: Secret, tenant: str, period: str | None, now: int
+    connection: Connection, secret: ServerSecret, tenant: str, period: str | None, now: int
 ) -> None:
     """Another kind of period: what was used and is reserved since it began is what counts.
 

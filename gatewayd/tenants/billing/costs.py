@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gatewayd.tenants.billing.prices import Price
 
 
-class Asked(NamedTuple):
+class RequestedCost(NamedTuple):
     """A request, before it runs.
 
     Attributes:
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
         return self.prompt_tokens + self.most_tokens
 
 
-class Entry(NamedTuple):
+class LedgerEntry(NamedTuple):
     """A request in the ledger.
 
     Attributes:
@@ -55,7 +55,7 @@ class Entry(NamedTuple):
     """
 
     id: str
-    asked: Asked
+    asked: RequestedCost
     price: Price
     created_at: int
     is_reserved: bool
@@ -98,5 +98,5 @@ class Spent(NamedTuple):
 class Settlement(NamedTuple):
     """A request that is over; ``spent`` is None for one that never ran, and leaves no trace."""
 
-    entry: Entry
+    entry: LedgerEntry
     spent: Spent | None

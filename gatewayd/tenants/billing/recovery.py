@@ -16,19 +16,19 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, literal_column, select
 
-from gatewayd.store.prepared import Prepared
+from gatewayd.store.prepared import PreparedStatement
 from gatewayd.store.tables import budgets, reservations
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, Settlement, Spent
 from gatewayd.tenants.billing.crash_marks import Mark
 from gatewayd.tenants.billing.periods import begin_of
 from gatewayd.tenants.tamper_evidence import integrity
 from gatewayd.tenants.tamper_evidence import reservation_seals as its
-from gatewayd.tenants.tamper_evidence.reservation_seals import Amounts, Held
-from gatewayd.tenants.tamper_evidence.seals import RESERVATIONS, Fault
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.reservation_seals import Amounts, HeldReservation
+from gatewayd.tenants.tamper_evidence.seals import RESERVATIONS, SealFault
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
-_REMOVE = Prepared(
+_REMOVE = PreparedStatement(
     delete(reservations).where(
         literal_column("rowid").in_(
             select(func.json_each(bindparam("numbers")).table_valued("value").c.value)
@@ -61,7 +61,7 @@ class Missing(NamedTuple):
     period_begin: int
 
 
-class Lost(NamedTuple):
+class LostRequests(NamedTuple):
     """What a start has found.
 
     Attributes:
@@ -74,7 +74,7 @@ class Lost(NamedTuple):
     settlements: Sequence[Settlement] = ()
     missing: Sequence[Missing] = ()
     refused: Sequence[int] = ()
-    faults: Sequence[Fault] = ()
+    faults: Sequence[SealFault] = ()
 
     @property
     def is_nothing(self) -> bool:
@@ -83,8 +83,11 @@ class Lost(NamedTuple):
 
 
 def examine(
-    connection: Connection, secret: Secret, known: Mapping[str, Mark], faults: Sequence[Fault]
-) -> Lost:
+    connection: Connection,
+    secret: ServerSecret,
+    known: Mapping[str, Mark],
+    faults: Sequence[SealFault],
+) -> LostRequests:
     """See what the dead had reserved, and whether it is as they left it.
 
     Args:
@@ -101,7 +104,7 @@ def examine(
     found = [_fault(row) for row in bad]
     refused = [row.number for row in bad]
     missing: list[Missing] = []
-    by_tenant = defaultdict[str, list[Held]](list)
+    by_tenant = defaultdict[str, list[HeldReservation]](list)
     for row in good:
         by_tenant[row.tenant].append(row)
     for tenant, period, begin, *amounts in connection.execute(_BUDGETS):
@@ -121,11 +124,13 @@ def examine(
         if gap != Amounts():
             missing.append(Missing(tenant, gap, period, begin))
         told = f"{what} {gap.tokens} tokens and {gap.micros} millionths"
-        found.append(Fault(RESERVATIONS, f"of {tenant}", told))
-    return Lost([_at_its_mark(entry, known) for entry in good.values()], missing, refused, found)
+        found.append(SealFault(RESERVATIONS, f"of {tenant}", told))
+    return LostRequests(
+        [_at_its_mark(entry, known) for entry in good.values()], missing, refused, found
+    )
 
 
-def settle(connection: Connection, lost: Lost, secret: Secret) -> None:
+def settle(connection: Connection, lost: LostRequests, secret: ServerSecret) -> None:
     """Write down what they took."""
     budget_ledger_sql.settle(connection, lost.settlements, secret)
     if lost.refused:
@@ -137,23 +142,27 @@ def settle(connection: Connection, lost: Lost, secret: Secret) -> None:
         budget_ledger_sql.charge(connection, tenant, amounts, at)
 
 
-def _fault(row: Held) -> Fault:
+def _fault(row: HeldReservation) -> SealFault:
     if row.entry is not None:
         what = "was settled before: an older row was restored"
     elif row.has_seal:
         what = "was changed"
     else:
         what = "has no seal: it was inserted from outside"
-    return Fault(RESERVATIONS, row.id[:64], f"of {row.tenant[:64]} {what}")
+    return SealFault(RESERVATIONS, row.id[:64], f"of {row.tenant[:64]} {what}")
 
 
-def _is_of(period_begin: int, row: Held) -> bool:
+def _is_of(period_begin: int, row: HeldReservation) -> bool:
     came = -1 if row.entry is None else row.entry.created_at
     return came >= period_begin or row.period_begin == period_begin
 
 
 def _is_told(
-    secret: Secret, gap: Amounts, tenant: str, bad: Sequence[Held], known: Mapping[str, Mark]
+    secret: ServerSecret,
+    gap: Amounts,
+    tenant: str,
+    bad: Sequence[HeldReservation],
+    known: Mapping[str, Mark],
 ) -> bool:
     """Whether the edited rows are all that is missing, or one row that is marked.
 
@@ -165,7 +174,7 @@ def _is_told(
     return any(gap.tags == its.tag_of(secret, one) for one in {*known, *(row.id for row in bad)})
 
 
-def _at_its_mark(entry: Entry, known: Mapping[str, Mark]) -> Settlement:
+def _at_its_mark(entry: LedgerEntry, known: Mapping[str, Mark]) -> Settlement:
     """Without a mark at its prompts."""
     asked = entry.asked
     generated, prompt, cached = known.get(entry.id) or Mark(0, asked.prompt_tokens, 0)

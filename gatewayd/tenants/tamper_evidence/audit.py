@@ -24,7 +24,7 @@ from gatewayd.errors import StoreUnavailable
 from gatewayd.store import atomic_files
 from gatewayd.store.tables import DEFAULT_TENANT, audit, keys, tenants
 from gatewayd.tenants.tamper_evidence import seals
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _log = logging.getLogger(__name__)
 _ends = logging.getLogger("gatewayd.tenants.tamper_evidence.audit.head")
@@ -39,7 +39,7 @@ _FIRST_SEALED = "sealed"
 """What the first row seals in a store whose rows had seals before it."""
 
 
-class Row(NamedTuple):
+class AuditRow(NamedTuple):
     """One change; in the order of the table's columns.
 
     Attributes:
@@ -83,7 +83,7 @@ class HeadFile(NamedTuple):
     changes: int
 
 
-class Verified(NamedTuple):
+class VerifiedAudit(NamedTuple):
     """Rows that passed verification.
 
     Attributes:
@@ -97,7 +97,7 @@ class Verified(NamedTuple):
 
 def append(
     connection: Connection,
-    secret: Secret,
+    secret: ServerSecret,
     *,
     at: float,
     actor: str,
@@ -114,14 +114,14 @@ def append(
     before = last.mac
     if not last.seq and seals.is_begun(connection):
         before = _FIRST_SEALED
-    row = Row(last.seq + 1, int(at), actor, action, target, _text(detail), "")
+    row = AuditRow(last.seq + 1, int(at), actor, action, target, _text(detail), "")
     row = row._replace(mac=_seal(secret, before, row))
     if connection.execute(insert(audit).values(row._asdict())).rowcount != 1:
         raise StoreUnavailable("the store takes no row of the audit: see gatewayd audit")
     return Head(row.seq, row.mac)
 
 
-def note_fault(connection: Connection, secret: Secret, fault: str, at: float) -> Head:
+def note_fault(connection: Connection, secret: ServerSecret, fault: str, at: float) -> Head:
     """Put a fault on record, unless the last row tells of the same."""
     detail = {"fault": fault}
     last = rows(connection, 1)
@@ -151,30 +151,30 @@ def head_of(connection: Connection) -> Head:
     return Head(0, _FIRST) if found is None else Head(*found)
 
 
-def rows(connection: Connection, most: int) -> list[Row]:
+def rows(connection: Connection, most: int) -> list[AuditRow]:
     """The last ones, the latest first."""
     query = select(audit).order_by(audit.c.seq.desc()).limit(most)
-    return [Row(*row) for row in connection.execute(query)]
+    return [AuditRow(*row) for row in connection.execute(query)]
 
 
-def was_sealed(connection: Connection, secret: Secret) -> bool:
+def was_sealed(connection: Connection, secret: ServerSecret) -> bool:
     """Whether the chain tells that there were seals of rows."""
     query = select(audit.c.seq).where(audit.c.action == SEALED).limit(1)
     if connection.execute(query).first() is not None:
         return True
     first = connection.execute(select(audit).where(audit.c.seq == 1)).one_or_none()
-    return first is not None and _is_sealed(secret, _FIRST_SEALED, Row(*first))
+    return first is not None and _is_sealed(secret, _FIRST_SEALED, AuditRow(*first))
 
 
 def digest(connection: Connection) -> str:
     """Of all rows as they are, for whoever accepts them."""
     total = hashlib.sha256()
-    for row in map(Row._make, connection.execute(select(audit).order_by(audit.c.seq))):
+    for row in map(AuditRow._make, connection.execute(select(audit).order_by(audit.c.seq))):
         total.update(_said(*row))
     return total.hexdigest()
 
 
-def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
+def fault(connection: Connection, secret: ServerSecret, file: Path) -> str | None:
     """Look through all of it.
 
     Args:
@@ -189,8 +189,8 @@ def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
 
 
 def verify(
-    connection: Connection, secret: Secret, file: Path, since: Verified | None
-) -> tuple[str | None, Verified | None]:
+    connection: Connection, secret: ServerSecret, file: Path, since: VerifiedAudit | None
+) -> tuple[str | None, VerifiedAudit | None]:
     """Verify the rows that follow those verified before, or all of them.
 
     Of the rows verified before only the number and the last MAC are compared; if these differ, all
@@ -207,11 +207,11 @@ def verify(
     """
     kept = read(secret, file)
     if since is None or not _holds(connection, since, kept):
-        since = Verified(Head(0, _FIRST), hashlib.sha256())
+        since = VerifiedAudit(Head(0, _FIRST), hashlib.sha256())
     before, so_far = since.head, since.digest.copy()
     found: str | None = None
     query = select(audit).where(audit.c.seq > before.seq) if before.seq else select(audit)
-    for row in map(Row._make, connection.execute(query.order_by(audit.c.seq))):
+    for row in map(AuditRow._make, connection.execute(query.order_by(audit.c.seq))):
         is_sealed = _is_sealed(secret, before.mac, row) or (
             not before.seq and _is_sealed(secret, _FIRST_SEALED, row)
         )
@@ -221,11 +221,11 @@ def verify(
             found = _fault_of(row, before, kept, file.name, is_sealed=is_sealed)
         before = Head(row.seq, row.mac)
         so_far.update(_said(*row))
-    verified = Verified(before, so_far) if found is None else None
+    verified = VerifiedAudit(before, so_far) if found is None else None
     return found or _fault_of_end(connection, secret, file.name, kept, before), verified
 
 
-def _holds(connection: Connection, since: Verified, kept: HeadFile | None) -> bool:
+def _holds(connection: Connection, since: VerifiedAudit, kept: HeadFile | None) -> bool:
     """Whether the verified rows are still there, by their number, their head and the file's."""
     head = since.head
     query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
@@ -237,7 +237,7 @@ def _holds(connection: Connection, since: Verified, kept: HeadFile | None) -> bo
 
 
 def _fault_of(
-    row: Row, before: Head, kept: HeadFile | None, name: str, *, is_sealed: bool
+    row: AuditRow, before: Head, kept: HeadFile | None, name: str, *, is_sealed: bool
 ) -> str | None:
     if row.seq != before.seq + 1:
         return f"audit row {before.seq + 1} is missing"
@@ -249,7 +249,7 @@ def _fault_of(
 
 
 def _fault_of_end(
-    connection: Connection, secret: Secret, name: str, kept: HeadFile | None, end: Head
+    connection: Connection, secret: ServerSecret, name: str, kept: HeadFile | None, end: Head
 ) -> str | None:
     state = seals.state_of(connection, secret)
     if state is not None and (found := cut(connection, state, end.seq + 1)) is not None:
@@ -268,7 +268,7 @@ def _fault_of_end(
     return None
 
 
-def cut(connection: Connection, state: seals.State, following: int) -> str | None:
+def cut(connection: Connection, state: seals.SealState, following: int) -> str | None:
     """What is wrong with the end of the chain, by the sealed state.
 
     Args:
@@ -293,7 +293,7 @@ def _made(connection: Connection) -> int:
     return sum(int(connection.execute(query).scalar_one()) for query in both)
 
 
-def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
+def keep(secret: ServerSecret, file: Path, head: Head, changes: int) -> None:
     """Write the head of the chain to its file beside the store, and to the log. Blocks.
 
     On a full disk the file is not updated: the sealed state has the head, too.
@@ -321,7 +321,7 @@ def _text(detail: dict[str, Any]) -> str:
     return json.dumps(detail, sort_keys=True, separators=(",", ":"))
 
 
-def read(secret: Secret, file: Path) -> HeadFile | None:
+def read(secret: ServerSecret, file: Path) -> HeadFile | None:
     """The content of the head file; None if it is missing, or its seal is wrong."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, str | int])
@@ -333,12 +333,12 @@ def read(secret: Secret, file: Path) -> HeadFile | None:
     return kept if is_ours else None
 
 
-def _seal_of(secret: Secret, kept: HeadFile) -> str:
+def _seal_of(secret: ServerSecret, kept: HeadFile) -> str:
     told = f" {kept.changes}" if kept.changes else ""
     return secret.seal(f"head {kept.head.seq} {kept.head.mac}{told}".encode())
 
 
-def _accepts(row: Row, so_far: str) -> bool:
+def _accepts(row: AuditRow, so_far: str) -> bool:
     """Whether an operator has accepted all earlier rows as they are."""
     if row.action != ACCEPT:
         return False
@@ -346,11 +346,11 @@ def _accepts(row: Row, so_far: str) -> bool:
     return isinstance(found, dict) and found.get("rows") == so_far
 
 
-def _seal(secret: Secret, before: str, row: Row) -> str:
+def _seal(secret: ServerSecret, before: str, row: AuditRow) -> str:
     return secret.seal(_said(before, *row[:-1]))
 
 
-def _is_sealed(secret: Secret, before: str, row: Row) -> bool:
+def _is_sealed(secret: ServerSecret, before: str, row: AuditRow) -> bool:
     right = _seal(secret, before, row)
     return isinstance(row.mac, str) and hmac.compare_digest(row.mac.encode(), right.encode())
 

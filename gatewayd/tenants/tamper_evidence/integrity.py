@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection
 
-from gatewayd.errors import Conflict
+from gatewayd.errors import ResourceConflict
 from gatewayd.store import schema_check
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.tamper_evidence import audit, reservation_seals, seals
-from gatewayd.tenants.tamper_evidence.seals import STATE, Fault
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.seals import STATE, SealFault
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _MOST_TOLD = 5
 
@@ -35,9 +35,9 @@ class Report(NamedTuple):
     """
 
     chain: str | None
-    faults: tuple[Fault, ...]
+    faults: tuple[SealFault, ...]
     changes: int
-    verified: audit.Verified | None = None
+    verified: audit.VerifiedAudit | None = None
 
     @property
     def all(self) -> list[str]:
@@ -60,7 +60,7 @@ class _UntrustedKey(NamedTuple):
     revoked_at: int = 0
 
 
-def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool:
+def begin(connection: Connection, secret: ServerSecret, file: Path, at: float) -> bool:
     """Seal a store of an older version, once; audited, unless there is nothing to seal.
 
     Returns:
@@ -91,7 +91,7 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
     return True
 
 
-def begin_reservations(connection: Connection, secret: Secret, report: Report) -> None:
+def begin_reservations(connection: Connection, secret: ServerSecret, report: Report) -> None:
     """Seal the reservations of a store of an older version, once; none where there are faults.
 
     What has no seal afterwards was not written by the daemon.
@@ -107,7 +107,10 @@ def begin_reservations(connection: Connection, secret: Secret, report: Report) -
 
 
 def examine(
-    connection: Connection, secret: Secret, file: Path, since: audit.Verified | None = None
+    connection: Connection,
+    secret: ServerSecret,
+    file: Path,
+    since: audit.VerifiedAudit | None = None,
 ) -> Report:
     """Verify the audit log, all sealed rows and the schema, in one transaction.
 
@@ -120,12 +123,14 @@ def examine(
     chain, verified = audit.verify(connection, secret, file, since)
     state = seals.state_of(connection, secret)
     changes = 0 if state is None else state.changes
-    planted = [Fault(STATE, "", sentence) for sentence in schema_check.faults(connection)]
+    planted = [SealFault(STATE, "", sentence) for sentence in schema_check.faults(connection)]
     found = (*planted, *seals.faults(connection, secret))
     return Report(chain, found, changes, verified)
 
 
-def accept(connection: Connection, secret: Secret, file: Path, at: float, actor: str) -> list[str]:
+def accept(
+    connection: Connection, secret: ServerSecret, file: Path, at: float, actor: str
+) -> list[str]:
     """Accept the store as it is; the faults are audited.
 
     Returns:
@@ -136,7 +141,7 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
     """
     planted = schema_check.faults(connection)
     if planted:
-        raise Conflict(
+        raise ResourceConflict(
             f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}"
         )
     report = examine(connection, secret, file)
@@ -156,7 +161,7 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
     return report.all
 
 
-def doubts_budget(faults: Sequence[Fault], tenant: str) -> bool:
+def doubts_budget(faults: Sequence[SealFault], tenant: str) -> bool:
     """Whether the budget of a tenant may be wrong."""
     return any(
         fault.kind == STATE or (fault.kind == "budgets" and fault.id in ("", tenant))
@@ -164,7 +169,7 @@ def doubts_budget(faults: Sequence[Fault], tenant: str) -> bool:
     )
 
 
-def trusted(everything: Everything, faults: tuple[Fault, ...]) -> Everything:
+def trusted(everything: Everything, faults: tuple[SealFault, ...]) -> Everything:
     """The rows that grant access."""
     if not faults:
         return everything

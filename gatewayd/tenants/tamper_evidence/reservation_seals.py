@@ -17,9 +17,9 @@ from sqlalchemy import Connection
 
 from gatewayd.store.prepared import raw_of
 from gatewayd.store.tables import reservations
-from gatewayd.tenants.billing.costs import Asked, Entry
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost
 from gatewayd.tenants.billing.prices import Price
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _TAG_BYTES = 6
 _NAMES = [column.name for column in reservations.c if column.name != "seal"]
@@ -28,7 +28,7 @@ _values = itemgetter(*_NAMES)
 _OF_A_TENANT = f"{_READ} WHERE tenant = ?"
 
 
-class Held(NamedTuple):
+class HeldReservation(NamedTuple):
     """A row of the table.
 
     Attributes:
@@ -44,7 +44,7 @@ class Held(NamedTuple):
     id: str
     tenant: str
     has_seal: bool
-    entry: Entry | None
+    entry: LedgerEntry | None
     period_begin: int
 
 
@@ -60,12 +60,12 @@ class Amounts(NamedTuple):
         return Amounts(*(mine - its for mine, its in zip(self, other, strict=True)))
 
 
-def seal_of_row(secret: Secret, row: Mapping[str, object]) -> bytes:
+def seal_of_row(secret: ServerSecret, row: Mapping[str, object]) -> bytes:
     """The seal of a row that is to be written, by the names of its columns."""
     return _seal(secret, _values(row))
 
 
-def seal_of(secret: Secret, entry: Entry, period_begin: int) -> bytes:
+def seal_of(secret: ServerSecret, entry: LedgerEntry, period_begin: int) -> bytes:
     """The seal of what is reserved for a request, from the period that began then."""
     asked, price = entry.asked, entry.price
     return _seal(
@@ -89,19 +89,19 @@ def seal_of(secret: Secret, entry: Entry, period_begin: int) -> bytes:
     )
 
 
-def is_sealed(secret: Secret, entry: Entry, period_begin: object, seal: object) -> bool:
+def is_sealed(secret: ServerSecret, entry: LedgerEntry, period_begin: object, seal: object) -> bool:
     """Whether a row of this request has that period by our hand."""
     if not (isinstance(period_begin, int) and isinstance(seal, bytes)):
         return False
     return hmac.compare_digest(seal, seal_of(secret, entry, period_begin))
 
 
-def tag_of(secret: Secret, entry_id: str) -> int:
+def tag_of(secret: ServerSecret, entry_id: str) -> int:
     """What a reservation adds to ``reserved_tags`` of its budget."""
     return int.from_bytes(secret.reservation(entry_id.encode())[:_TAG_BYTES])
 
 
-def sum_of(secret: Secret, entries: Iterable[Entry]) -> Amounts:
+def sum_of(secret: ServerSecret, entries: Iterable[LedgerEntry]) -> Amounts:
     """What they add up to."""
     tokens = micros = tags = 0
     for entry in entries:
@@ -111,13 +111,15 @@ def sum_of(secret: Secret, entries: Iterable[Entry]) -> Amounts:
     return Amounts(tokens, micros, tags)
 
 
-def read(connection: Connection, secret: Secret, tenant: str | None = None) -> list[Held]:
+def read(
+    connection: Connection, secret: ServerSecret, tenant: str | None = None
+) -> list[HeldReservation]:
     """All rows, or those that name a tenant, each compared with its seal."""
     found = _rows(connection, _READ) if tenant is None else _rows(connection, _OF_A_TENANT, tenant)
     return [_held(secret, *row) for row in found]
 
 
-def seal_all(connection: Connection, secret: Secret) -> None:
+def seal_all(connection: Connection, secret: ServerSecret) -> None:
     """Seal all rows as they are, and their sums: of a store whose rows had no seals so far."""
     raw, tags = raw_of(connection), dict[tuple[str, int], int]()
     update = "UPDATE reservations SET seal = ? WHERE rowid = ?"
@@ -135,14 +137,14 @@ def seal_all(connection: Connection, secret: Secret) -> None:
         )
 
 
-def _held(secret: Secret, number: int, seal: bytes | None, *values: Any) -> Held:  # noqa: ANN401 - SQLite's
+def _held(secret: ServerSecret, number: int, seal: bytes | None, *values: Any) -> HeldReservation:  # noqa: ANN401 - SQLite's
     is_ours = seal is not None and hmac.compare_digest(seal, _seal(secret, values))
     entry = _entry(values) if is_ours else None
     begin = -1 if entry is None else values[-1]
-    return Held(number, str(values[0]), str(values[2]), seal is not None, entry, begin)
+    return HeldReservation(number, str(values[0]), str(values[2]), seal is not None, entry, begin)
 
 
-def _entry(values: Sequence[Any]) -> Entry | None:
+def _entry(values: Sequence[Any]) -> LedgerEntry | None:
     """What a row tells of; None if no program has written it so."""
     entry_id, request_id, tenant, key_id, endpoint, model, *numbers = values
     texts = (entry_id, request_id, tenant, endpoint, model, key_id or "")
@@ -151,8 +153,8 @@ def _entry(values: Sequence[Any]) -> Entry | None:
     if not all(isinstance(number, int) for number in numbers):
         return None
     created_at, prompt, tokens, micros, *prices, _ = numbers
-    asked = Asked(request_id, tenant, key_id, endpoint, model, prompt, tokens - prompt)
-    entry = Entry(entry_id, asked, Price(*prices), created_at, True)
+    asked = RequestedCost(request_id, tenant, key_id, endpoint, model, prompt, tokens - prompt)
+    entry = LedgerEntry(entry_id, asked, Price(*prices), created_at, True)
     return entry if entry.micros == micros and 0 <= prompt <= tokens else None
 
 
@@ -166,7 +168,7 @@ def _rows(connection: Connection, query: str, *given: str) -> list[tuple[Any, ..
         raw.text_factory = before
 
 
-def _seal(secret: Secret, values: tuple[object, ...]) -> bytes:
+def _seal(secret: ServerSecret, values: tuple[object, ...]) -> bytes:
     """Over their representation: that of no other values, nor of others of another type."""
     return secret.reservation(repr(values).encode())
 

@@ -20,7 +20,7 @@ from gatewayd.store import schema_check
 from gatewayd.store.prepared import raw_of
 from gatewayd.store.tables import audit as audit_table
 from gatewayd.tenants.tamper_evidence import audit, seals
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ def _triggers() -> list[str]:
 _TRIGGERS = _triggers()
 
 
-def watch(engine: Engine, secret: Secret) -> None:
+def watch(engine: Engine, secret: ServerSecret) -> None:
     """Seal what connections of an engine change from now on; the tables must exist."""
     seen = _Seen()
 
@@ -102,7 +102,7 @@ class _Seen:
         return True
 
 
-def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
+def _seal(connection: Connection, secret: ServerSecret, seen: _Seen) -> None:
     raw = raw_of(connection)
     changed: list[tuple[str, Any, str | None]] = raw.execute(
         "SELECT kind, id, old FROM temp.changed"
@@ -133,8 +133,8 @@ def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
 
 
 def _with_end(
-    connection: Connection, secret: Secret, state: seals.State, first: int
-) -> seals.State:
+    connection: Connection, secret: ServerSecret, state: seals.SealState, first: int
+) -> seals.SealState:
     """The state with the new head of the audit log, after rows were appended."""
     head = audit.head_of(connection)
     if head == audit.Head(state.audit_seq, state.audit_mac):

@@ -16,13 +16,13 @@ from sqlalchemy import Connection, Table
 
 from gatewayd.store.prepared import raw_of
 from gatewayd.store.tables import DEFAULT_TENANT, budgets, keys, prices, tenants
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 TABLES = {table.name: table for table in (tenants, keys, prices, budgets)}
 STATE = ""
 """The kind of a fault after which no row is trusted."""
 RESERVATIONS = "reservations"
-"""The kind of their faults; a total of that name says that they have seals, see ``State``."""
+"""The kind of their faults; a total of that name says that they have seals, see ``SealState``."""
 
 
 _USUAL = {
@@ -36,7 +36,7 @@ _USUAL = {
 """Rows of the tenant ``default`` as migrations create them; other columns are 0 or NULL."""
 
 
-class Fault(NamedTuple):
+class SealFault(NamedTuple):
     """A failed verification.
 
     Attributes:
@@ -53,7 +53,7 @@ class Fault(NamedTuple):
         return f"{self.kind} {self.id} {self.what}".strip().replace("  ", " ")
 
 
-class State(NamedTuple):
+class SealState(NamedTuple):
     """The sealed state of all rows.
 
     Attributes:
@@ -138,7 +138,7 @@ def is_pristine(connection: Connection) -> bool:
     return not others
 
 
-def state_of(connection: Connection, secret: Secret) -> State | None:
+def state_of(connection: Connection, secret: ServerSecret) -> SealState | None:
     """The sealed state; None if it is missing, or fails verification."""
     row = (
         raw_of(connection)
@@ -150,18 +150,23 @@ def state_of(connection: Connection, secret: Secret) -> State | None:
     if row is None or not _is(row[-1], _state_mac(secret, row[:-1])):
         return None
     changes, totals, seq, mac, _ = row
-    return State(changes, json.loads(totals), seq, mac)
+    return SealState(changes, json.loads(totals), seq, mac)
 
 
-def put_state(connection: Connection, secret: Secret, state: State) -> None:
+def put_state(connection: Connection, secret: ServerSecret, state: SealState) -> None:
     """Seal and store a state."""
     row = (state.changes, json.dumps(state.totals), state.audit_seq, state.audit_mac)
     raw_of(connection).execute(_PUT_STATE, (*row, _state_mac(secret, row)))
 
 
 def reseal(
-    connection: Connection, secret: Secret, state: State, kind: str, row_id: str, old: str | None
-) -> State | None:
+    connection: Connection,
+    secret: ServerSecret,
+    state: SealState,
+    kind: str,
+    row_id: str,
+    old: str | None,
+) -> SealState | None:
     """Seal a changed row, provided that its previous content matched its seal.
 
     Args:
@@ -195,7 +200,7 @@ def reseal(
 
 
 def seal_everything(
-    connection: Connection, secret: Secret, changes: int, audit_seq: int, audit_mac: str
+    connection: Connection, secret: ServerSecret, changes: int, audit_seq: int, audit_mac: str
 ) -> None:
     """Seal all present rows and drop all other seals.
 
@@ -218,15 +223,15 @@ def seal_everything(
             changes += 1
             totals[kind] += changes
             raw.execute(_PUT, (kind, row_id, changes, _mac(secret, kind, row_id, changes, content)))
-    put_state(connection, secret, State(changes, totals, audit_seq, audit_mac))
+    put_state(connection, secret, SealState(changes, totals, audit_seq, audit_mac))
 
 
-def faults(connection: Connection, secret: Secret) -> list[Fault]:
+def faults(connection: Connection, secret: ServerSecret) -> list[SealFault]:
     """Verify all rows and seals, in one transaction."""
     raw, state = raw_of(connection), state_of(connection, secret)
     if state is None:
-        return [Fault(STATE, "", "the seals of tenants, keys, prices and budgets are missing")]
-    found: list[Fault] = []
+        return [SealFault(STATE, "", "the seals of tenants, keys, prices and budgets are missing")]
+    found: list[SealFault] = []
     seals: dict[str, dict[Any, tuple[Any, Any]]] = {kind: {} for kind in TABLES}
     for kind, row_id, version, mac in raw.execute("SELECT kind, id, version, mac FROM seals"):
         if kind in seals:
@@ -238,26 +243,30 @@ def faults(connection: Connection, secret: Secret) -> list[Fault]:
 
 def _faults_of(
     raw: Any,  # noqa: ANN401 - sqlite3's connection
-    secret: Secret,
-    state: State,
+    secret: ServerSecret,
+    state: SealState,
     kind: str,
     seals: dict[Any, tuple[Any, Any]],
-) -> list[Fault]:
-    found: list[Fault] = []
+) -> list[SealFault]:
+    found: list[SealFault] = []
     total = sum(version for version, _ in seals.values() if isinstance(version, int))
     for row_id, content in raw.execute(_ALL[kind]):
         version, mac = seals.pop(row_id, (0, None))
         if mac is None:
-            found.append(Fault(kind, _told(row_id), "has no seal: it was inserted from outside"))
+            found.append(
+                SealFault(kind, _told(row_id), "has no seal: it was inserted from outside")
+            )
         elif not _is(mac, _mac(secret, kind, row_id, version, content)):
-            found.append(Fault(kind, _told(row_id), "was changed"))
+            found.append(SealFault(kind, _told(row_id), "was changed"))
         elif version > state.changes:
-            found.append(Fault(kind, _told(row_id), "is newer than the sealed state"))
+            found.append(SealFault(kind, _told(row_id), "is newer than the sealed state"))
     for row_id, (version, mac) in seals.items():
         if not _is(mac, _mac(secret, kind, row_id, version, None)):
-            found.append(Fault(kind, _told(row_id), "is missing"))
+            found.append(SealFault(kind, _told(row_id), "is missing"))
     if total != state.totals.get(kind):
-        found.append(Fault(kind, "", "do not match their sealed sum: an older row was restored"))
+        found.append(
+            SealFault(kind, "", "do not match their sealed sum: an older row was restored")
+        )
     return found
 
 
@@ -266,13 +275,15 @@ def _told(row_id: object) -> str:
     return row_id if isinstance(row_id, str) else ""
 
 
-def _mac(secret: Secret, kind: str, row_id: object, version: object, content: str | None) -> str:
+def _mac(
+    secret: ServerSecret, kind: str, row_id: object, version: object, content: str | None
+) -> str:
     """The MAC of a row; of None for a deleted one."""
     said = json.dumps(["row", kind, row_id, version, content], default=repr)
     return secret.seal(said.encode())
 
 
-def _state_mac(secret: Secret, row: tuple[Any, ...]) -> str:
+def _state_mac(secret: ServerSecret, row: tuple[Any, ...]) -> str:
     return secret.seal(json.dumps(["state", *row], default=repr).encode())
 
 

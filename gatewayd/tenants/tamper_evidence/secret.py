@@ -23,7 +23,7 @@ _TEXT = 2 * _BYTES
 _MAC_BYTES = 16
 
 
-class Secret:
+class ServerSecret:
     """Derives what is needed; never shows itself.
 
     Args:
@@ -61,7 +61,7 @@ class Secret:
         return "Secret(***)"
 
 
-def secret_of(folder: Path, environ: Mapping[str, str]) -> Secret:
+def secret_of(folder: Path, environ: Mapping[str, str]) -> ServerSecret:
     """Read the secret, or make it.
 
     Args:
@@ -96,12 +96,12 @@ def _make(file: Path) -> None:
     atomic_files.replace(file, secrets.token_hex(_BYTES).encode() + b"\n")
 
 
-def _read(file: Path) -> Secret:
+def _read(file: Path) -> ServerSecret:
     try:
         text = file.read_text("ascii").strip()
         if len(text) != _TEXT:
             raise ValueError
-        return Secret(bytes.fromhex(text))
+        return ServerSecret(bytes.fromhex(text))
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError:

@@ -13,7 +13,7 @@ from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 from gatewayd_hooks.helpers.grammars import StructuralTag, Structure, read_json, read_structural_tag
 
 
-class Form(NamedTuple):
+class FormatLeaf(NamedTuple):
     """What another spec says: ``json_schema``, ``regex``, ``choice`` or ``grammar``."""
 
     spec: GuideSpec
@@ -23,7 +23,7 @@ class AnyText(NamedTuple):
     """Any text, up to the first place where what stands behind it may begin."""
 
 
-class Sequence(NamedTuple):
+class InOrder(NamedTuple):
     """One after the other."""
 
     elements: tuple[Format, ...]
@@ -61,7 +61,7 @@ class Tags(NamedTuple):
     frame: StructuralTag
 
 
-Format = Form | AnyText | Sequence | Either | Tag | Tags
+Format = FormatLeaf | AnyText | InOrder | Either | Tag | Tags
 
 
 def read_format(text: str, depth: int) -> Format:
@@ -80,7 +80,7 @@ def read_format(text: str, depth: int) -> Format:
 def tags_of(tag: StructuralTag) -> Tags:
     """What a spec of the form ``structural_tag`` says, as a format."""
     tags = [
-        Tag(one.begin, Form(GuideSpec("json_schema", json.dumps(one.schema))), one.end)
+        Tag(one.begin, FormatLeaf(GuideSpec("json_schema", json.dumps(one.schema))), one.end)
         for one in tag.structures
     ]
     return Tags(tuple(tags), tag)
@@ -92,24 +92,26 @@ def _read(where: str, found: object) -> Format:
     return _READERS[found["type"]](where, found)
 
 
-def _form(where: str, found: dict[str, Any]) -> Form:
+def _form(where: str, found: dict[str, Any]) -> FormatLeaf:
     kind: Any = found["type"]
     if kind == "json_schema":
         schema = found.get("json_schema")
         if not isinstance(schema, dict | bool):
             raise GrammarRefused(f"{where}.json_schema must be an object")
-        return Form(GuideSpec(kind, json.dumps(schema)))
+        return FormatLeaf(GuideSpec(kind, json.dumps(schema)))
     if kind == "const_string":
-        return Form(GuideSpec("choice", json.dumps([_string(where, found, "value")])))
-    return Form(GuideSpec(kind, _string(where, found, "pattern" if kind == "regex" else kind)))
+        return FormatLeaf(GuideSpec("choice", json.dumps([_string(where, found, "value")])))
+    return FormatLeaf(
+        GuideSpec(kind, _string(where, found, "pattern" if kind == "regex" else kind))
+    )
 
 
 def _any_text(where: str, found: dict[str, Any]) -> AnyText:
     return AnyText()
 
 
-def _sequence(where: str, found: dict[str, Any]) -> Sequence:
-    return Sequence(_elements(where, found, "elements"))
+def _sequence(where: str, found: dict[str, Any]) -> InOrder:
+    return InOrder(_elements(where, found, "elements"))
 
 
 def _either(where: str, found: dict[str, Any]) -> Either:
@@ -173,3 +175,7 @@ _READERS: dict[str, Callable[[str, dict[str, Any]], Format]] = {
 }
 TYPES = tuple(_READERS)
 """What a format may be."""
+
+
+# Their former names, kept until the major version of the contract rises.
+Form, Sequence = FormatLeaf, InOrder

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class HandoverState:
     """What a strategy knows.
 
     Attributes:
@@ -28,7 +28,7 @@ class State:
 class LeavesState(Protocol):
     """A strategy whose state others can go on with."""
 
-    def export_state(self) -> State:
+    def export_state(self) -> HandoverState:
         """Show the state; it is taken or not, and then the strategy is closed or goes on."""
 
 
@@ -36,7 +36,7 @@ class LeavesState(Protocol):
 class TakesState(Protocol):
     """A strategy that can go on with the state of another."""
 
-    def import_state(self, state: State) -> bool:
+    def import_state(self, state: HandoverState) -> bool:
         """Go on with a state; called after ``open``, before anything else.
 
         Copy what ``close`` of the other would spoil. A prefix cache that takes a state is also
@@ -56,3 +56,7 @@ def hand_over(old: object, new: object) -> bool:
     if not callable(leave) or not callable(take):
         return False
     return take(leave()) is True
+
+
+# Its former name, kept until the major version of the contract rises.
+State = HandoverState

@@ -9,7 +9,7 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.requests.unserved import unserved
 
@@ -64,13 +64,13 @@ _NO_TEXT = (
 """Types of parts that other servers know."""
 
 
-def _refusal(errors: Sequence[ErrorDetails]) -> Refusal:
+def _refusal(errors: Sequence[ErrorDetails]) -> RequestRefusal:
     """One sentence for the first field at fault; what is never served comes before it."""
     for error in errors:
         if error["type"] == "unsupported":
             path = _path(error["loc"])
             sentence = f"{path} is not supported: {error['msg']}"
-            return Refusal(400, sentence, param=path, code="unsupported_parameter")
+            return RequestRefusal(400, sentence, param=path, code="unsupported_parameter")
     field = errors[0]["loc"][0] if errors[0]["loc"] else None
     mine = [error for error in errors if error["loc"][:1] == (field,)]
     # A union reports every alternative. The one that fits but for a bound says most, and of
@@ -89,7 +89,7 @@ def _refusal(errors: Sequence[ErrorDetails]) -> Refusal:
         same = [error["type"] for error in mine if _path(error["loc"]) == path]
         expected = " or ".join(dict.fromkeys(_EXPECTED[kind] for kind in same))
         sentence = f"{path} must be {expected}, not {_show(best['input'])}"
-        return Refusal(400, sentence, param=path, code="invalid_type")
+        return RequestRefusal(400, sentence, param=path, code="invalid_type")
     if best["type"] == "unknown_type":
         return _of_type(path, best)
     sentence = _sentence(path, best)
@@ -98,26 +98,26 @@ def _refusal(errors: Sequence[ErrorDetails]) -> Refusal:
         kinds = [_EXPECTED[kind] for kind in here if kind in _EXPECTED]
         sentence += "".join(f", or {kind}" for kind in dict.fromkeys(kinds))
     if best["type"] == "missing":
-        return Refusal(400, sentence, param=path, code="missing_required_parameter")
-    return Refusal(400, sentence, param=path)
+        return RequestRefusal(400, sentence, param=path, code="missing_required_parameter")
+    return RequestRefusal(400, sentence, param=path)
 
 
-def _of_type(path: str, error: ErrorDetails) -> Refusal:
+def _of_type(path: str, error: ErrorDetails) -> RequestRefusal:
     """No object, or one whose type is none of the words."""
     value, context = error["input"], error.get("ctx", {})
     if not isinstance(value, dict):
         sentence = f"{path} must be an object, not {_show(value)}"
-        return Refusal(400, sentence, param=path, code="invalid_type")
+        return RequestRefusal(400, sentence, param=path, code="invalid_type")
     key, words = context["key"], context["words"]
     place, word = f"{path}.{key}", value.get(key)
     if word is None:
         sentence = f"{place} is required: {words}"
-        return Refusal(400, sentence, param=place, code="missing_required_parameter")
+        return RequestRefusal(400, sentence, param=place, code="missing_required_parameter")
     reason = context.get(f"reason of {word}")
     if reason is None and word in _NO_TEXT:
         reason = "which this model cannot read: send text"
     sentence = f"{place} is {_show(word)}{f', {reason}' if reason else f'; it must be {words}'}"
-    return Refusal(400, sentence, param=place)
+    return RequestRefusal(400, sentence, param=place)
 
 
 def _sentence(path: str, error: ErrorDetails) -> str:

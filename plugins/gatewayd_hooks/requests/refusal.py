@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refusal(Exception):
+class RequestRefusal(Exception):
     """An answer other than 200.
 
     Attributes:
@@ -33,15 +33,19 @@ class Refusal(Exception):
         self.param = param
         self.retry_after = retry_after
 
-    def at(self, place: str) -> Refusal:
+    def at(self, place: str) -> RequestRefusal:
         """The same of a field as the client calls it, whose request was translated."""
         message = self.message
         if self.param is not None and message.startswith(self.param):
             message = place + message[len(self.param) :]
-        return Refusal(
+        return RequestRefusal(
             *(self.status, message),
             type=self.type,
             code=self.code,
             param=place,
             retry_after=self.retry_after,
         )
+
+
+# Its former name, kept until the major version of the contract rises.
+Refusal = RequestRefusal

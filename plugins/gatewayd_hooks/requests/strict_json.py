@@ -12,7 +12,7 @@ import msgspec
 
 from gatewayd_hooks.requests.nesting import field_too_deep, is_too_deep, too_deep
 from gatewayd_hooks.requests.num_values import TOO_MANY, has_too_many
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 
 _decode = msgspec.json.Decoder().decode
 
@@ -25,17 +25,17 @@ def decode_object(body: bytes) -> dict[str, Any]:
             twice.
     """
     if has_too_many(body):
-        raise Refusal(400, TOO_MANY, code="invalid_json")
+        raise RequestRefusal(400, TOO_MANY, code="invalid_json")
     if is_too_deep(body):
         field = field_too_deep(body)
-        raise Refusal(400, too_deep(field), param=field, code="invalid_json")
+        raise RequestRefusal(400, too_deep(field), param=field, code="invalid_json")
     try:
         _check_unique(body)
         value = _decode(body)
     except (msgspec.DecodeError, ValueError) as error:
-        raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
+        raise RequestRefusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise Refusal(400, "the body must be a JSON object", code="invalid_json")
+        raise RequestRefusal(400, "the body must be a JSON object", code="invalid_json")
     return value
 
 
@@ -55,7 +55,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
     seen = set()
     for key, _ in pairs:
         if key in seen:
-            raise Refusal(
+            raise RequestRefusal(
                 400, f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
             )
         seen.add(key)

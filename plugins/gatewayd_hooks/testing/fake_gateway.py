@@ -10,7 +10,7 @@ from gatewayd_hooks.protocols import (
     Delta,
     Embeddings,
     HttpRequest,
-    Refusal,
+    RequestRefusal,
     ServedModel,
     Timing,
     Usage,
@@ -43,7 +43,7 @@ class FakeAnswer:
     """
 
     def __init__(
-        self, model: str, deltas: Sequence[Delta], usage: Usage, failure: Refusal | None
+        self, model: str, deltas: Sequence[Delta], usage: Usage, failure: RequestRefusal | None
     ) -> None:
         self.id = "chatcmpl-0123456789abcdef01234567"
         self.model = model
@@ -83,8 +83,8 @@ class FakeGateway:
         self.version = "1.2.3"
         self.model: ServedModel | None = MODEL
         self.usage = Usage(12, 5, 8)
-        self.refusal: Refusal | None = None
-        self.failure: Refusal | None = None
+        self.refusal: RequestRefusal | None = None
+        self.failure: RequestRefusal | None = None
         self.deltas: Sequence[Delta] = ()
         self.bodies: list[Mapping[str, Any]] = []
         self.answers: list[FakeAnswer] = []
@@ -128,7 +128,7 @@ class FakeGateway:
             raise self.refusal
         model = str(body.get("model", ""))
         if model not in self.models:
-            raise Refusal(404, f"there is no model {model!r}", code="model_not_found")
+            raise RequestRefusal(404, f"there is no model {model!r}", code="model_not_found")
         return model
 
     def _answer(self, body: Mapping[str, Any]) -> FakeAnswer:

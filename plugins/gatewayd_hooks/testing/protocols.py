@@ -16,7 +16,7 @@ from gatewayd_hooks.protocols import (
     HttpRequest,
     HttpResponse,
     ProtocolStrategy,
-    Refusal,
+    RequestRefusal,
     Route,
 )
 from gatewayd_hooks.requests.checking import check
@@ -92,8 +92,10 @@ class ProtocolConformance:
         """Also those of the gateway: client or server is at fault, and somebody may read why."""
         with self.opened() as protocol:
             for status in _STATUSES:
-                error = protocol.error(Refusal(status, "a sentence", param="messages"), "req_1")
-                late = protocol.late_error(Refusal(status, "a sentence"), "req_1")
+                error = protocol.error(
+                    RequestRefusal(status, "a sentence", param="messages"), "req_1"
+                )
+                late = protocol.late_error(RequestRefusal(status, "a sentence"), "req_1")
                 assert isinstance(error.body, bytes)
                 assert 400 <= error.status < 600
                 assert (error.status < 500) == (status < 500)
@@ -104,7 +106,7 @@ class ProtocolConformance:
     @campaign
     @given(body=_BODIES)
     def test_whatever_is_sent_is_answered_or_refused(self, body: bytes) -> None:
-        """A handler that raises anything but ``Refusal`` would be a status of 500."""
+        """A handler that raises anything but ``RequestRefusal`` would be a status of 500."""
         with self.opened() as protocol:
             gateway = FakeGateway()
             for route in protocol.routes(gateway):
@@ -113,22 +115,24 @@ class ProtocolConformance:
     def test_its_tables_say_what_is_refused(self) -> None:
         """By the place that they name."""
         for expected, told in self._variants():
-            if isinstance(expected, Refusal):
-                assert isinstance(told, Refusal), f"it takes what its table refuses: {expected}"
+            if isinstance(expected, RequestRefusal):
+                assert isinstance(told, RequestRefusal), (
+                    f"it takes what its table refuses: {expected}"
+                )
                 assert (told.status // 100, told.param) == (4, expected.param)
 
     def test_its_tables_say_what_is_ignored(self) -> None:
         """What is not acted on is named, also what no table knows."""
         for expected, told in self._variants():
-            if not isinstance(expected, Refusal) and isinstance(told, HttpResponse):
+            if not isinstance(expected, RequestRefusal) and isinstance(told, HttpResponse):
                 assert set(expected) <= {*told.ignored}, "it hides what it ignores"
 
-    def _variants(self) -> list[tuple[list[str] | Refusal, HttpResponse | Refusal]]:
+    def _variants(self) -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
         """What tables and handlers say, with all kinds of values for each field of each table."""
         asked = [one for one in self.conversations() if one.body.startswith(b"{")]
         own = {(one.method, one.path): one.json() for one in asked}
 
-        async def told() -> list[tuple[list[str] | Refusal, HttpResponse | Refusal]]:
+        async def told() -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
             return [
                 (_expected(table, body), await _told(route, body))
                 for route in protocol.routes(FakeGateway())
@@ -154,7 +158,7 @@ class ProtocolConformance:
         for asked in self._conversations():
             with self.opened() as protocol:
                 gateway = FakeGateway()
-                gateway.refusal = Refusal(503, "no room", code="overloaded", retry_after=2)
+                gateway.refusal = RequestRefusal(503, "no room", code="overloaded", retry_after=2)
                 status, _ = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
                 assert status == 503
 
@@ -163,7 +167,9 @@ class ProtocolConformance:
             with self.opened() as protocol:
                 gateway = FakeGateway()
                 gateway.deltas = gateway.deltas[:1]
-                gateway.failure = Refusal(500, "lost", code="engine_restarted", type="server_error")
+                gateway.failure = RequestRefusal(
+                    500, "lost", code="engine_restarted", type="server_error"
+                )
                 status, _ = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
                 assert status == 500
 
@@ -192,7 +198,7 @@ async def _outcome(route: Route, asked: HttpRequest) -> tuple[int, bytes]:
         async for piece in response.body:
             assert isinstance(piece, bytes)
             found += piece
-    except Refusal as error:
+    except RequestRefusal as error:
         refusal = error
     else:
         return response.status, found
@@ -201,21 +207,21 @@ async def _outcome(route: Route, asked: HttpRequest) -> tuple[int, bytes]:
     return refusal.status, found
 
 
-def _expected(table: type[RequestTable], body: dict[str, Any]) -> list[str] | Refusal:
+def _expected(table: type[RequestTable], body: dict[str, Any]) -> list[str] | RequestRefusal:
     try:
         return check(table, body)[1]
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         return refusal
 
 
-async def _told(route: Route, body: dict[str, Any]) -> HttpResponse | Refusal:
+async def _told(route: Route, body: dict[str, Any]) -> HttpResponse | RequestRefusal:
     """What a handler answers at once."""
     try:
         response = await route.handler(request(route.method, route.path, msgspec.json.encode(body)))
         close = getattr(response.body, "aclose", None)
         if close is not None:
             await close()
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         return refusal
     return response
 

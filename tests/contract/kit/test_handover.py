@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.eviction import EvictionConformance
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
@@ -23,23 +23,23 @@ def takes_anything(strategy: Any) -> None:
 
 def forgets_a_page(eviction: Any) -> None:
     leave = eviction.export_state
-    eviction.export_state = lambda: State(leave().form, leave().content[1:])
+    eviction.export_state = lambda: HandoverState(leave().form, leave().content[1:])
 
 
 def makes_pages_up(eviction: Any) -> None:
     leave = eviction.export_state
-    eviction.export_state = lambda: State(leave().form, (*leave().content, 99))
+    eviction.export_state = lambda: HandoverState(leave().form, (*leave().content, 99))
 
 
 def keeps_its_key(cache: Any) -> None:
     leave = cache.export_state
-    cache.export_state = lambda: State(leave().form, (b"another", *leave().content[1:]))
+    cache.export_state = lambda: HandoverState(leave().form, (b"another", *leave().content[1:]))
 
 
 def shares_what_closing_empties(cache: Any) -> None:
     take = cache.import_state
 
-    def broken(state: State) -> bool:
+    def broken(state: HandoverState) -> bool:
         taken = take(state)
         if taken:
             _, _, cache._page_of, cache._digest_of, _ = state.content

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from gatewayd_hooks.protocols import HttpRequest, HttpResponse, Refusal
+from gatewayd_hooks.protocols import HttpRequest, HttpResponse, RequestRefusal
 from gatewayd_hooks.requests.tables import RequestTable, Unsupported
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.fake_gateway import request
@@ -68,7 +68,7 @@ def hides_what_failed(protocol: Any) -> None:
             try:
                 async for piece in response.body:  # type: ignore[union-attr]
                     yield piece
-            except Refusal:
+            except RequestRefusal:
                 pass
 
         return HttpResponse(pieces() if not isinstance(response.body, bytes) else response.body)

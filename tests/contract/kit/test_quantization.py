@@ -10,7 +10,7 @@ import torch
 
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, SparseWeight, Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
-from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_int8.strategy import Int8Quantizer
 from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.contract.kit.conftest import fails
 from tests.engine.nibbles import Nibbles
@@ -39,7 +39,7 @@ def verdict(strategy: Any) -> list[str]:
     return [name for name in tests if fails(case, name)]
 
 
-@pytest.mark.parametrize("sound", [Int8, Nibbles, Sparse24])
+@pytest.mark.parametrize("sound", [Int8Quantizer, Nibbles, Sparse24])
 def test_a_sound_one_passes(sound: type) -> None:
     assert verdict(sound()) == []
 
@@ -47,13 +47,13 @@ def test_a_sound_one_passes(sound: type) -> None:
 # Each of these breaks one rule of a sound one.
 
 
-class TruncatingInt8(Int8):
+class TruncatingInt8(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         made = super().quantize(matrix, weight)
         return made._replace(codes=weight.div(made.scales).to(torch.int8))
 
 
-class OneScale(Int8):
+class OneScale(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         scales = (weight.abs().max() / 127).expand(matrix.rows, 1).contiguous()
         if not scales.isfinite().all():
@@ -61,19 +61,19 @@ class OneScale(Int8):
         return GroupedWeight(weight.div(scales).round().to(torch.int8), scales)
 
 
-class TakesWhatever(Int8):
+class TakesWhatever(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         return super().quantize(matrix, weight.nan_to_num(0.0, 1.0, -1.0))
 
 
-class Greedy(Int8):
+class Greedy(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         made = super().quantize(matrix, weight)
         weight.zero_()
         return made
 
 
-class Restless(Int8):
+class Restless(Int8Quantizer):
     def __init__(self) -> None:
         self.calls = 0
 
@@ -85,14 +85,14 @@ class Restless(Int8):
         return made
 
 
-class OneForZero(Int8):
+class OneForZero(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         made = super().quantize(matrix, weight)
         made.codes[made.codes == 0] = 1
         return made
 
 
-class DoubleScales(Int8):
+class DoubleScales(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         made = super().quantize(matrix, weight)
         return made._replace(scales=made.scales.double())
@@ -112,7 +112,7 @@ class RoundsWhatStays(Sparse24):
         return None if made is None else SparseWeight(made.values.bfloat16().float())
 
 
-class CoarseFloats(Int8):
+class CoarseFloats(Int8Quantizer):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> Any:
         made = super().quantize(matrix, weight)
         return made.codes.bitwise_and(-32).float() * made.scales

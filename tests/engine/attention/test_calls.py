@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention.flashinfer.calls import Calls, Run
+from gatewayd_engine.attention.flashinfer.calls import LayerRun, PlannedCalls
 from gatewayd_engine.model.attention_shape import AttentionShape
 from tests.engine.attention.steps import Sequences
 
@@ -46,7 +46,7 @@ class Wrapper:
         out.copy_(plan * q + factor * k - v)
 
 
-def check(run: Run, plan: float) -> None:
+def check(run: LayerRun, plan: float) -> None:
     """Attend some layers, each over tensors of its own."""
     for _ in range(4):
         q, k, v, out = torch.randn(4, 6).unbind()
@@ -56,7 +56,7 @@ def check(run: Run, plan: float) -> None:
 
 def test_only_the_first_layer_of_a_plan_is_run(caplog: pytest.LogCaptureFixture) -> None:
     wrapper = Wrapper()
-    calls = Calls(wrapper)
+    calls = PlannedCalls(wrapper)
     for step in range(1, 4):
         wrapper.plan = float(step)
         check(calls.planned(), wrapper.plan)
@@ -97,7 +97,7 @@ def test_who_launches_in_another_way_is_run_for_each_layer(
     how: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrapper = Wrapper(ODD[how])
-    calls = Calls(wrapper)
+    calls = PlannedCalls(wrapper)
     for step in range(1, 4):
         wrapper.plan = float(step)
         check(calls.planned(), wrapper.plan)
@@ -114,7 +114,7 @@ def test_who_has_no_module_is_run_for_each_layer(caplog: pytest.LogCaptureFixtur
     wrapper = Wrapper()
     wrapper._cached_module = None
     wrapper.run = lambda q, kv, out: as_usual(wrapper.paged_run, 1.0, q, *kv, out)  # type: ignore
-    check(Calls(wrapper).planned(), 1.0)
+    check(PlannedCalls(wrapper).planned(), 1.0)
     assert len(wrapper.launched) == 4
     assert len(caplog.records) == 1
 
@@ -127,7 +127,7 @@ def test_a_first_layer_that_raises_leaves_no_trace() -> None:
         as_usual(*args)
 
     wrapper = Wrapper(failing)
-    calls = Calls(wrapper)
+    calls = PlannedCalls(wrapper)
     run = calls.planned()
     with pytest.raises(MemoryError):
         check(run, 1.0)
@@ -140,7 +140,7 @@ def test_a_first_layer_that_raises_leaves_no_trace() -> None:
 def test_what_else_a_wrapper_wants_of_its_module_is_there() -> None:
     wrapper = Wrapper(lambda run, *args: wrapper._cached_module.other(*args))
     wrapper.module.other = lambda *args: as_usual(wrapper._cached_module.paged_run, *args)
-    check(Calls(wrapper).planned(), 1.0)
+    check(PlannedCalls(wrapper).planned(), 1.0)
     assert wrapper.runs == 1
 
 

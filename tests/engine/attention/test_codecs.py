@@ -12,20 +12,20 @@ from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_kv_bf16.config import Bf16Config
 from gatewayd_kv_bf16.strategy import Bf16
-from gatewayd_kv_fp8.config import Fp8Config
-from gatewayd_kv_fp8.strategy import Fp8
-from gatewayd_kv_int4.config import Int4Config
-from gatewayd_kv_int4.strategy import Int4
-from gatewayd_kv_int8.config import Int8Config
-from gatewayd_kv_int8.strategy import Int8
+from gatewayd_kv_fp8.config import Fp8CodecConfig
+from gatewayd_kv_fp8.strategy import Fp8Codec
+from gatewayd_kv_int4.config import Int4CodecConfig
+from gatewayd_kv_int4.strategy import Int4Codec
+from gatewayd_kv_int8.config import Int8CodecConfig
+from gatewayd_kv_int8.strategy import Int8Codec
 from tests.engine.attention.test_reference import Twin, diverge, wander
 
 CODECS: dict[str, tuple[Any, int]] = {
-    "int8": (Int8(Int8Config()), 8),
-    "fp8": (Fp8(Fp8Config()), 8),
-    "fp8 e5m2 plain": (Fp8(Fp8Config(format="e5m2", scale="none")), 8),
-    "int4": (Int4(Int4Config()), 32),
-    "int4 as it is": (Int4(Int4Config(rotate=False)), 32),
+    "int8": (Int8Codec(Int8CodecConfig()), 8),
+    "fp8": (Fp8Codec(Fp8CodecConfig()), 8),
+    "fp8 e5m2 plain": (Fp8Codec(Fp8CodecConfig(format="e5m2", scale="none")), 8),
+    "int4": (Int4Codec(Int4CodecConfig()), 32),
+    "int4 as it is": (Int4Codec(Int4CodecConfig(rotate=False)), 32),
     "bf16": (Bf16(Bf16Config()), 8),
 }
 """Codecs, and the smallest heads that they take here."""

@@ -8,20 +8,20 @@ import pytest
 import torch
 
 from gatewayd_engine.kv.codec import Codec
-from gatewayd_engine.kv.compacted_prefix import NO_PAGE, Front
+from gatewayd_engine.kv.compacted_prefix import NO_PAGE, CompactedPrefix
 from gatewayd_engine.kv.key_biases import bias_pages, read_biases, write_front
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_hooks.kv_compression import Compacted
-from gatewayd_kv_int8.config import Int8Config
-from gatewayd_kv_int8.strategy import Int8
+from gatewayd_kv_int8.config import Int8CodecConfig
+from gatewayd_kv_int8.strategy import Int8Codec
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin
 
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
 
 
 def int8(dim: int) -> Codec:
-    strategy = Int8(Int8Config())
+    strategy = Int8Codec(Int8CodecConfig())
     return Codec(strategy, strategy.record_bytes(dim, torch.float32), dim, torch.float32)
 
 
@@ -38,7 +38,7 @@ class ShorterTwin(Twin):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.front: dict[int, Front] = {}
+        self.front: dict[int, CompactedPrefix] = {}
         self.found: dict[int, list[Compacted]] = {}
 
     def restart(self, row: int) -> None:
@@ -61,7 +61,7 @@ class ShorterTwin(Twin):
         found = random_front(self.shape, kept)
         fresh = self.fresh_pages(kept // PAGE + bias_pages(self.pool, kept))
         write_front(self.pool, fresh, kept, found)
-        front = self.front[row] = Front(covered, kept, tuple(fresh[kept // PAGE :]))
+        front = self.front[row] = CompactedPrefix(covered, kept, tuple(fresh[kept // PAGE :]))
         rest = self.rows.block_table[row, covered // PAGE :].tolist()
         absent = [NO_PAGE] * (covered // PAGE - len(fresh))
         self.rows.set_front(row, front, [*fresh, *absent, *rest])
@@ -127,7 +127,7 @@ def test_pages_hold_biases_bit_for_bit(kept: int, has_codec: bool) -> None:
     pages = list(range(40, 40 + kept // PAGE + num_bias))
     found = random_front(shape, kept)
     write_front(pool, pages, kept, found)
-    front = Front(4 * kept, kept, tuple(pages[kept // PAGE :]))
+    front = CompactedPrefix(4 * kept, kept, tuple(pages[kept // PAGE :]))
     assert torch.equal(read_biases(pool, front), torch.stack([one.bias for one in found]))
     written = pool.data.flatten(1).ne(0).any(1).nonzero().flatten().tolist()
     assert written == pages

@@ -17,12 +17,12 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.runner.gpu.cuda_graphs import Graphs
 from gatewayd_engine.tuning import clock as clock_module
-from gatewayd_engine.tuning.table import Lost, Machine, Table
+from gatewayd_engine.tuning.table import DeviceLost, TunedMachine, TuningTable
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.steps import Sequences, Static
 from tests.engine.attention.test_flash import check
 
-MACHINE = Machine("chip", "9.0", {})
+MACHINE = TunedMachine("chip", "9.0", {})
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 9))
 
 
@@ -73,7 +73,7 @@ def made(
     shape, pool, append = sequences.shape, sequences.pool, sequences.append
     kernels = kernels or TorchKernels()
     own = DecodeKernels(shape, pool, append, kernels, 8, 1100)
-    table = Table(MACHINE, folder)
+    table = TuningTable(MACHINE, folder)
     flash = flashinfer.FlashAttention(shape, pool, append)
     choice = DecodeChoice(shape, pool, kernels, table, clock)
     return DecodeAttention(own, flash, choice=choice)
@@ -194,7 +194,7 @@ def test_each_way_of_launching_has_a_choice_of_its_own(
             kernels.launches_early = is_early
             assert kinds_of(attention, static) == [kind]
         assert clock.times == []
-    early = [entry.sizes["early"] for entry in Table(MACHINE, tmp_path).entries]
+    early = [entry.sizes["early"] for entry in TuningTable(MACHINE, tmp_path).entries]
     assert sorted(early) == [0, 0, 1, 1]
 
 
@@ -215,7 +215,7 @@ def test_a_device_that_is_lost_ends_the_start(
         patch.setattr(tune_decode._Trial, "undo", undo)
         attention = made(flashinfer, sequences, Clock(), Raising(), tmp_path)
         inputs = Static(sequences, 2).inputs
-        with pytest.raises(Lost):
+        with pytest.raises(DeviceLost):
             Graphs([2], lambda size: attention.captured(inputs), lambda part: None, "%s")
     # The next one leaves our kernels out.
     attention = made(flashinfer, sequences, Clock(), Raising(), tmp_path)

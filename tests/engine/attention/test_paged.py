@@ -10,7 +10,7 @@ from gatewayd_engine.attention.gpu_api import CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import gather
 from tests.engine.attention.steps import Sequences, some_counts
 
@@ -41,7 +41,7 @@ def test_a_step_gives_what_the_reference_gives_on_the_same_pool() -> None:
     sequences = Sequences(shape, seed=2)
     attention = PagedAttention(shape, sequences.pool, sequences.append)
     reference = ReferenceAttention(shape, sequences.pool, 8, 0)
-    rows = Rows(8, 240, 4)
+    rows = RunningBatch(8, 240, 4)
     for row, table in enumerate(sequences.tables):
         rows.block_table[row] = table
     starts = np.array([70, 12, 8, 30], np.int32)

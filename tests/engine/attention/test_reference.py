@@ -14,7 +14,7 @@ from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch, gather
 
 PAGE = 4
@@ -43,7 +43,7 @@ class Twin:
         # What nobody wrote must not matter.
         written = torch.randn(*self.pool.data.shape[:-1], shape.head_dim)
         self.pool.data.copy_(written if codec is None else codec.encode(written))
-        self.rows = Rows(rows, MAX_LEN, PAGE)
+        self.rows = RunningBatch(rows, MAX_LEN, PAGE)
         pages = list(range(self.pool.num_pages))
         self.rng.shuffle(pages)
         per_row = self.rows.block_table.shape[1]

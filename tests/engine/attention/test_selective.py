@@ -15,11 +15,11 @@ from gatewayd_engine.attention.kv_selection import Selection
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import ALL_EXACT
 from gatewayd_engine.state.step_batch import DraftLines, gather
-from gatewayd_kv_int8.config import Int8Config
-from gatewayd_kv_int8.strategy import Int8
+from gatewayd_kv_int8.config import Int8CodecConfig
+from gatewayd_kv_int8.strategy import Int8Codec
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin
 
 SHAPE = AttentionShape(3, 6, 2, 8, 0.3, None, (0, 0, 9))
@@ -98,7 +98,7 @@ class SparseTwin(Twin):
         super().__init__(shape, copy_bytes, 0, codec)
         self.chair = Chair(strategy)
         self.dice = strategy
-        self.columns = Rows(10, MAX_LEN, PAGE)
+        self.columns = RunningBatch(10, MAX_LEN, PAGE)
         selection = Selection(shape, self.chair, self.columns)
         self.attention = SelectiveAttention(shape, self.pool, 10, copy_bytes, selection)
         self.num_sparse = 0
@@ -182,7 +182,7 @@ class SparseTwin(Twin):
 
 
 def int8() -> Codec:
-    return Codec(Int8(Int8Config()), 10, SHAPE.head_dim, torch.float32)
+    return Codec(Int8Codec(Int8CodecConfig()), 10, SHAPE.head_dim, torch.float32)
 
 
 @pytest.mark.parametrize("make_codec", [None, int8])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.attention.flashinfer.calls import Run
+from gatewayd_engine.attention.flashinfer.calls import LayerRun
 from tests.engine.attention import fake_flashinfer, fake_launch
 from tests.engine.attention.uses import ALIASES, File
 from tests.engine.attention.wheel import attributes, methods, signature, wheel
@@ -179,7 +179,7 @@ def test_a_wrapper_is_what_attends_and_launches_as_the_engine_notes_it(name: str
     assert isinstance(found, ast.ClassDef)
     run = methods(found)["run"]
     real = signature(run, is_method=True).parameters
-    ours_ = [p for p in inspect.signature(Run.run).parameters.values() if p.name != "self"]
+    ours_ = [p for p in inspect.signature(LayerRun.run).parameters.values() if p.name != "self"]
     positional = [p.name for p in ours_ if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     assert [*real][: len(positional)] == positional
     assert all(real[p.name].kind is p.kind for p in ours_)

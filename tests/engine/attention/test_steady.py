@@ -14,7 +14,7 @@ from gatewayd_engine.attention import dense_contexts
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, gather
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin, diverge, wander
 
@@ -36,7 +36,7 @@ class Sequences:
         self.shape = shape
         count, each = 3, -(-MAX_LEN // PAGE)
         pool = KvPool(shape, count * each, PAGE, torch.float32, "cpu")
-        self.rows = Rows(count, MAX_LEN, PAGE)
+        self.rows = RunningBatch(count, MAX_LEN, PAGE)
         self.rows.block_table[:] = np.arange(count * each).reshape(count, each)
         self.rows.block_table[1:, : 40 // PAGE] = self.rows.block_table[0, : 40 // PAGE]
         self.attention = ReferenceAttention(shape, pool, count, copy_bytes, is_steady=is_steady)

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from gatewayd_engine.cache.partial_pages import Before, Tails
+from gatewayd_engine.cache.partial_pages import Before, PartialPages
 
 PAGES = 12
 _TOKENS = st.lists(st.sampled_from([0, 1, 255, 256, 65_536]), min_size=1, max_size=6)
@@ -19,7 +19,7 @@ class TailsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.tails = Tails()
+        self.tails = PartialPages()
         self.naive: dict[int, tuple[Before, list[int]]] = {}
 
     @rule(before=_BEFORE, tokens=_TOKENS, page=st.integers(0, PAGES - 1))

@@ -28,7 +28,7 @@ from gatewayd_engine.process.messages import (
     Admitted,
     Finished,
     ModelInfo,
-    Pooled,
+    PooledOutput,
     SamplingParams,
     StepOutput,
     Submit,
@@ -56,7 +56,7 @@ class Answer:
     admitted: Admitted | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    pooled: list[Pooled] = field(default_factory=list)
+    pooled: list[PooledOutput] = field(default_factory=list)
 
 
 class Harness:

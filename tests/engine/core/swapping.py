@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.core.hot_swap import EngineSwapRefused
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.tiering import host
 
@@ -44,12 +44,12 @@ OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
 
 def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
     """Swap while nothing else happens; whether the state was handed over."""
-    engine.core.swaps.begin(Swap(1, kind.value, list(choices)))
+    engine.core.swaps.begin(SwapStrategy(1, kind.value, list(choices)))
     while not (answers := engine.core.swaps.settle()):
         time.sleep(0.0002)
     (answer,) = answers
     if answer.error:
-        raise SwapRefused(answer.error)
+        raise EngineSwapRefused(answer.error)
     return bool(answer.has_state)
 
 

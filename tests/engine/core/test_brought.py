@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.model.safetensors_headers import LoadError
-from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_engine.process.plugin_faults import StrategyFault
 from gatewayd_hooks.host.errors import NotInstalled
 from tests.engine.core.conftest import Harness, build
@@ -137,8 +137,12 @@ def test_one_that_fails_while_loading_ends_the_start_by_name_and_matrix(
 @pytest.mark.parametrize(
     ("choice", "error", "sentence"),
     [
-        (broken("open"), ConfigError, "kernels: quantizer.broken: its library is not here; pip"),
-        (StrategyChoice("int8"), ConfigError, "kernels has int8, which multiplies nothing"),
+        (
+            broken("open"),
+            EngineConfigError,
+            "kernels: quantizer.broken: its library is not here; pip",
+        ),
+        (StrategyChoice("int8"), EngineConfigError, "kernels has int8, which multiplies nothing"),
         (StrategyChoice("plane"), NotInstalled, "did you mean quantizer.plain"),
     ],
 )

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_engine.state.in_flight import InFlight
 from gatewayd_hooks.host.catalog import Catalog
@@ -226,7 +226,7 @@ class Combination:
         settle(engine)
         if not engine.core.swaps.is_busy:
             kind = dice.choice(list(offers))
-            engine.core.swaps.begin(Swap(1, kind.value, list(dice.choice(offers[kind]))))
+            engine.core.swaps.begin(SwapStrategy(1, kind.value, list(dice.choice(offers[kind]))))
 
     @staticmethod
     def _shake(engine: Any, dice: random.Random) -> None:

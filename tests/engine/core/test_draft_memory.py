@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from gatewayd_engine.core import build
-from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.core.hot_swap import EngineSwapRefused
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.runner.draft_model import RowModel
 from gatewayd_engine.speculation.draft_models import bytes_beside
 from gatewayd_hooks.host.catalog import Catalog
@@ -77,7 +77,7 @@ def test_on_a_gpu_it_gets_a_share_of_what_there_is(device: str, share: int) -> N
 
 
 def test_what_does_not_fit_at_the_start_is_refused_in_a_sentence(make_engine: Make) -> None:
-    with pytest.raises(ConfigError, match=f"the draft model needs {NEEDED} for 8 sequences"):
+    with pytest.raises(EngineConfigError, match=f"the draft model needs {NEEDED} for 8 sequences"):
         make_engine(kv_bytes=NEEDED + PAGE - 1, drafter=SMALL, **SIZES)
 
 
@@ -102,7 +102,7 @@ def test_one_that_does_not_fit_is_refused_and_what_was_before_goes_on(make_engin
     engine = make_engine(kv_bytes=8 * 32 * PAGE + 8 * 64 * TOKEN - 1, **SIZES)
     swap(engine, Kind.DRAFTER, StrategyChoice("ngram"))
     plain = answers(engine)
-    with pytest.raises(SwapRefused, match=r"needs 4\.0 MiB .* 0\.5 MiB are free"):
+    with pytest.raises(EngineSwapRefused, match=r"needs 4\.0 MiB .* 0\.5 MiB are free"):
         swap(engine, Kind.DRAFTER, SMALL)
     assert engine.core.strategies.names["drafter"] == "ngram"
     assert answers(engine) == plain
@@ -118,7 +118,7 @@ def test_one_that_cannot_be_loaded_gives_back_what_it_took(
 
     with monkeypatch.context() as context:
         context.setattr("gatewayd_engine.speculation.draft_models.load", no)
-        with pytest.raises(SwapRefused, match="cannot be read"):
+        with pytest.raises(EngineSwapRefused, match="cannot be read"):
             swap(engine, Kind.DRAFTER, SMALL)
     swap(engine, Kind.DRAFTER, SMALL)
     assert small(engine).max_model_len == 512
@@ -127,7 +127,7 @@ def test_one_that_cannot_be_loaded_gives_back_what_it_took(
 
 def test_one_that_is_swapped_in_later_finds_what_was_kept_for_it(make_engine: Make) -> None:
     kv_bytes = NEEDED + 32 * PAGE
-    with pytest.raises(SwapRefused, match=r"with \[engine\] draft_memory at 4\.0 MiB"):
+    with pytest.raises(EngineSwapRefused, match=r"with \[engine\] draft_memory at 4\.0 MiB"):
         swap(make_engine(kv_bytes=kv_bytes, **SIZES), Kind.DRAFTER, SMALL)
     for draft_bytes, length in ((NEEDED, 512), (NEEDED // 4, 128)):
         engine = make_engine(kv_bytes=kv_bytes, draft_bytes=draft_bytes, **SIZES)
@@ -145,7 +145,7 @@ def test_what_is_to_be_kept_may_be_less_than_the_drafter_needs_and_not_more_than
         kv_bytes=NEEDED // 4 + 16 * PAGE, draft_bytes=NEEDED // 4, drafter=SMALL, **SIZES
     )
     assert (engine.info.num_pages, small(engine).max_model_len) == (16, 128)
-    with pytest.raises(ConfigError, match=f"of which draft_memory is {NEEDED}"):
+    with pytest.raises(EngineConfigError, match=f"of which draft_memory is {NEEDED}"):
         make_engine(kv_bytes=NEEDED + PAGE - 1, draft_bytes=NEEDED, **SIZES)
 
 

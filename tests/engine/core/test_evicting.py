@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import Evict, Pin
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.messages import Evict, PinPrefix
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_hooks.caching import Match
 from tests.engine.core.conftest import Harness, MakeEngine
@@ -116,7 +116,7 @@ def test_a_pinned_page_goes_too_and_its_pin_with_it(make_engine: MakeEngine) -> 
     engine = make_engine(kv_pages=24, eviction=StrategyChoice("retention"))
     answer(engine, SHARED)
     page = page_of(engine, SHARED, 2)
-    assert engine.core.pin(Pin(1, b"", 60.0, page=page)) == 48
+    assert engine.core.pin(PinPrefix(1, b"", 60.0, page=page)) == 48
     for i in range(12):
         answer(engine, [3500 + i, *range(20, 114)])
     assert answer(engine, [*SHARED, 5]) == 48, "it outlived what is newer, and what is behind it"
@@ -125,7 +125,7 @@ def test_a_pinned_page_goes_too_and_its_pin_with_it(make_engine: MakeEngine) -> 
     for i in range(12):
         answer(engine, [3600 + i, *range(20, 114)])
     assert answer(engine, [*SHARED, 5]) == 0, "the pin is gone"
-    assert engine.core.pin(Pin(1, b"", 60.0, page=10_000)) == 0
+    assert engine.core.pin(PinPrefix(1, b"", 60.0, page=10_000)) == 0
 
 
 def test_many_go_in_parts(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +146,7 @@ def test_many_go_in_parts(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPat
 def test_what_is_not_cached_is_refused(make_engine: MakeEngine) -> None:
     engine = make_engine(kv_pages=64)
     for page in (3, 64, -1):
-        with pytest.raises(Refused, match=f"page {page} is not cached"):
+        with pytest.raises(RequestRejected, match=f"page {page} is not cached"):
             evict(engine, page)
 
 
@@ -156,7 +156,7 @@ def test_an_eviction_that_gives_up_only_what_it_has_chosen_is_left_alone(
     monkeypatch.delattr(Lru, "drop")
     engine = make_engine(kv_pages=64)
     answer(engine, SHARED)
-    with pytest.raises(Refused, match="not chosen itself"):
+    with pytest.raises(RequestRejected, match="not chosen itself"):
         evict(engine)
     assert answer(engine, [*SHARED, 5]) == 64
 

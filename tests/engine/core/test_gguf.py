@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 from gatewayd_engine.kv.tiers.fingerprint import fingerprint
 from gatewayd_engine.model.spec import SpecError
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog, Entry
 from tests.engine.core.conftest import CATALOG, build
 from tests.engine.core.small import small
@@ -53,9 +53,9 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
 
 
 def test_a_gguf_file_needs_its_quantizer(nano: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigError, match=r"model.gguf: header.quant_method is 'gguf', but"):
+    with pytest.raises(EngineConfigError, match=r"model.gguf: header.quant_method is 'gguf', but"):
         build(nano[0], OURS)
-    with pytest.raises(ConfigError, match="the weights are quantized already, but"):
+    with pytest.raises(EngineConfigError, match="the weights are quantized already, but"):
         build(nano[0], OURS, quantizer=StrategyChoice("int8"))
     none = Catalog([entry for entry in OURS.entries if entry.plugin != GGUF.plugin])
     with pytest.raises(SpecError, match="is 'gguf', and no installed quantizer has that name"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.core.hot_swap import EngineSwapRefused
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.host.watchdog import Watchdog
@@ -205,7 +205,7 @@ def test_what_a_swap_calls_is_interrupted_and_named(
     try:
         swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
         said = caplog.text
-    except SwapRefused as refusal:
+    except EngineSwapRefused as refusal:
         said = str(refusal)
     finally:
         dog.disarm()

@@ -28,7 +28,7 @@ from gatewayd_engine.process.inspect_messages import (
     Inspected,
 )
 from gatewayd_engine.process.machine_usage import Meter
-from gatewayd_engine.process.messages import Pin, SamplingParams
+from gatewayd_engine.process.messages import PinPrefix, SamplingParams
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_evict_retention.strategy import Retention
@@ -172,7 +172,7 @@ def test_random_requests_are_told_as_they_are(make_engine: Make, depth: bool, ca
             engine.core.abort([live.pop(rng.randrange(len(live)))])
         elif what < 0.42:
             prompt = np.array(rng.choice(prompts), np.int32).tobytes()
-            engine.core.pin(Pin(1, prompt, rng.choice([0.0, 100.0, 100.0])))
+            engine.core.pin(PinPrefix(1, prompt, rng.choice([0.0, 100.0, 100.0])))
         elif what < 0.45:
             engine.run()
         elif engine.core.has_work:

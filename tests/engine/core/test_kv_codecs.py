@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded, loader
 from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.process.config import ConfigError, StrategyChoice
-from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
+from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_engine.process.plugin_faults import StrategyFault
 from gatewayd_hooks.strategy import Kind
-from gatewayd_kv_int8.strategy import Int8
+from gatewayd_kv_int8.strategy import Int8Codec
 from tests.engine.core import test_combinations
 from tests.engine.core.conftest import build
 from tests.engine.core.small import small
@@ -244,7 +244,7 @@ def test_heads_that_do_not_fit_are_refused_at_the_start(
         "^kv_codec int4 cannot serve this model: heads have 16 numbers, which do not divide into"
         " groups of 32; int8 and fp8 take others$"
     )
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(EngineConfigError, match=sentence):
         make_engine(checkpoint("llama"), kv_codec=StrategyChoice("int4"))
 
 
@@ -265,7 +265,7 @@ def test_it_serves_bfloat16_too(make_engine: Make, folder: Path) -> None:
 def test_one_that_raises_ends_the_engine_and_is_named(
     make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, left = Int8.encode, [8]
+    encode, left = Int8Codec.encode, [8]
 
     def broken(self: Any, values: Any, out: Any) -> None:
         left[0] -= 1
@@ -273,7 +273,7 @@ def test_one_that_raises_ends_the_engine_and_is_named(
             raise ArithmeticError("not today")
         encode(self, values, out)
 
-    monkeypatch.setattr(Int8, "encode", broken)
+    monkeypatch.setattr(Int8Codec, "encode", broken)
     engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
     for prompt in (PROMPT, PROMPT[:30]):
         engine.submit(prompt, max_tokens=4)
@@ -316,15 +316,15 @@ def test_one_that_cannot_work_is_refused_before_anybody_asks(
     make_engine(folder, kv_codec=StrategyChoice("int8"))
     assert read
     read.clear()
-    monkeypatch.setattr(Int8, method, broken)
-    with pytest.raises(ConfigError, match=f"^kv_codec int8 {sentence}"):
+    monkeypatch.setattr(Int8Codec, method, broken)
+    with pytest.raises(EngineConfigError, match=f"^kv_codec int8 {sentence}"):
         make_engine(folder, kv_codec=StrategyChoice("int8"))
     assert not read  # of weights, which may be gigabytes
 
 
 def test_it_is_fixed_while_the_engine_runs(make_engine: Make, folder: Path) -> None:
     engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
-    engine.core.swaps.begin(Swap(1, "kv_codec", []))
+    engine.core.swaps.begin(SwapStrategy(1, "kv_codec", []))
     (answer,) = engine.core.swaps.settle()
     assert answer.error == "kv_codec is fixed while an engine runs: what it holds is in its form"
 
@@ -354,8 +354,8 @@ def test_a_codec_that_does_not_suit_the_model_is_refused(
             raise answer
         return answer
 
-    monkeypatch.setattr(Int8, "record_bytes", asked)
-    with pytest.raises(ConfigError, match=f"^kv_codec int8 {sentence}"):
+    monkeypatch.setattr(Int8Codec, "record_bytes", asked)
+    with pytest.raises(EngineConfigError, match=f"^kv_codec int8 {sentence}"):
         make_engine(folder, kv_codec=StrategyChoice("int8"))
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from gatewayd_engine.core.build import assemble
 from gatewayd_engine.model import embedded
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.process.messages import LENGTH, Swap
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
+from gatewayd_engine.process.messages import LENGTH, SwapStrategy
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind
@@ -285,13 +285,15 @@ def test_a_device_is_refused_in_a_sentence(make_engine: Make) -> None:
         kv_compression=FEW,
         device="cuda:0",
     )
-    with pytest.raises(ConfigError, match=r"^kv_compression is 'heavy' and device 'cuda:0': it wo"):
+    with pytest.raises(
+        EngineConfigError, match=r"^kv_compression is 'heavy' and device 'cuda:0': it wo"
+    ):
         assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
     off = msgspec.structs.replace(config, kv_compression=None)
-    with pytest.raises(ConfigError, match="finds 0 GPUs"):
+    with pytest.raises(EngineConfigError, match="finds 0 GPUs"):
         assemble(off, PluginHost(CATALOG), lambda stage, fraction: None)
     engine = make_engine()
     engine.core.strategies.can_compress = False
-    engine.core.swaps.begin(Swap(1, "kv_compression", [FEW]))
+    engine.core.swaps.begin(SwapStrategy(1, "kv_compression", [FEW]))
     (answer,) = engine.core.swaps.settle()
     assert answer.error == "kv_compression works on a CPU only, so far"

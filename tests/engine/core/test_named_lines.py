@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.process.logs import Lines
+from gatewayd_engine.process.logs import EngineLogLines
 from gatewayd_engine.process.messages import SamplingParams, Submit
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -23,7 +23,7 @@ def test_a_request_that_fails_alone_is_named(
 ) -> None:
     engine = make_engine()
     heard = logging.StreamHandler(io.StringIO())
-    heard.setFormatter(Lines(0, is_json=False))
+    heard.setFormatter(EngineLogLines(0, is_json=False))
     logging.getLogger().addHandler(heard)
     try:
         (good,) = engine.submit(list(range(300, 320)), max_tokens=2, ignore_eos=True)

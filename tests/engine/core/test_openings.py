@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.core.hot_swap import EngineSwapRefused
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import Swap, Swapped
+from gatewayd_engine.process.messages import Swapped, SwapStrategy
 from gatewayd_engine.process.plugin_opener import NotOpened, Opening
 from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.strategy import Kind
@@ -40,7 +40,7 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 def begin(engine: Any, kind: Kind, *choices: StrategyChoice, **fields: Any) -> None:
-    engine.core.swaps.begin(Swap(1, kind.value, list(choices), **fields))
+    engine.core.swaps.begin(SwapStrategy(1, kind.value, list(choices), **fields))
 
 
 def settled(engine: Any) -> list[Swapped]:
@@ -121,7 +121,7 @@ def test_one_that_wants_to_end_the_process_is_refused(
 
     monkeypatch.setattr(f"{LFU}.open", leave)
     engine = make_engine()
-    with pytest.raises(SwapRefused, match=r"eviction\.lfu raised .* in open"):
+    with pytest.raises(EngineSwapRefused, match=r"eviction\.lfu raised .* in open"):
         swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
 
 
@@ -134,7 +134,7 @@ def test_of_a_chain_that_is_refused_all_that_was_opened_is_closed(
     closed: list[Any] = []
     with monkeypatch.context() as context:
         context.setattr(bias, "close", lambda self: closed.append(self))
-        with pytest.raises(SwapRefused):
+        with pytest.raises(EngineSwapRefused):
             swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("bias"), StrategyChoice("x"))
     assert [type(one) for one in closed] == [bias]
     assert engine.core.strategies.chain.names == ["penalties"]

@@ -10,7 +10,7 @@ import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import SamplingParams, Submit
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.strategy import Kind
@@ -93,7 +93,7 @@ def submit(engine: Any, prompt: list[int], retention: tuple[int, float]) -> int:
 def test_a_wish_out_of_bounds_is_refused(make_engine: Make, retention: tuple[int, float]) -> None:
     params = SamplingParams(max_tokens=1)
     prompt = np.array(PROMPT, np.int32).tobytes()
-    with pytest.raises(Refused, match="retention"):
+    with pytest.raises(RequestRejected, match="retention"):
         make_engine().core.submit(Submit([1], prompt, params, retention=retention))
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import LENGTH, STOP, Swap
+from gatewayd_engine.process.messages import LENGTH, STOP, SwapStrategy
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_hooks.scheduling import Plan, QueueView
@@ -181,7 +181,7 @@ def test_a_drafter_comes_and_goes_between_two_steps(
     for number in range(1, 7):
         engine.step()
         choices = [StrategyChoice("ngram")] if number % 2 else []
-        engine.core.swaps.begin(Swap(number, "drafter", choices))
+        engine.core.swaps.begin(SwapStrategy(number, "drafter", choices))
         while not (swapped := engine.core.swaps.settle()):
             pass
         assert not swapped[0].error

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import Pin
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.messages import PinPrefix
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_evict_retention.strategy import Retention
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -28,7 +28,7 @@ def retaining(make_engine: Make, cache: str = "hash") -> Any:
 
 
 def pin(engine: Any, prompt: list[int], seconds: float, salt: bytes = b"") -> int:
-    pinned = engine.core.pin(Pin(1, np.array(prompt, np.int32).tobytes(), seconds, salt))
+    pinned = engine.core.pin(PinPrefix(1, np.array(prompt, np.int32).tobytes(), seconds, salt))
     assert isinstance(pinned, int)
     return pinned
 
@@ -110,7 +110,7 @@ def test_what_runs_is_pinned_before_it_ends(make_engine: Make) -> None:
 def test_where_there_are_no_pins_that_is_said(
     make_engine: Make, fields: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RequestRejected, match=words):
         pin(make_engine(**fields), KEPT, 60)
 
 
@@ -123,7 +123,7 @@ def test_an_eviction_that_raises_is_replaced_and_nothing_is_pinned(
     monkeypatch.setattr(Retention, "pin", broken)
     engine = retaining(make_engine)
     engine.generate(KEPT, max_tokens=1)
-    with pytest.raises(Refused, match="knows no pins"):
+    with pytest.raises(RequestRejected, match="knows no pins"):
         pin(engine, KEPT, 60)
     assert engine.core.strategies.num_faults == 1
     assert cached(engine, KEPT) == len(KEPT)

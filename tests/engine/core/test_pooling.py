@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import SamplingParams, Submit
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from tests.engine.core.conftest import Answer, MakeEngine, mixed_prompts
 from tests.engine.core.small import small
 
@@ -114,5 +114,5 @@ def test_what_cannot_be_pooled_is_refused(
 ) -> None:
     engine = make_engine()
     prompt = np.array([1, 2], np.int32).tobytes()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RequestRejected, match=words):
         engine.core.submit(Submit(sequences, prompt, SamplingParams(max_tokens=1, **fields)))

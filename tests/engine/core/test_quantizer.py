@@ -14,14 +14,14 @@ import torch
 
 from gatewayd_engine.model.json_fields import SpecError
 from gatewayd_engine.model.safetensors_headers import LoadError
-from gatewayd_engine.process.config import ConfigError, StrategyChoice
-from gatewayd_engine.process.messages import Swap
+from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
+from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.host.errors import NotInstalled
 from gatewayd_hooks.quantization import GroupedWeight, Matrix
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
-from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
+from gatewayd_quant_int8.strategy import Int8Quantizer
 from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.engine.core.conftest import Harness, build
 from tests.engine.core.small import small
@@ -54,7 +54,9 @@ def engine() -> Iterator[Make]:
 
 
 def _of_fp8(name: str, weight: torch.Tensor) -> torch.Tensor:
-    made = Fp8(Fp8Config(packed=True)).quantize(Matrix(name, *weight.shape), weight)
+    made = Fp8Quantizer(Fp8QuantizerConfig(packed=True)).quantize(
+        Matrix(name, *weight.shape), weight
+    )
     assert isinstance(made, GroupedWeight)
     return made.codes.float() * made.scales
 
@@ -185,13 +187,13 @@ def test_what_is_skipped_stays_as_it_is(
     engine: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked: list[str] = []
-    rounded = Int8.quantize
+    rounded = Int8Quantizer.quantize
 
-    def noting(self: Int8, matrix: Matrix, weight: torch.Tensor) -> Any:
+    def noting(self: Int8Quantizer, matrix: Matrix, weight: torch.Tensor) -> Any:
         asked.append(matrix.name)
         return rounded(self, matrix, weight)
 
-    monkeypatch.setattr(Int8, "quantize", noting)
+    monkeypatch.setattr(Int8Quantizer, "quantize", noting)
     skip = ["lm_head", "model.layers.[1-5].*", "*.down_proj", "no.such"]
     with caplog.at_level(logging.WARNING):
         engine(quantizer=INT8, quantizer_skip=skip)
@@ -238,16 +240,26 @@ def test_engines_of_other_bits_do_not_find_each_others_pages(engine: Make) -> No
         (
             None,
             {"quant_method": "nibbles"},
-            ConfigError,
+            EngineConfigError,
             "but .quantizer. strategy is none",
         ),
-        (INT8, {"quant_method": "nibbles"}, ConfigError, "the weights are quantized already, but"),
+        (
+            INT8,
+            {"quant_method": "nibbles"},
+            EngineConfigError,
+            "the weights are quantized already, but",
+        ),
         (INT8, {"quant_method": "int8"}, SpecError, "quantizer.int8 reads no checkpoints"),
         (AUTO, {"quant_method": "bits-and-bytes"}, SpecError, "is 'bits-and-bytes', and no instal"),
         (AUTO, {"quant_method": "Nibbles", "bits": 3}, SpecError, "quantization_config.bits must"),
         (AUTO, {"quant_method": 4}, SpecError, "quant_method must be a string, not 4"),
         (AUTO, {}, SpecError, "quant_method must be a string, not None"),
-        (StrategyChoice("nibbles"), None, ConfigError, "config.json has no quantization_config"),
+        (
+            StrategyChoice("nibbles"),
+            None,
+            EngineConfigError,
+            "config.json has no quantization_config",
+        ),
         (StrategyChoice("int9"), None, NotInstalled, "did you mean quantizer.int8"),
     ],
 )
@@ -266,7 +278,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
 
 
 def test_dummy_weights_of_a_quantized_checkpoint_are_refused(engine: Make, tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="dummy weights of a quantized checkpoint are not made"):
+    with pytest.raises(
+        EngineConfigError, match="dummy weights of a quantized checkpoint are not made"
+    ):
         engine(tiny, AUTO, dummy_weights=True)
 
 
@@ -292,20 +306,20 @@ def test_one_in_which_an_engine_ended_is_left_out(engine: Make, tiny: Path) -> N
     out = engine(quantizer=INT8, quarantined=[["quantizer", "int8"]])
     assert "quantizer" not in out.info.strategies
     assert out.core.strategies.identify() == engine().core.strategies.identify()
-    with pytest.raises(ConfigError, match=r"an engine ended in quantizer\.nibbles, and"):
+    with pytest.raises(EngineConfigError, match=r"an engine ended in quantizer\.nibbles, and"):
         engine(tiny, AUTO, quarantined=[["quantizer", "nibbles"]])
 
 
 def test_it_is_fixed_while_an_engine_runs(engine: Make) -> None:
     ours = engine(quantizer=INT8)
-    ours.core.swaps.begin(Swap(7, "quantizer", []))
+    ours.core.swaps.begin(SwapStrategy(7, "quantizer", []))
     (answer,) = ours.core.swaps.settle()
     assert answer.error == "quantizer is fixed while an engine runs: what it holds is in its form"
 
 
 def test_it_is_closed_with_the_engine(engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[Int8] = []
-    monkeypatch.setattr(Int8, "close", lambda self: closed.append(self))
+    closed: list[Int8Quantizer] = []
+    monkeypatch.setattr(Int8Quantizer, "close", lambda self: closed.append(self))
     strategies: Strategies = build(None, CATALOG, quantizer=INT8).core.strategies
     assert closed == []
     strategies.close()

@@ -12,7 +12,7 @@ import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import ERROR, Amount, TenantQuota
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.process.time_causes import Cause
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -137,10 +137,10 @@ def test_one_that_could_never_run_is_refused_with_the_limit(
 ) -> None:
     engine = make_engine(folder, kv_pages=64)
     engine.bound(TenantQuota("a", Amount(share=0.75), Amount(share=0.0625)))
-    with pytest.raises(Refused, match=r"100 tokens take 7 pages .* may hold 4") as refusal:
+    with pytest.raises(RequestRejected, match=r"100 tokens take 7 pages .* may hold 4") as refusal:
         engine.submit(list(range(20, 70)), max_tokens=50, tenant="a")
     assert refusal.value.code == "kv_quota_exceeded"
-    with pytest.raises(Refused, match="all but 16 of its 64 may be kept for other"):
+    with pytest.raises(RequestRejected, match="all but 16 of its 64 may be kept for other"):
         engine.submit(list(range(20, 120)), max_tokens=157, tenant="b")
     engine.generate(list(range(20, 70)), max_tokens=14, tenant="a")
     left = engine.generate(
@@ -195,7 +195,7 @@ def test_no_floor_ends_what_runs_and_all_together_leave_a_tenth(
     engine.generate([5], max_tokens=2, tenant="c")
     kept = sum(one.floor for one in engine.core._pages.quotas.bounds.values())
     assert kept == min(sum(floors), 57) or kept in (56, 57)
-    with pytest.raises(Refused, match=r"all but ([0-9]+) of its 64 may be kept"):
+    with pytest.raises(RequestRejected, match=r"all but ([0-9]+) of its 64 may be kept"):
         engine.submit([5] * 100, max_tokens=200, tenant="c")
 
 

@@ -17,7 +17,7 @@ import torch
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
 from gatewayd_engine.process.messages import LENGTH, STOP
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from gatewayd_engine.sampling.guides.reasoning_marks import Boundary
 from gatewayd_engine.sampling.guides.reasoning_matcher import Thinking
 from gatewayd_engine.sampling.guides.token_bytes import Letters
@@ -201,7 +201,7 @@ def test_reasoning_counts_and_has_no_end_but_its_mark(make_engine: Make) -> None
 
 
 def test_a_mark_that_is_empty_is_refused(make_engine: Make) -> None:
-    with pytest.raises(Refused, match="guide_behind"):
+    with pytest.raises(RequestRejected, match="guide_behind"):
         make_engine().submit(PROMPTS[0], max_tokens=9, guide=choice_of("a"), guide_behind=("", ""))
 
 

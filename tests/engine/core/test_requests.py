@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gatewayd_engine.process.messages import SamplingParams, Submit
-from gatewayd_engine.process.plugin_faults import Refused
+from gatewayd_engine.process.plugin_faults import RequestRejected
 from tests.engine.core.small import small
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -144,7 +144,7 @@ def test_bad_numbers_are_refused_before_they_reach_the_batch(
     make_engine: Make, prompt: list[int], fields: dict[str, Any], words: str
 ) -> None:
     engine = make_engine()
-    with pytest.raises(Refused, match=words):
+    with pytest.raises(RequestRejected, match=words):
         engine.submit(prompt, **{"max_tokens": 5, **fields})
     assert not engine.core.has_work
 
@@ -183,7 +183,7 @@ def test_broken_submissions_are_refused(make_engine: Make) -> None:
         Submit([5], prompt, params, queued_seconds=float("nan")),
         Submit([5], prompt, SamplingParams(max_tokens=5, prompt_logprobs=4096)),
     ):
-        with pytest.raises(Refused):
+        with pytest.raises(RequestRejected):
             engine.core.submit(broken)
     engine.core.abort([0, 1, 2])
     assert not engine.core.has_work
@@ -193,5 +193,5 @@ def test_an_id_in_use_is_refused(make_engine: Make) -> None:
     engine = make_engine()
     engine.submit(PROMPT, max_tokens=5)
     prompt = np.array(PROMPT, np.int32).tobytes()
-    with pytest.raises(Refused, match="in use"):
+    with pytest.raises(RequestRejected, match="in use"):
         engine.core.submit(Submit([0], prompt, SamplingParams(max_tokens=5)))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_engine.process.messages import SetLimits, Swap
+from gatewayd_engine.process.messages import SetLimits, SwapStrategy
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.swapping import OFFERS, TIGHT, settle, swap
@@ -81,7 +81,7 @@ def change(engine: Any, rng: random.Random) -> None:
     if kind is None:
         engine.core.swaps.limit(SetLimits(rng.choice([24, 48, 96]), rng.choice([50.0, 500.0])))
     else:
-        engine.core.swaps.begin(Swap(1, kind.value, list(rng.choice(OFFERS[kind]))))
+        engine.core.swaps.begin(SwapStrategy(1, kind.value, list(rng.choice(OFFERS[kind]))))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gatewayd_engine.kv import host_transfers
-from gatewayd_engine.kv.transfer_cost import Line
+from gatewayd_engine.kv.transfer_cost import CostLine
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
@@ -98,7 +98,7 @@ def test_a_storm_computes_nothing_twice(
     assert core._placement.outside.kept_pages == 0
 
 
-class Slow(Line):
+class Slow(CostLine):
     """Copies that take ten seconds, and one more for each page."""
 
     def add(self, amount: float, seconds: float) -> None:

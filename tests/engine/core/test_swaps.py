@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.core.hot_swap import SwapRefused
+from gatewayd_engine.core.hot_swap import EngineSwapRefused
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import SetLimits
 from gatewayd_engine.runner.cpu import Runner
-from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.handover import HandoverState
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import OFFERS, TIGHT, swap
@@ -120,7 +120,7 @@ def test_what_cannot_be_used_is_refused_and_the_old_one_goes_on(
 ) -> None:
     engine = make_engine()
     bound, chain = dict(engine.core.strategies.bound), list(engine.core.strategies.chain.links)
-    with pytest.raises(SwapRefused, match=words):
+    with pytest.raises(EngineSwapRefused, match=words):
         swap(engine, kind, *choices)
     assert engine.core.strategies.bound == bound
     assert engine.core.strategies.chain.links == chain
@@ -140,7 +140,7 @@ def test_one_that_cannot_open_is_closed_and_refused(
     with monkeypatch.context() as context:
         context.setattr(type(old), "open", no)
         context.setattr(type(old), "close", lambda self: closed.append(self))
-        with pytest.raises(SwapRefused, match="no room"):
+        with pytest.raises(EngineSwapRefused, match="no room"):
             swap(engine, Kind.SCHEDULER, StrategyChoice("fcfs"))
     (new,) = closed
     assert new is not old
@@ -177,7 +177,7 @@ def test_one_that_cannot_learn_what_the_engine_knows_gives_way_to_the_one_before
 
     with monkeypatch.context() as context:
         context.setattr(type(new), method, no)
-        with pytest.raises(SwapRefused, match="cannot take over"):
+        with pytest.raises(EngineSwapRefused, match="cannot take over"):
             swap(engine, kind, StrategyChoice(name))
     engine.step()
     assert engine.core.strategies.chosen(kind) == before
@@ -205,7 +205,7 @@ def test_what_the_engine_raises_while_one_takes_over_brings_the_one_before_back(
     engine = make_engine()
     engine.generate(list(range(40, 140)), max_tokens=2)
     breaking(monkeypatch, times=1)
-    with pytest.raises(SwapRefused, match="cannot take over: cannot"):
+    with pytest.raises(EngineSwapRefused, match="cannot take over: cannot"):
         swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
     assert answers(engine) == undisturbed
     assert engine.core.strategies.names["eviction"] == "lru"
@@ -229,8 +229,8 @@ def test_an_eviction_that_forgets_pages_while_taking_over_is_refused(
     engine = make_engine()
     engine.generate(list(range(40, 140)), max_tokens=2)
     old = engine.core.strategies.bound[Kind.EVICTION]
-    monkeypatch.setattr(type(old), "export_state", lambda self: State("lru/1", (1, 2)))
-    with pytest.raises(SwapRefused, match="took 2 of"):
+    monkeypatch.setattr(type(old), "export_state", lambda self: HandoverState("lru/1", (1, 2)))
+    with pytest.raises(EngineSwapRefused, match="took 2 of"):
         swap(engine, Kind.EVICTION, StrategyChoice("lru"))
     assert engine.core.strategies.bound[Kind.EVICTION] is old
 

@@ -14,7 +14,7 @@ import pytest
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.inspect_messages import Browse, Inspect
 from gatewayd_engine.process.messages import Amount, TenantQuota
-from gatewayd_engine.process.plugin_faults import Refused, StrategyFault
+from gatewayd_engine.process.plugin_faults import RequestRejected, StrategyFault
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_engine.scheduling.plan_check import check
 from gatewayd_engine.state.tenant_ids import Tenants
@@ -134,7 +134,7 @@ def test_columns_say_weight_deadline_and_how_often_each_had_to_wait_again(
 def test_a_weight_or_deadline_out_of_bounds_is_refused(
     make_engine: Make, folder: Path, fields: dict[str, float], reason: str
 ) -> None:
-    with pytest.raises(Refused, match=reason):
+    with pytest.raises(RequestRejected, match=reason):
         make_engine(folder).submit(PROMPTS[0], max_tokens=4, **fields)
 
 
@@ -188,7 +188,7 @@ def test_of_tenants_that_have_nothing_left_nothing_is_kept(make_engine: Make, fo
     assert remembers > 115
     assert forgets <= 33
     for engine, one in zip(pair, held, strict=True):
-        with pytest.raises(Refused, match="may hold 8"):
+        with pytest.raises(RequestRejected, match="may hold 8"):
             engine.submit([5] * 40, max_tokens=4, tenant="bounded")
         engine.core.release([one])
         assert look(engine)["held"] == 2

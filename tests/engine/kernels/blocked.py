@@ -6,7 +6,7 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks, blocks
-from gatewayd_engine.kernels.quantized.scratch import Room
+from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import GroupedWeight
@@ -26,12 +26,12 @@ def in_blocks(rows: int, columns: int, tall: int = 128) -> GroupedWeight:
     return GroupedWeight(numbers.to(E4M3), scales, activations="e4m3")
 
 
-def made_blocks(weight: GroupedWeight, device: torch.device) -> tuple[Blocks, Room]:
+def made_blocks(weight: GroupedWeight, device: torch.device) -> tuple[Blocks, DequantizeScratch]:
     there = placed(weight, device)
     assert isinstance(there, GroupedWeight)
     made = blocks(there)
     assert made is not None
-    room = Room(device, torch.bfloat16)
+    room = DequantizeScratch(device, torch.bfloat16)
     room.reserve_parts(made)
     return made, room
 

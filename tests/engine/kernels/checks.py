@@ -6,8 +6,8 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.kernels.quantized.base import Activation, Rounded
-from gatewayd_engine.kernels.quantized.packing import Packed, pack
-from gatewayd_engine.kernels.quantized.scratch import Room
+from gatewayd_engine.kernels.quantized.packing import PackedWeight, pack
+from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import GroupedWeight
@@ -182,7 +182,7 @@ def scaled(
     close(other, mine)
 
 
-def packed(kind: str, rows: int, columns: int, groups: int, device: torch.device) -> Packed:
+def packed(kind: str, rows: int, columns: int, groups: int, device: torch.device) -> PackedWeight:
     weight = placed(grouped(kind, rows, columns, groups), device)
     assert isinstance(weight, GroupedWeight)
     made = pack(weight)
@@ -202,7 +202,7 @@ def grouped_mm(
     has_bias: bool = False,
 ) -> None:
     weight = packed(kind, rows, columns, groups, device)
-    room = Room(device, dtype)
+    room = DequantizeScratch(device, dtype)
     room.reserve(weight)
     # Rows of something wider, and into something wider.
     x = random(n, columns + 16, dtype=dtype, device=device)[:, :columns]

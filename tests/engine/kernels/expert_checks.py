@@ -8,7 +8,7 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.experts.base import Form, RowCodes, Visits
 from gatewayd_engine.kernels.quantized.base import Activation, Rounded
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, blocks
-from gatewayd_engine.kernels.quantized.packing import Packed, unpack
+from gatewayd_engine.kernels.quantized.packing import PackedWeight, unpack
 from gatewayd_engine.model.linears.expert_stacks import Stack
 from tests.engine.kernels.blocked import in_blocks
 from tests.engine.kernels.checks import TWIN, close, packed, random
@@ -149,5 +149,5 @@ def numbers_of(form: Form) -> torch.Tensor:
         return form
     if isinstance(form, RowCodes):
         return form.codes.float() * form.scales.unsqueeze(1)
-    assert isinstance(form, Packed)
+    assert isinstance(form, PackedWeight)
     return unpack(form).t()

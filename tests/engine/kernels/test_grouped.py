@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.quantized.packing import Packed, unpack
-from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, Room, splits
+from gatewayd_engine.kernels.quantized.packing import PackedWeight, unpack
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, DequantizeScratch, splits
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import dense
 from tests.engine.kernels import checks
@@ -89,19 +89,19 @@ def test_the_twin_is_the_product(kind: str) -> None:
 def test_a_room_grows_to_what_its_largest_matrix_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     small, large = (checks.packed("signed", n, 1024, 8, cpu) for n in (64, 300))
-    room = Room(cpu, torch.bfloat16)
+    room = DequantizeScratch(cpu, torch.bfloat16)
     for weight in (small, large, small):
         room.reserve(weight)
     assert room.partial.numel() == 2 * MOST_LINES * 300
     assert room.arrived.tolist() == [0] * 5
     assert (room.dense.numel(), room.dense.dtype) == (1024 * 300, torch.bfloat16)
     monkeypatch.setattr("gatewayd_engine.kernels.quantized.scratch._DENSE", 1024 * 150)
-    assert Room.rows_at_once(large) == 128
+    assert DequantizeScratch.rows_at_once(large) == 128
     monkeypatch.setattr("gatewayd_engine.kernels.quantized.scratch._DENSE", 1)
-    assert Room.rows_at_once(large) == 64
+    assert DequantizeScratch.rows_at_once(large) == 64
 
 
-def _room(weight: Packed) -> Room:
-    room = Room(weight.words.device, torch.float32)
+def _room(weight: PackedWeight) -> DequantizeScratch:
+    room = DequantizeScratch(weight.words.device, torch.float32)
     room.reserve(weight)
     return room

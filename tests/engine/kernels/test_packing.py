@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatewayd_engine.kernels.quantized.packing import Packed, pack, unpack
+from gatewayd_engine.kernels.quantized.packing import PackedWeight, pack, unpack
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 from tests.engine.kernels.weights import KINDS, grouped
@@ -13,7 +13,7 @@ from tests.engine.kernels.weights import KINDS, grouped
 SIZES = [(5, 16, 1), (70, 384, 3), (33, 320, 10), (8, 40, 1), (64, 96, 2)]
 
 
-def packed(weight: GroupedWeight) -> Packed:
+def packed(weight: GroupedWeight) -> PackedWeight:
     made = pack(weight)
     assert made is not None
     return made

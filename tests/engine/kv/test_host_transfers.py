@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.kv import host_transfers
-from gatewayd_engine.kv.host_transfers import Arrivals
+from gatewayd_engine.kv.host_transfers import HostTransfers
 
 PAGES, LAYERS, BYTES = 40, 5, 256
 
@@ -23,7 +23,7 @@ def test_every_layer_is_there_when_it_was_waited_for(
     rng = random.Random(3)
     random_bytes = np.random.default_rng(3)
     target = np.zeros((PAGES, LAYERS, BYTES), np.uint8)
-    coming = Arrivals(target)
+    coming = HostTransfers(target)
     for round_ in range(60):
         pages = rng.sample(range(PAGES), rng.randrange(1, 20))
         sources = [random_bytes.integers(0, 256, LAYERS * BYTES, np.uint8) for _ in pages]
@@ -59,7 +59,7 @@ def test_a_layer_does_not_wait_for_those_behind_it(monkeypatch: pytest.MonkeyPat
         copy(to, source)
 
     monkeypatch.setattr(np, "copyto", slow)
-    coming = Arrivals(target)
+    coming = HostTransfers(target)
     source = np.repeat(np.arange(1, LAYERS + 1, dtype=np.uint8), BYTES)
     coming.add([1], [source], lambda: None)
     coming.start()
@@ -81,7 +81,7 @@ def test_a_pool_whose_pages_never_came_is_not_used(monkeypatch: pytest.MonkeyPat
     def broken(to: Any, source: Any) -> None:
         raise OSError("no such memory")
 
-    coming = Arrivals(np.zeros((2, LAYERS, BYTES), np.uint8))
+    coming = HostTransfers(np.zeros((2, LAYERS, BYTES), np.uint8))
     coming.add([1], [np.ones(LAYERS * BYTES, np.uint8)], lambda: None)
     monkeypatch.setattr(np, "copyto", broken)
     coming.start()
@@ -91,6 +91,6 @@ def test_a_pool_whose_pages_never_came_is_not_used(monkeypatch: pytest.MonkeyPat
 
 
 def test_bytes_that_make_no_page_are_refused() -> None:
-    coming = Arrivals(np.zeros((2, LAYERS, BYTES), np.uint8))
+    coming = HostTransfers(np.zeros((2, LAYERS, BYTES), np.uint8))
     with pytest.raises(ValueError, match="reshape"):
         coming.add([1], [np.zeros(7, np.uint8)], lambda: None)

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatewayd_engine.kv.page_tree import NOTHING, Standing
+from gatewayd_engine.kv.page_tree import NOTHING, PageTree
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.helpers.lineage import Lineage
 
@@ -21,7 +21,7 @@ EVENTS = st.lists(
 def test_a_page_given_to_somebody_else_is_nobodys_parent(
     events: list[tuple[bool, int, int]],
 ) -> None:
-    standing, lineage = Standing(PAGES), Lineage(PAGES)
+    standing, lineage = PageTree(PAGES), Lineage(PAGES)
     known = np.zeros(PAGES, np.bool_)
     for comes, page, parent in events:
         if comes and not known[page] and parent != page:

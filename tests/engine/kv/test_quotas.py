@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from gatewayd_engine.kv.page_allocator import OutOfPages, OverCeiling, Pages
-from gatewayd_engine.kv.quotas import NOBODY, Bounds
+from gatewayd_engine.kv.quotas import NOBODY, PageQuota
 from tests.engine.kv.test_page_allocator import plan_of
 
 TOTAL = 10
@@ -27,7 +27,7 @@ class Machine:
         self.rng = random.Random(seed)
         self.forgotten: list[int] = []
         self.pages = Pages(TOTAL, plan_of(self.forgotten.append))
-        self.bounds: dict[int, Bounds] = {}
+        self.bounds: dict[int, PageQuota] = {}
         self.holders: list[list[int]] = []
         self.owner: dict[int, int] = {}
         self.known: set[int] = set()
@@ -37,8 +37,8 @@ class Machine:
     def held(self) -> set[int]:
         return {page for pages in self.holders for page in pages}
 
-    def of(self, tenant: int) -> Bounds:
-        return self.bounds.get(tenant, Bounds())
+    def of(self, tenant: int) -> PageQuota:
+        return self.bounds.get(tenant, PageQuota())
 
     def may_go(self, page: int, taker: int) -> bool:
         owner = self.owner[page]
@@ -66,7 +66,7 @@ class Machine:
             case "bound":
                 chosen = rng.sample(TENANTS, rng.randint(0, 3))
                 ceilings = (None, None, *range(1, TOTAL))
-                self.bound({t: Bounds(rng.randint(0, 4), rng.choice(ceilings)) for t in chosen})
+                self.bound({t: PageQuota(rng.randint(0, 4), rng.choice(ceilings)) for t in chosen})
             case "replace_eviction":
                 self.replace_eviction()
         self.check()
@@ -135,7 +135,7 @@ class Machine:
         left = self.held
         self.released += [page for page in pages if page not in left and page in self.known]
 
-    def bound(self, bounds: dict[int, Bounds]) -> None:
+    def bound(self, bounds: dict[int, PageQuota]) -> None:
         # What was set aside is behind what was not, from here on.
         self.pages.bound({})
         self.released = list(self.pages._plan.evict.__self__.order)  # type: ignore[attr-defined]

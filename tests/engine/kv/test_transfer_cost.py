@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewayd_engine.kv.transfer_cost import _KEPT, Line
+from gatewayd_engine.kv.transfer_cost import _KEPT, CostLine
 
 
 def test_a_line_is_the_weighted_least_squares_one() -> None:
     random = np.random.default_rng(5)
     x = random.integers(1, 500, 80).astype(float)
     y = 0.03 + 0.0004 * x + random.normal(0, 0.002, 80)
-    line = Line()
+    line = CostLine()
     for amount, seconds in zip(x, y, strict=True):
         line.add(amount, seconds)
     weights = np.sqrt(_KEPT ** np.arange(79, -1, -1))
@@ -22,7 +22,7 @@ def test_a_line_is_the_weighted_least_squares_one() -> None:
 
 
 def test_a_line_forgets_what_was() -> None:
-    line = Line()
+    line = CostLine()
     for amount in range(1, 60):
         line.add(amount, 5.0 * amount)
     for amount in range(1, 600):
@@ -40,7 +40,7 @@ def test_a_line_forgets_what_was() -> None:
     ],
 )
 def test_few_samples(samples: list[tuple[float, float]], wanted: tuple[float, float]) -> None:
-    line = Line()
+    line = CostLine()
     for amount, seconds in samples:
         line.add(amount, seconds)
     assert line.line == pytest.approx(wanted)
@@ -48,7 +48,7 @@ def test_few_samples(samples: list[tuple[float, float]], wanted: tuple[float, fl
 
 def test_nothing_is_ever_negative() -> None:
     for samples in ([(1, 9.0), (9, 1.0)], [(8, 1.0), (9, 9.0)]):
-        line = Line()
+        line = CostLine()
         for amount, seconds in samples:
             line.add(amount, seconds)
         assert min(line.line) == 0

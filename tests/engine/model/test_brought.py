@@ -16,7 +16,7 @@ from gatewayd_engine.model.linears.plugin_matmul import (
     UnfitProduct,
 )
 from gatewayd_engine.model.linears.select_cpu import choose
-from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts, with_brought
+from gatewayd_engine.model.parts import FusedParts, LayerParts, PlainParts, with_brought
 from gatewayd_hooks.multiplying import Form
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 from tests.engine.multiplier import Plain, PlainConfig, PlainProduct
@@ -25,7 +25,9 @@ from tests.engine.nibbles import meant, rounded
 LINES = 5
 
 
-def made(parts: Parts, rows: int = 48, bias: bool = True) -> tuple[Any, torch.Tensor, torch.Tensor]:
+def made(
+    parts: LayerParts, rows: int = 48, bias: bool = True
+) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """A matrix's product, inputs, and what they make in float64."""
     generator = torch.Generator().manual_seed(3)
     numbers, x = (torch.randn(n, 64, generator=generator) for n in (rows, LINES))
@@ -41,7 +43,7 @@ def plain(columns: int = 0) -> Plain:
 
 
 @pytest.mark.parametrize("parts", [PlainParts(), FusedParts(TorchKernels())], ids=["cpu", "device"])
-def test_it_multiplies_adds_and_leaves_the_rest_to_be_added(parts: Parts) -> None:
+def test_it_multiplies_adds_and_leaves_the_rest_to_be_added(parts: LayerParts) -> None:
     ours = with_brought(parts, Bringers([Bringer("plain", plain())]))
     linear, x, exact = made(ours)
     assert isinstance(linear, BroughtLinear)
@@ -59,7 +61,7 @@ def test_it_multiplies_adds_and_leaves_the_rest_to_be_added(parts: Parts) -> Non
 def test_what_nobody_takes_and_floats_are_the_engines() -> None:
     strategy = plain(columns=128)
     bringers = Bringers([Bringer("plain", strategy)])
-    on: tuple[Parts, ...] = (PlainParts(), FusedParts(TorchKernels()))
+    on: tuple[LayerParts, ...] = (PlainParts(), FusedParts(TorchKernels()))
     for parts in on:
         linear, _, _ = made(with_brought(parts, bringers))
         assert type(linear) is type(made(parts)[0])

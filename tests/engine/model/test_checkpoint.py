@@ -20,9 +20,9 @@ from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.model.tensor_sources import SafetensorsSource
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import Matrix, Weight
-from gatewayd_quant_int4.config import Int4Config
-from gatewayd_quant_int4.strategy import Int4
-from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_int4.config import Int4QuantizerConfig
+from gatewayd_quant_int4.strategy import Int4Quantizer
+from gatewayd_quant_int8.strategy import Int8Quantizer
 from tests.engine.nibbles import Nibbles, announce, pack, rounded
 
 Make = Callable[..., Path]
@@ -75,7 +75,7 @@ def test_what_is_read_is_what_transformers_has_of_the_same_numbers(
 
 def in_nibbles(matrix: Matrix, weight: torch.Tensor) -> Weight:
     """A matrix in 4 bits."""
-    made = Int4(Int4Config(group_size=32, head=True)).quantize(matrix, weight)
+    made = Int4Quantizer(Int4QuantizerConfig(group_size=32, head=True)).quantize(matrix, weight)
     return weight if made is None else made
 
 
@@ -106,7 +106,7 @@ def test_int8_is_what_transformers_makes_with_8_bits_on_both_sides(
 ) -> None:
     folder = checkpoint(name)
     files = Checkpoint.open(folder, read_spec(folder))
-    decoder = read(files, torch.float32, "cpu", lambda part: None, None, Int8().quantize)
+    decoder = read(files, torch.float32, "cpu", lambda part: None, None, Int8Quantizer().quantize)
     ours, floats = our_logits(decoder, IDS), their_logits(folder, IDS)
     monkeypatch.setattr(torch.nn.Linear, "forward", in_bytes)
     theirs = their_logits(folder, IDS)

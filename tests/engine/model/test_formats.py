@@ -21,8 +21,8 @@ from gatewayd_engine.model.tensor_sources import SafetensorsSource
 from gatewayd_hooks.quantization import Reads
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.plugins.quantized.cases import CASES, Case
 
@@ -30,7 +30,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "awq": Awq,
     "gptq": Gptq,
     "compressed_tensors": CompressedTensors,
-    "fp8": lambda: Fp8(Fp8Config()),
+    "fp8": lambda: Fp8Quantizer(Fp8QuantizerConfig()),
 }
 FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
 LAYERS = 2

@@ -18,7 +18,7 @@ from gatewayd_engine.model.rope_config import RopeSpec
 from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight
-from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_int8.strategy import Int8Quantizer
 from tests.engine.core.small import small
 
 Part = Callable[[torch.Tensor], torch.Tensor]
@@ -112,7 +112,7 @@ def parts_of(quantize: Quantize | None) -> tuple[bool, Any]:
 
 def rounding(*names: str) -> Quantize:
     def quantize(matrix: Matrix, weight: torch.Tensor) -> Weight:
-        return Int8().quantize(matrix, weight) if matrix.name.endswith(names) else weight
+        return Int8Quantizer().quantize(matrix, weight) if matrix.name.endswith(names) else weight
 
     return quantize
 

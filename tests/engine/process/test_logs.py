@@ -17,7 +17,7 @@ def _record(words: str, error: BaseException | None = None) -> logging.LogRecord
 
 
 def test_a_json_line_has_the_daemons_names_and_the_engines_number() -> None:
-    line = logs.Lines(3, is_json=True).format(_record("one\ntwo", ValueError("no")))
+    line = logs.EngineLogLines(3, is_json=True).format(_record("one\ntwo", ValueError("no")))
     assert "\n" not in line
     told = json.loads(line)
     assert (told["event"], told["engine"]) == ("engine 3: one\ntwo", 3)
@@ -27,27 +27,27 @@ def test_a_json_line_has_the_daemons_names_and_the_engines_number() -> None:
 
 
 def test_a_line_for_people_is_text() -> None:
-    line = logs.Lines(3, is_json=False).format(_record("one"))
+    line = logs.EngineLogLines(3, is_json=False).format(_record("one"))
     assert line.endswith(" [warning] engine 3: one")
 
 
 def test_a_line_says_of_which_request_it_is() -> None:
     with about(("req_1", "mine")):
-        text = logs.Lines(3, is_json=False).format(_record("one"))
-        told = json.loads(logs.Lines(3, is_json=True).format(_record("one")))
+        text = logs.EngineLogLines(3, is_json=False).format(_record("one"))
+        told = json.loads(logs.EngineLogLines(3, is_json=True).format(_record("one")))
         with about(("req_2", "req_2")):
-            other = json.loads(logs.Lines(3, is_json=True).format(_record("one")))
+            other = json.loads(logs.EngineLogLines(3, is_json=True).format(_record("one")))
     assert text.endswith(" engine 3: one request_id=req_1 x_request_id=mine")
     assert (told["request_id"], told["x_request_id"]) == ("req_1", "mine")
     assert other["request_id"] == "req_2"
     assert "x_request_id" not in other
-    assert "request_id" not in logs.Lines(3, is_json=False).format(_record("one"))
+    assert "request_id" not in logs.EngineLogLines(3, is_json=False).format(_record("one"))
 
 
 @pytest.mark.parametrize("is_json", [True, False])
 def test_no_words_make_a_line_of_their_own_or_drive_a_terminal(is_json: bool) -> None:
     forged = "no\n12:00:00 [critical] engine 0: forged\x1b[2J\x9b\u202e\rx\x07"
-    lines = logs.Lines(3, is_json=is_json)
+    lines = logs.EngineLogLines(3, is_json=is_json)
     told = lines.format(_record(forged))
     assert told.isprintable()
     assert "forged" in told

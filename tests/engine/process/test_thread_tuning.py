@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.thread_tuning import ThreadTuning
 
 Cost = Callable[[int, int], float]
 
@@ -18,7 +18,7 @@ class Machine:
     def __init__(self, threads: int) -> None:
         self.now = 0.0
         self.threads = 0
-        self.pace = Pace(threads, self.use, lambda: self.now)
+        self.pace = ThreadTuning(threads, self.use, lambda: self.now)
 
     def use(self, threads: int) -> None:
         self.threads = threads

@@ -12,8 +12,8 @@ from scipy import stats
 from gatewayd_engine.sampling.draft_verification import Verification
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.sampler import distribution
-from gatewayd_engine.sampling.token_picker import Choice
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.sampling.token_picker import TokenPicker
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines
 from gatewayd_engine.state.step_result import Tokens
 
@@ -28,7 +28,7 @@ DRAFTED = torch.from_numpy(RANDOM.dirichlet(np.ones(VOCAB), size=2)).float()
 
 def drawn(sampling: dict[str, Any]) -> tuple[Tokens, np.ndarray]:
     """Verify as many chains of two drawn drafts; the tokens, and what was drafted."""
-    rows = Rows(DRAWS, 8, 4)
+    rows = RunningBatch(DRAWS, 8, 4)
     rows.is_greedy[:] = False
     rows.temperature[:] = sampling.get("temperature", 1.0)
     rows.top_k[:] = sampling.get("top_k", 0)
@@ -62,7 +62,7 @@ def drawn(sampling: dict[str, Any]) -> tuple[Tokens, np.ndarray]:
         logits,
         rows,
         Processors([], [], DRAWS, lambda name, error: False),
-        Choice(rows),
+        TokenPicker(rows),
     )
     tokens = verification.run()
     assert not verification.failed

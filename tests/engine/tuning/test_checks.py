@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.tuning.table import Lost, Table
+from gatewayd_engine.tuning.table import DeviceLost, TuningTable
 from tests.engine.tuning.test_table import CASE, H200, Stopwatch, agrees, never
 
 NAMES = ["torch", "a 1", "b 1", "b 2"]
@@ -37,12 +37,12 @@ class Checks:
 def measured(folder: Path) -> None:
     """A table in which ``b 1`` is the fastest, before ``a 1`` and ``b 2``."""
     measure = Stopwatch(torch=10.0, a_1=8.0, b_1=7.0, b_2=9.0)
-    assert Table(H200, folder).chosen(CASE, NAMES, measure, agrees) == "b 1"
+    assert TuningTable(H200, folder).chosen(CASE, NAMES, measure, agrees) == "b 1"
 
 
 def test_what_fails_its_check_is_not_measured() -> None:
     measure, check = Stopwatch(torch=10.0, b_1=7.0, b_2=9.0), Checks("a 1")
-    assert Table(H200).chosen(CASE, NAMES, measure, check) == "b 1"
+    assert TuningTable(H200).chosen(CASE, NAMES, measure, check) == "b 1"
     assert measure.asked == ["torch", "b 1", "b 2"]
     assert check.asked == ["a 1", "b 1", "b 2"]
 
@@ -51,16 +51,16 @@ def test_each_start_checks_the_known_choice_and_nothing_else(tmp_path: Path) -> 
     measured(tmp_path)
     for _ in range(2):
         check = Checks("a 1")
-        assert Table(H200, tmp_path).chosen(CASE, NAMES, never, check) == "b 1"
+        assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, check) == "b 1"
         assert check.asked == ["b 1"]
 
 
 def test_the_default_needs_no_check(tmp_path: Path) -> None:
     measure = Stopwatch(torch=1.0, other=2.0)
     names = ["torch", "other"]
-    assert Table(H200, tmp_path).chosen(CASE, names, measure, agrees) == "torch"
+    assert TuningTable(H200, tmp_path).chosen(CASE, names, measure, agrees) == "torch"
     check = Checks("torch")
-    assert Table(H200, tmp_path).chosen(CASE, names, never, check) == "torch"
+    assert TuningTable(H200, tmp_path).chosen(CASE, names, never, check) == "torch"
     assert check.asked == []
 
 
@@ -80,7 +80,7 @@ def test_a_known_choice_that_disagrees_is_left_alone_from_then_on(
     choice: str,
 ) -> None:
     measured(tmp_path)
-    check, table = Checks(*wrong), Table(H200, tmp_path)
+    check, table = Checks(*wrong), TuningTable(H200, tmp_path)
     assert table.chosen(CASE, NAMES, never, check) == choice
     assert check.asked == asked
     assert table.measured == 0
@@ -91,29 +91,31 @@ def test_a_known_choice_that_disagrees_is_left_alone_from_then_on(
     assert warnings[0].endswith("ValueError: other")
     # Neither the next start nor any later one tries it again.
     check = Checks(*wrong)
-    assert Table(H200, tmp_path).chosen(CASE, NAMES, never, check) == choice
+    assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, check) == choice
     assert check.asked == ([] if choice == "torch" else [choice])
 
 
 def test_an_edited_file_names_no_other_default(tmp_path: Path) -> None:
     measured(tmp_path)
-    path = Table(H200, tmp_path).path
+    path = TuningTable(H200, tmp_path).path
     assert path is not None
     document = json.loads(path.read_text())
     document["entries"][0]["default"] = "b 1"
     path.write_text(json.dumps(document))
     measure, check = Stopwatch(torch=10.0, a_1=8.0, b_1=9.0, b_2=9.0), Checks("b 1")
-    assert Table(H200, tmp_path).chosen(CASE, NAMES, measure, check) == "a 1"
+    assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, measure, check) == "a 1"
 
 
 def test_a_device_that_is_lost_to_a_check_ends_the_start_and_excludes_the_family(
     tmp_path: Path,
 ) -> None:
     measured(tmp_path)
-    with pytest.raises(Lost):
-        Table(H200, tmp_path).chosen(CASE, NAMES, never, Checks("b 1", error=Lost("gone")))
+    with pytest.raises(DeviceLost):
+        TuningTable(H200, tmp_path).chosen(
+            CASE, NAMES, never, Checks("b 1", error=DeviceLost("gone"))
+        )
     measure, check = Stopwatch(torch=10.0, a_1=8.0), Checks("b 1", "b 2")
-    assert Table(H200, tmp_path).chosen(CASE, NAMES, measure, check) == "a 1"
+    assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, measure, check) == "a 1"
     assert check.asked == ["a 1"]
 
 
@@ -136,7 +138,7 @@ def test_a_check_that_ended_a_process_is_not_tried_by_the_next(
     assert done.returncode == 9
     for _ in range(2):
         measure, check = Stopwatch(torch=10.0, a_1=8.0), Checks("b 1", "b 2")
-        assert Table(H200, tmp_path).chosen(CASE, NAMES, measure, check) == "a 1"
+        assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, measure, check) == "a 1"
         assert check.asked == ["a 1"]
     assert caplog.text.count("a process ended while it tried product b,") == 1
 
@@ -148,7 +150,7 @@ def test_a_check_that_passes_leaves_no_word_of_it(tmp_path: Path) -> None:
     def check(name: str) -> None:
         noted.append(len(list(tmp_path.glob("*.trying"))))
 
-    table = Table(H200, tmp_path)
+    table = TuningTable(H200, tmp_path)
     table.chosen(CASE, NAMES, never, check)
     assert noted == [1]
     assert [path for path in tmp_path.iterdir() if path != table.path] == []

@@ -15,10 +15,10 @@ from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning import matmul_candidates as candidates_module
 from gatewayd_engine.tuning.matmul import choose_products, measured_sizes
 from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny, multiply
-from gatewayd_engine.tuning.table import Lost, Machine, Table
+from gatewayd_engine.tuning.table import DeviceLost, TunedMachine, TuningTable
 from tests.engine.tuning.fake_products import Modules, Recording
 
-MACHINE = Machine("a chip", "9.0", {})
+MACHINE = TunedMachine("a chip", "9.0", {})
 CPU = torch.device("cpu")
 SIZES = [1, 2, 4, 8, 16, 24, 32, 128]
 
@@ -42,11 +42,11 @@ def chosen(
     modules: Modules,
     clock: Recording,
     sizes: list[int] = SIZES,
-    table: Table | None = None,
+    table: TuningTable | None = None,
     seconds: float = 60.0,
 ) -> dict[int, str]:
     """What the first of them launches, by number of lines."""
-    table = Table(MACHINE) if table is None else table
+    table = TuningTable(MACHINE) if table is None else table
     families: list[Candidates] = [CublasLt(modules, CPU), Tiny(modules)]
     told: list[float] = []
     choose_products(some, sizes, families, table, clock, told.append, seconds)
@@ -110,9 +110,12 @@ def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch() -> Non
 def test_a_second_start_measures_nothing(tmp_path: Path) -> None:
     modules = Modules()
     first = chosen(
-        linears(2), modules, Recording(modules, cublaslt_1=5.0), table=Table(MACHINE, tmp_path)
+        linears(2),
+        modules,
+        Recording(modules, cublaslt_1=5.0),
+        table=TuningTable(MACHINE, tmp_path),
     )
-    clock, table = Recording(modules), Table(MACHINE, tmp_path)
+    clock, table = Recording(modules), TuningTable(MACHINE, tmp_path)
     assert chosen(linears(2), modules, clock, table=table) == first
     assert clock.calls == []
     assert table.measured == 0
@@ -127,12 +130,12 @@ def test_a_known_product_that_computes_something_else_is_left_alone_from_then_on
 ) -> None:
     modules = Modules()
     clock = Recording(modules, cublaslt_1=5.0, cublaslt_2=6.0)
-    found = chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path))
+    found = chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path))
     assert found == {8: "cublaslt 1"}
     modules.wrong = {1}
     for _ in range(2):
         clock = Recording(modules)
-        found = chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path), seconds=0.0)
+        found = chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path), seconds=0.0)
         assert found == {8: "cublaslt 2"}
         assert clock.calls == []
     assert caplog.text.count("cublaslt 1 was chosen for product bfloat16 m=8") == 1
@@ -141,11 +144,15 @@ def test_a_known_product_that_computes_something_else_is_left_alone_from_then_on
 def test_when_time_is_up_the_rest_is_left_to_the_next_start(tmp_path: Path) -> None:
     modules = Modules()
     clock = Recording(modules, cublaslt_1=5.0)
-    assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path), seconds=0.0) == {}
+    assert (
+        chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path), seconds=0.0) == {}
+    )
     assert clock.calls == []
-    assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path)) == {8: "cublaslt 1"}
+    assert chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path)) == {
+        8: "cublaslt 1"
+    }
     # What is known is used, however little time there is.
-    again = Table(MACHINE, tmp_path)
+    again = TuningTable(MACHINE, tmp_path)
     assert chosen(linears(1), modules, clock, [8], again, seconds=0.0) == {8: "cublaslt 1"}
 
 
@@ -168,7 +175,7 @@ def test_operands_that_a_module_would_not_check_stay_torchs(dtype: torch.dtype) 
     weight = torch.randn(48, 64 if dtype == torch.float32 else 7).to(dtype)
     linear = Apart(weight, None, TorchKernels(), Fusion())
     choose_products(
-        [linear], [8], [CublasLt(modules, CPU), Tiny(modules)], Table(MACHINE), clock, print
+        [linear], [8], [CublasLt(modules, CPU), Tiny(modules)], TuningTable(MACHINE), clock, print
     )
     assert linear.launches == {}
 
@@ -194,9 +201,11 @@ def test_a_device_that_is_lost_ends_the_start_and_the_next_leaves_the_candidate_
     modules.broken = {0}
     clock = Recording(modules, tinygemm2=5.0)
     monkeypatch.setattr(clock_module, "_is_lost", lambda device: True)
-    with pytest.raises(Lost, match="cublaslt 0"):
-        chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path))
-    assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path)) == {8: "tinygemm2"}
+    with pytest.raises(DeviceLost, match="cublaslt 0"):
+        chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path))
+    assert chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path)) == {
+        8: "tinygemm2"
+    }
 
 
 def test_a_device_that_is_lost_at_a_size_in_between_ends_the_start_as_well(
@@ -204,13 +213,13 @@ def test_a_device_that_is_lost_at_a_size_in_between_ends_the_start_as_well(
 ) -> None:
     modules, sizes = Modules(), [16, 24, 32]
     clock = Recording(modules, cublaslt_0=5.0, tinygemm2=6.0)
-    found = chosen(linears(1), modules, clock, sizes, Table(MACHINE, tmp_path))
+    found = chosen(linears(1), modules, clock, sizes, TuningTable(MACHINE, tmp_path))
     assert found == dict.fromkeys(sizes, "cublaslt 0")
     modules.bad_lines = {24}
     monkeypatch.setattr(clock_module, "_is_lost", lambda device: True)
-    with pytest.raises(Lost, match="cublaslt 0"):
-        chosen(linears(1), modules, clock, sizes, Table(MACHINE, tmp_path))
-    found = chosen(linears(1), modules, clock, sizes, Table(MACHINE, tmp_path))
+    with pytest.raises(DeviceLost, match="cublaslt 0"):
+        chosen(linears(1), modules, clock, sizes, TuningTable(MACHINE, tmp_path))
+    found = chosen(linears(1), modules, clock, sizes, TuningTable(MACHINE, tmp_path))
     assert found == dict.fromkeys(sizes, "tinygemm2")
 
 

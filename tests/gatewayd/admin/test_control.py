@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from gatewayd.admin.control import Control, Refused
+from gatewayd.admin.control import ChangeRefused, Control
 from gatewayd.admin.overrides.kept import Overrides
 from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
@@ -81,14 +81,14 @@ async def test_what_a_slot_cannot_hold_is_refused_in_a_sentence(
     marked: tuple[Control, Swaps], names: Any, settings: dict[str, Any], answer: str
 ) -> None:
     control, swaps = marked
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ChangeRefused) as refusal:
         await control.swap("logits_processor", names, settings, "me")
     assert str(refusal.value) == answer
     assert not swaps.made
 
 
 def test_a_limit_out_of_its_bounds_is_refused_in_a_sentence(marked: tuple[Control, Swaps]) -> None:
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ChangeRefused) as refusal:
         marked[0].limit({"max_waiting_tokens": 0}, "me")
     assert str(refusal.value) == (
         "[queue]: max_waiting_tokens is 0: it should be greater than or equal to 1"
@@ -97,7 +97,7 @@ def test_a_limit_out_of_its_bounds_is_refused_in_a_sentence(marked: tuple[Contro
 
 async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
     control, swaps = control_of(Config())
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ChangeRefused) as refusal:
         await control.swap("kv_tier", ["host", "host"], {}, "me")
     assert str(refusal.value) == ("[kv_tier]: strategies is ['host', 'host']: host is named twice")
     assert not swaps.made
@@ -105,7 +105,7 @@ async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
 
 async def test_what_is_fixed_while_engines_run_needs_a_restart() -> None:
     control, swaps = control_of(Config())
-    with pytest.raises(Refused, match=r"^kv_codec is fixed .* its form; .* and restart$"):
+    with pytest.raises(ChangeRefused, match=r"^kv_codec is fixed .* its form; .* and restart$"):
         await control.swap("kv_codec", ["int8"], {}, "me")
     assert not swaps.made
 
@@ -122,7 +122,7 @@ async def test_a_setting_that_needs_a_restart_stays_while_its_strategy_is_left_o
     control, swaps = control_of(Config(drafter=drafter))  # type: ignore[arg-type]
     for name in ("medusa", "none", "ngram"):
         await control.swap("drafter", [name], {}, "me")
-        with pytest.raises(Refused, match=r"^\[drafter.medusa\] heads needs a restart$"):
+        with pytest.raises(ChangeRefused, match=r"^\[drafter.medusa\] heads needs a restart$"):
             await control.swap("drafter", ["medusa"], {"medusa": {"heads": "b"}}, "me")
     await control.swap("drafter", ["medusa"], {"medusa": {"heads": "a"}}, "me")
     assert [names for _, names in swaps.made] == [["medusa"], [], ["ngram"], ["medusa"]]
@@ -139,7 +139,7 @@ async def _refusal(control: Control, kind: str, name: str) -> str:
             beats += 1
 
     beating = asyncio.create_task(beat())
-    with pytest.raises(Refused) as refusal:
+    with pytest.raises(ChangeRefused) as refusal:
         await control.swap(kind, [name], {}, "me")
     beating.cancel()
     assert beats > 5

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.admin.audit_log import Record
+from gatewayd.admin.audit_log import AuditRecord
 from gatewayd.admin.peer import Peer
 from gatewayd.errors import InvalidRequest, StoreFull, StoreUnavailable
 from tests.gatewayd.durables import copy_of, opened
@@ -34,7 +34,7 @@ class Recorder:
 
 async def test_it_says_who_did_what_and_no_more_of_a_name_than_is_needed() -> None:
     recorder = Recorder()
-    await Record(recorder)(SCOPE, "request.hold", "x" * 5000, tenant="ant")
+    await AuditRecord(recorder)(SCOPE, "request.hold", "x" * 5000, tenant="ant")
     assert recorder.rows == [("uid 5, pid 77", "request.hold", "x" * 256, {"tenant": "ant"})]
 
 
@@ -42,12 +42,12 @@ async def test_what_cannot_be_put_on_record_was_done_nevertheless_and_says_so() 
     with pytest.raises(
         StoreUnavailable, match="it was done, and cannot be put on record: its disk"
     ):
-        await Record(Recorder(is_full=True))(SCOPE, "admission.pause", "admission")
+        await AuditRecord(Recorder(is_full=True))(SCOPE, "admission.pause", "admission")
 
 
 async def test_what_may_be_cut_is_on_record_as_it_begins_and_with_what_came_of_it() -> None:
     recorder = Recorder()
-    async with Record(recorder).around(SCOPE, "prefix.evict", "ant", page=7) as told:
+    async with AuditRecord(recorder).around(SCOPE, "prefix.evict", "ant", page=7) as told:
         assert [row[1:] for row in recorder.rows] == [("prefix.evict.begin", "ant", {"page": 7})]
         told["pages"] = 3
     assert recorder.rows[1][1:] == ("prefix.evict", "ant", {"page": 7, "pages": 3})
@@ -65,7 +65,7 @@ async def test_what_may_be_cut_is_on_record_as_it_begins_and_with_what_came_of_i
 async def test_what_failed_is_on_record_as_failed(error: BaseException, why: str) -> None:
     recorder = Recorder()
     with pytest.raises(type(error)):
-        async with Record(recorder).around(SCOPE, "model.unload", "nano"):
+        async with AuditRecord(recorder).around(SCOPE, "model.unload", "nano"):
             raise error
     assert [row[1:] for row in recorder.rows] == [
         ("model.unload.begin", "nano", {}),
@@ -74,7 +74,7 @@ async def test_what_failed_is_on_record_as_failed(error: BaseException, why: str
 
 
 async def test_a_full_store_stops_nobody_and_hides_no_failure() -> None:
-    record, was_done = Record(Recorder(is_full=True)), False
+    record, was_done = AuditRecord(Recorder(is_full=True)), False
     with pytest.raises(StoreUnavailable, match="it was done"):
         async with record.around(SCOPE, "model.unload", "nano"):
             was_done = True
@@ -88,7 +88,7 @@ async def test_a_store_that_is_closed_meanwhile_is_no_mistake_of_the_daemon(
     fresh_store: Path, tmp_path: Path
 ) -> None:
     with opened(copy_of(fresh_store, tmp_path / "store")) as durable:
-        record = Record(durable.tenancy)
+        record = AuditRecord(durable.tenancy)
         assert record.knows("default")
         assert not record.knows("nobody")
         await record(SCOPE, "admission.pause", "admission")

@@ -9,15 +9,15 @@ from typing import Any, cast
 
 import pytest
 
-from gatewayd.admin.snapshots.requests import Rows, SequenceLook
+from gatewayd.admin.snapshots.requests import RequestRows, SequenceLook
 from gatewayd.admin.snapshots.tenants import TenantRows
 from gatewayd.engines.api import EngineRequest
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.request_handle import JobHandle
 from gatewayd.pipeline.generation import Generation
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
-from gatewayd.tracing.timeline import NO_ENGINE, Pace
+from gatewayd.tracing.timeline import NO_ENGINE, TokenPace
 from gatewayd.wire.snapshot import MOST_ROWS
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.time_causes import Cause
@@ -47,7 +47,7 @@ def generation(name: str, prompts: int = 1, n: int = 1, tenant: str = "", **fiel
         request = EngineRequest(
             f"req_{name}", [1, 2, 3], SamplingParams(9), tenant=tenant, **fields
         )
-        job = Job.make(0, request, cast(Any, told[at * n : (at + 1) * n]))
+        job = EngineJob.make(0, request, cast(Any, told[at * n : (at + 1) * n]))
         job.arrived, job.replica, job.is_waiting = NOW - 2, 0, True
         for choice in job.choices:
             choice.is_queued = True
@@ -71,12 +71,12 @@ def spends_on(found: Given, choice: int, cause: int) -> None:
     job.is_waiting = False
     one = job.choices[choice % n]
     one.is_queued = False
-    one.timeline.sent(NOW - 1, Pace())
+    one.timeline.sent(NOW - 1, TokenPace())
     one.timeline.moved(cause, 0.0)
 
 
-def rows_of(found: list[Given], looks: dict[int, SequenceLook] | None = None) -> Rows:
-    return Rows(cast(Any, found), looks or {}, NOW)
+def rows_of(found: list[Given], looks: dict[int, SequenceLook] | None = None) -> RequestRows:
+    return RequestRows(cast(Any, found), looks or {}, NOW)
 
 
 def test_what_waits_has_its_cause_and_what_an_engine_says_of_it() -> None:
@@ -209,7 +209,7 @@ def tenant(name: str, used: int = 0) -> dict[str, Any]:
 async def test_the_busiest_tenants_are_shown_and_the_others_counted() -> None:
     names = [f"t{number:03}" for number in range(MOST_ROWS + 50)]
     store = Store([tenant(name, used=at) for at, name in enumerate(names)])
-    live = Live[Generation]()
+    live = LiveRequests[Generation]()
     tenants = TenantRows(cast(Any, store), live)
     reading = tenants.look()
     assert reading is not None

@@ -16,10 +16,10 @@ from gatewayd.cli.quality.command import _is_quantized
 from gatewayd.cli.quality.report import Named, markdown, most_kl, notes, reasons, table, values
 from gatewayd.cli.quality.texts import samples
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quality.job import Figures, Measured, Unusable
+from gatewayd_engine.offline.quality.job import Measured, QualityFigures, SchemeUnusable
 
 RESULTS: Named = [
-    ("as stored", Measured(0, 48 << 20, 6144.0, 300.4, {"text": Figures(1000, 2.5)})),
+    ("as stored", Measured(0, 48 << 20, 6144.0, 300.4, {"text": QualityFigures(1000, 2.5)})),
     (
         "int8",
         Measured(
@@ -28,12 +28,12 @@ RESULTS: Named = [
             6144.0,
             612.0,
             {
-                "chats": Figures(1000, 1.5, 1.2, 0.995, 0.00172, 0.031),
-                "code": Figures(900, 1.01, 1.0, 1.0, 0.0005, 0.002),
+                "chats": QualityFigures(1000, 1.5, 1.2, 0.995, 0.00172, 0.031),
+                "code": QualityFigures(900, 1.01, 1.0, 1.0, 0.0005, 0.002),
             },
         ),
     ),
-    ("x", Unusable(2, "no such | thing")),
+    ("x", SchemeUnusable(2, "no such | thing")),
 ]
 
 
@@ -185,7 +185,7 @@ def test_packed_texts_are_long_and_have_a_prompt(tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_is_read_where_a_compression_was_measured() -> None:
-    few = Measured(2, 48 << 20, 3686.0, 200.0, {"text": Figures(100, 2.5)}, 0.604, "a note")
+    few = Measured(2, 48 << 20, 3686.0, 200.0, {"text": QualityFigures(100, 2.5)}, 0.604, "a note")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table([*RESULTS, ("few", few)]))
     lines = [line.split() for line in console.export_text().splitlines()]

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gatewayd.cli.doctor import checks, service
-from gatewayd.cli.doctor.gpu import Machine, judge
+from gatewayd.cli.doctor.gpu import GpuMachine, judge
 from gatewayd.config.load import load
 from gatewayd.config.tables import Config, ServerTable, StoreTable
 from gatewayd.daemon.systemd.init_config import of_system
@@ -133,18 +133,18 @@ A100 = ("NVIDIA A100, 81920 MiB, 550.54",)
 @pytest.mark.parametrize(
     ("device", "machine", "state", "words"),
     [
-        ("cpu", Machine((), "", ""), "ok", "no NVIDIA GPU; engines run on the CPU"),
-        ("cpu", Machine(A100, "550.54", ""), "warning", "not used: torch is made for CPUs"),
-        ("cpu", Machine(A100, "550.54", "12.8"), "ok", "A100"),
-        ("cuda", Machine((), "", "12.8"), "failure", "the NVIDIA driver is not loaded"),
-        ("cuda", Machine(A100, "550.54", ""), "failure", "torch is made for CPUs"),
-        ("cuda:1", Machine(A100, "550.54", "12.8"), "failure", "device is cuda:1, and there is"),
-        ("cuda", Machine(A100, "550.54", "13.0"), "failure", "CUDA 13.0 needs 580 or later"),
-        ("cuda", Machine(A100, "470.1", "12.8"), "failure", "driver 470.1; torch for CUDA 12.8"),
+        ("cpu", GpuMachine((), "", ""), "ok", "no NVIDIA GPU; engines run on the CPU"),
+        ("cpu", GpuMachine(A100, "550.54", ""), "warning", "not used: torch is made for CPUs"),
+        ("cpu", GpuMachine(A100, "550.54", "12.8"), "ok", "A100"),
+        ("cuda", GpuMachine((), "", "12.8"), "failure", "the NVIDIA driver is not loaded"),
+        ("cuda", GpuMachine(A100, "550.54", ""), "failure", "torch is made for CPUs"),
+        ("cuda:1", GpuMachine(A100, "550.54", "12.8"), "failure", "device is cuda:1, and there is"),
+        ("cuda", GpuMachine(A100, "550.54", "13.0"), "failure", "CUDA 13.0 needs 580 or later"),
+        ("cuda", GpuMachine(A100, "470.1", "12.8"), "failure", "driver 470.1; torch for CUDA 12.8"),
     ],
 )
 def test_the_doctor_judges_gpu_and_driver(
-    device: str, machine: Machine, state: str, words: str
+    device: str, machine: GpuMachine, state: str, words: str
 ) -> None:
     found = judge(device, machine)
     assert found.state == state

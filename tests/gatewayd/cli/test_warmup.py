@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gatewayd.cli.warmup import command
-from gatewayd_engine.tuning.table import Machine, Table, case
+from gatewayd_engine.tuning.table import TunedMachine, TuningTable, case
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +38,7 @@ def test_it_starts_an_engine_and_says_what_took_how_long() -> None:
 def test_it_shows_what_was_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = Table(Machine("a chip", "9.0", {}), tmp_path)
+    table = TuningTable(TunedMachine("a chip", "9.0", {}), tmp_path)
     times = {"torch": 10.0, "tinygemm2": 8.0}
     which = case("product", "bfloat16", m=8, n=48, k=64)
     table.chosen(which, list(times), times.__getitem__, lambda name: None)

@@ -7,26 +7,28 @@ import io
 from rich.console import Console
 
 from gatewayd.cli.warmup.table import table_of
-from gatewayd_engine.tuning.table import Contents, Entry, Machine
+from gatewayd_engine.tuning.table import TableContents, TableEntry, TunedMachine
 
-MACHINE = Machine("NVIDIA H200, 132 multiprocessors", "9.0", {})
+MACHINE = TunedMachine("NVIDIA H200, 132 multiprocessors", "9.0", {})
 
 
-def entry(lines: int, choice: str, **times: float | None) -> Entry:
+def entry(lines: int, choice: str, **times: float | None) -> TableEntry:
     named = {name.replace("_", " "): time for name, time in times.items()}
     sizes = {"m": lines, "n": 6144, "k": 4096, "bias": 0}
-    return Entry("product", "bfloat16", sizes, "torch", choice, named)
+    return TableEntry("product", "bfloat16", sizes, "torch", choice, named)
 
 
 def test_neighbours_with_one_choice_are_one_line() -> None:
-    contents = Contents(
+    contents = TableContents(
         MACHINE,
         [
             entry(64, "torch", torch=20.0, cublaslt_3=20.1),
             entry(1, "tinygemm2", torch=16.0, tinygemm2=14.0),
             entry(8, "tinygemm2", torch=16.5, tinygemm2=15.0, cublaslt_3=None),
             entry(256, "cublaslt 3", torch=40.0, cublaslt_3=30.0),
-            Entry("decode attention", "bfloat16", {"lines": 8}, "fa2", "xqa", {"fa2": 9, "xqa": 8}),
+            TableEntry(
+                "decode attention", "bfloat16", {"lines": 8}, "fa2", "xqa", {"fa2": 9, "xqa": 8}
+            ),
         ],
     )
     out = io.StringIO()

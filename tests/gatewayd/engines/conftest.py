@@ -18,7 +18,7 @@ from gatewayd.engines.api import EngineRequest
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.replicas.setup import Launch
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.errors import GatewayError
 from gatewayd.plugins.router import FencedRouter
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
@@ -206,7 +206,7 @@ async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet
         *,
         num_replicas: int = 1,
         router: RouterStrategy | None = None,
-        patience: Patience | None = None,
+        patience: SilenceLimits | None = None,
         limits: QueueLimits | None = None,
         failed_starts: int = 0,
         **env: object,
@@ -218,7 +218,7 @@ async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet
             command=(sys.executable, str(FAKE_ENGINE), "--fd", "{fd}"),
             env={name: str(value) for name, value in env.items()},
             config=CONFIG,
-            patience=patience or Patience(),
+            patience=patience or SilenceLimits(),
         )
         ledger = Ledger(0.05)
         fenced = FencedRouter(router or LeastLoaded(), "test", ledger, Watchdog(ledger, 0.3))

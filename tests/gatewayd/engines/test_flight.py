@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
-from gatewayd.engines.job import Job
-from gatewayd.engines.replicas.engine_requests import Flight
+from gatewayd.engines.job import EngineJob
+from gatewayd.engines.replicas.engine_requests import SentRequests
 from gatewayd_engine.process.messages import (
     ERROR,
     EngineStats,
     Finished,
-    Pooled,
+    PooledOutput,
     StepOutput,
     TokenLogprobs,
 )
@@ -24,10 +24,10 @@ def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
     make_sink: type, make_request: Any
 ) -> None:
     told, untold = make_sink(), make_sink()
-    job = Job.make(0, make_request([7, 8, 9]), [told, untold])
+    job = EngineJob.make(0, make_request([7, 8, 9]), [told, untold])
     for at, choice in enumerate(job.choices):
         choice.sequence = at
-    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
     flight.add(job)
     flight.deliver(
         StepOutput(
@@ -47,15 +47,19 @@ def test_hidden_states_go_to_their_choice_before_its_tokens_and_are_forgotten_wi
     make_sink: type, make_request: Any
 ) -> None:
     sinks = [make_sink(), make_sink()]
-    jobs = [Job.make(at, make_request([7, 8]), [sink]) for at, sink in enumerate(sinks)]
-    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    jobs = [EngineJob.make(at, make_request([7, 8]), [sink]) for at, sink in enumerate(sinks)]
+    flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
     for at, job in enumerate(jobs):
         job.choices[0].sequence = at
         flight.add(job)
     flight.deliver(
         StepOutput(
             stats=EngineStats(),
-            pooled=[Pooled(0, 2, b"1234"), Pooled(1, 1, b"1234"), Pooled(9, 1, b"1234")],
+            pooled=[
+                PooledOutput(0, 2, b"1234"),
+                PooledOutput(1, 1, b"1234"),
+                PooledOutput(9, 1, b"1234"),
+            ],
             sequences=np.array([0], np.int64).tobytes(),
             tokens=np.array([5], np.int32).tobytes(),
         )
@@ -67,10 +71,10 @@ def test_hidden_states_go_to_their_choice_before_its_tokens_and_are_forgotten_wi
 
 def test_a_preemption_is_told_to_its_choice_alone(make_sink: type, make_request: Any) -> None:
     sinks = [make_sink(), make_sink()]
-    job = Job.make(0, make_request([7]), sinks)
+    job = EngineJob.make(0, make_request([7]), sinks)
     for at, choice in enumerate(job.choices):
         choice.sequence = at
-    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
     flight.add(job)
     flight.deliver(StepOutput(stats=EngineStats(), preempted=[1, 99, 1]))
     assert [sink.calls for sink in sinks] == [[], ["preempted", "preempted"]]
@@ -79,11 +83,11 @@ def test_a_preemption_is_told_to_its_choice_alone(make_sink: type, make_request:
 def test_a_processor_out_of_service_is_503_and_logged_once(
     make_sink: type, make_request: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
     words = "the logits processor shy is out of service; send the request without it"
     for at in range(4):
         sink = make_sink()
-        job = Job.make(at, make_request([7]), [sink])
+        job = EngineJob.make(at, make_request([7]), [sink])
         job.choices[0].sequence = at
         flight.add(job)
         flight.deliver(
@@ -101,10 +105,10 @@ def test_several_tokens_of_a_step_come_at_once_each_with_its_own_logprobs(
     make_sink: type, make_request: Any
 ) -> None:
     sinks = [make_sink(), make_sink(), make_sink()]
-    job = Job.make(0, make_request([7]), sinks)
+    job = EngineJob.make(0, make_request([7]), sinks)
     for at, choice in enumerate(job.choices):
         choice.sequence = at
-    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
     flight.add(job)
     told: list[tuple[int, list[int], list[float] | None]] = []
     for at, sink in enumerate(sinks):

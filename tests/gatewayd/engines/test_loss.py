@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from gatewayd.engines.api import ReplicaState
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.errors import EngineLost, EngineUnavailable
 from gatewayd_engine.process.messages import PROTOCOL_VERSION
 
 Make = Callable[..., Awaitable[Any]]
 Expected = Callable[[Sequence[int], int], list[int]]
 # Each is quick in what it is about, and waits as long as a busy machine may take for the rest.
-HANGS = Patience(hang_seconds=0.8, doubt_seconds=0.5, load_seconds=20, dump_seconds=10)
-NEVER_LOADS = Patience(hang_seconds=20, doubt_seconds=10, load_seconds=4, dump_seconds=0.2)
+HANGS = SilenceLimits(hang_seconds=0.8, doubt_seconds=0.5, load_seconds=20, dump_seconds=10)
+NEVER_LOADS = SilenceLimits(hang_seconds=20, doubt_seconds=10, load_seconds=4, dump_seconds=0.2)
 
 
 def _kill(setup: Any, index: int = 0) -> None:
@@ -155,7 +155,9 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(
 
 async def test_an_idle_engine_is_not_taken_for_a_hung_one(make_fleet: Make) -> None:
     # Well above the heartbeat, which a busy machine may delay.
-    patience = Patience(hang_seconds=2.0, doubt_seconds=1.5, load_seconds=5.0, dump_seconds=0.2)
+    patience = SilenceLimits(
+        hang_seconds=2.0, doubt_seconds=1.5, load_seconds=5.0, dump_seconds=0.2
+    )
     setup = await make_fleet(patience=patience)
     await setup.ready()
     await asyncio.sleep(3.0)

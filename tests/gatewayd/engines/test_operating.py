@@ -10,7 +10,7 @@ import pytest
 
 from gatewayd.engines.api import ReplicaState
 from gatewayd.errors import AdmissionPaused, EngineLost, ModelUnloaded
-from gatewayd_engine.process.messages import Bump, Command, Hold, Release, Submit
+from gatewayd_engine.process.messages import Bump, Command, HoldRequest, Release, Submit
 from gatewayd_hooks.scheduling import Priority
 
 Make = Callable[..., Any]
@@ -51,12 +51,17 @@ async def test_the_engine_that_has_a_job_is_told(
     operating.release(job)
     operating.bump(job, None)
     operating.bump(job, Priority.REALTIME)
-    assert sent[1:] == [Hold(ids), Release(ids), Bump(ids), Bump(ids, Priority.REALTIME, 0.5)]
+    assert sent[1:] == [
+        HoldRequest(ids),
+        Release(ids),
+        Bump(ids),
+        Bump(ids, Priority.REALTIME, 0.5),
+    ]
     # It is counted as one of its new class.
     assert backlog.load("", Priority.REALTIME, 1).urgent_tokens == 3
     setup.fleet._dispatch.cancel(job, 0)
     operating.hold(job)
-    assert sent[-1] == Hold(ids[1:]), "who is over is told nothing"
+    assert sent[-1] == HoldRequest(ids[1:]), "who is over is told nothing"
     setup.fleet._dispatch.cancel(job, None)
     assert backlog.load("", Priority.BATCH, 1).urgent_tokens == 0
     assert backlog.num_requests == backlog.num_tokens == 0

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
-from gatewayd.engines.job import Job
+from gatewayd.engines.job import EngineJob
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.replicas.engine_requests import Flight
+from gatewayd.engines.replicas.engine_requests import SentRequests
 from gatewayd.engines.request_handle import JobHandle
 from gatewayd_engine.process.frames import FrameError
 from gatewayd_engine.process.messages import STOP, Admitted, EngineStats, Finished, StepOutput
@@ -21,8 +21,8 @@ class Told:
     """A job at an engine, which tells of it."""
 
     def __init__(self, sinks: list[Any], request: Any) -> None:
-        self.flight = Flight(Backlog(QueueLimits(9, 99_999)), lambda sequences: None)
-        self.job = Job.make(0, request, sinks)
+        self.flight = SentRequests(Backlog(QueueLimits(9, 99_999)), lambda sequences: None)
+        self.job = EngineJob.make(0, request, sinks)
         self.told: list[PromptUsage] = []
         self.send()
 
@@ -34,7 +34,7 @@ class Told:
     def ask(self) -> None:
         JobHandle(self, self.job).when_spent(self.told.append)
 
-    def cancel(self, job: Job, index: int | None) -> None:
+    def cancel(self, job: EngineJob, index: int | None) -> None:
         for choice in job.choices:
             choice.is_over = True
             self.flight.drop(choice)

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from gatewayd.engines.hot_swap import EngineSwaps, SwapRefused
+from gatewayd.engines.hot_swap import EngineSwaps, FleetSwapRefused
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.setup import EngineSetup
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
-from gatewayd_engine.process.messages import Command, Swap, Swapped
+from gatewayd_engine.process.messages import Command, Swapped, SwapStrategy
 from gatewayd_hooks.strategy import Kind
 
 OLD, NEW = StrategyChoice("old"), StrategyChoice("new")
@@ -40,7 +40,7 @@ class Engine:
 
     def send(self, command: Command) -> None:
         """Answer as it must, a little later."""
-        assert isinstance(command, Swap)
+        assert isinstance(command, SwapStrategy)
         self.told.append(command.choices)
         if command.number:
             asyncio.get_running_loop().call_soon(self._answer, command.number)
@@ -65,7 +65,7 @@ def _swap(*fates: str, is_proven: bool = False) -> tuple[list[Engine], bool | st
         engine.swaps = swaps
     try:
         return engines, asyncio.run(swaps.swap(Kind.DRAFTER, [NEW], is_proven=is_proven))
-    except SwapRefused as refusal:
+    except FleetSwapRefused as refusal:
         return engines, str(refusal)
 
 

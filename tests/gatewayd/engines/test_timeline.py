@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from gatewayd.tracing.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline, Totals
+from gatewayd.tracing.timeline import NO_ENGINE, SENT, Stretch, Timeline, TokenPace, Totals
 from gatewayd_engine.process.messages import EngineStats, StepOutput
 from gatewayd_engine.process.time_causes import Cause
 
@@ -17,7 +17,7 @@ def step(number: int, *, crowd: float = 0.0, plugins: dict[str, float] | None = 
 
 
 def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None:
-    pace, timeline = Pace(), Timeline(10.0)
+    pace, timeline = TokenPace(), Timeline(10.0)
     pace.note(step(1), 9.0)
     timeline.sent(10.5, pace)
     pace.note(step(2), 11.0)  # it was underway when this was sent, and tells nothing of it
@@ -44,7 +44,7 @@ def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None
 
 
 def test_a_heartbeat_is_no_step() -> None:
-    pace, timeline = Pace(), Timeline(0.0)
+    pace, timeline = TokenPace(), Timeline(0.0)
     timeline.sent(0.0, pace)
     pace.note(step(1), 1.0)
     timeline.moved(Cause.PREFILL, 1.0)
@@ -59,7 +59,7 @@ def test_a_heartbeat_is_no_step() -> None:
 
 
 def test_one_that_follows_another_waits_for_its_prompt() -> None:
-    pace, timeline = Pace(), Timeline(0.0)
+    pace, timeline = TokenPace(), Timeline(0.0)
     timeline.sent(0.0, pace, follows=True)
     pace.note(step(1), 1.0)
     pace.note(step(2), 2.0)
@@ -68,12 +68,12 @@ def test_one_that_follows_another_waits_for_its_prompt() -> None:
 
 
 def test_the_time_at_a_lost_engine_stays_and_what_is_told_after_the_end_changes_nothing() -> None:
-    pace, timeline = Pace(), Timeline(0.0)
+    pace, timeline = TokenPace(), Timeline(0.0)
     timeline.sent(0.0, pace)
     pace.note(step(1), 1.0)
     timeline.moved(Cause.DECODE, 0.0)
     timeline.lost(3.0)
-    timeline.sent(4.0, Pace())
+    timeline.sent(4.0, TokenPace())
     timeline.stop(6.0)
     timeline.moved(Cause.PAGES, 0.0)
     timeline.lost(8.0)
@@ -93,7 +93,7 @@ def random_plugins(random_: random.Random) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None:
     random_ = random.Random(seed)
-    now, pace = 100.0, Pace()
+    now, pace = 100.0, TokenPace()
     timeline = Timeline(now)
     for number in range(random_.choice([5, 50, 500])):
         now += random_.random()

@@ -12,7 +12,7 @@ from gatewayd_hooks.protocols import (
     Gateway,
     HttpRequest,
     HttpResponse,
-    Refusal,
+    RequestRefusal,
     Route,
 )
 
@@ -44,11 +44,11 @@ class Plain:
         found.append(Route("GET", "/plain/{name}/shown", self.show, "for tests"))
         return found + [Route("POST", path, self.say, "for tests") for path in self.more]
 
-    def error(self, refusal: Refusal, request_id: str) -> HttpResponse:
+    def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
         words = f"sorry: {refusal.message} ({request_id})"
         return HttpResponse(words.encode(), refusal.status, "text/plain", {"x-plain": "error"})
 
-    def late_error(self, refusal: Refusal, request_id: str) -> bytes:
+    def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
         return f"[{refusal.code}: {refusal.message}]".encode()
 
     async def show(self, request: HttpRequest) -> HttpResponse:

@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.http.bodies import FREE_BYTES, Bodies
-from gatewayd.http.services import Limits
+from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import FakeFleet, says
@@ -79,7 +79,7 @@ async def begun(port: int, key: str, *, size: int | None = SIZE) -> asyncio.Stre
 async def test_a_body_is_counted_while_it_comes_and_until_it_is_answered(
     text: TextModel, fresh_store: Path, tmp_path: Path, bodies: list[Bodies], size: int | None
 ) -> None:
-    limits = Limits(body_bytes=2 * SIZE, bodies_bytes=5 * SIZE)
+    limits = RequestLimits(body_bytes=2 * SIZE, bodies_bytes=5 * SIZE)
     folder = copy_of(fresh_store, tmp_path / "store")
     async with town(text, folder, says([300]), limits=limits) as here:
         await here.tenant("a")

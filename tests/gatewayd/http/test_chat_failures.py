@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from gatewayd.errors import EngineLost, EngineUnavailable, NumericalError, QueueFull
-from gatewayd.http.services import Limits
+from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, says
 from tests.gatewayd.gateway import CHAT, running
@@ -109,7 +109,7 @@ async def test_a_request_waits_while_the_model_is_loaded(text: TextModel) -> Non
 async def test_a_request_does_not_wait_for_ever_while_the_model_is_loaded(text: TextModel) -> None:
     fleet = FakeFleet()
     fleet.model = None
-    async with running(text, fleet, limits=Limits(load_seconds=0.05)) as gateway:
+    async with running(text, fleet, limits=RequestLimits(load_seconds=0.05)) as gateway:
         for path, body in (("/v1/chat/completions", CHAT), ("/tokenize", {"prompt": "hi"})):
             loading = await gateway.http.post(path, json=body)
             assert loading.status_code == 503
@@ -118,7 +118,7 @@ async def test_a_request_does_not_wait_for_ever_while_the_model_is_loaded(text: 
 
 
 async def test_a_silent_stream_is_kept_alive(text: TextModel) -> None:
-    limits = Limits(ping_seconds=0.05)
+    limits = RequestLimits(ping_seconds=0.05)
     async with (
         running(text, FakeFleet(hangs), limits=limits) as gateway,
         gateway.http.stream(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.http.services import Limits
+from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from tests.gatewayd.fake_fleet import FakeFleet, Job, says
@@ -117,7 +117,7 @@ async def test_a_wake_up_before_the_prompt_is_scored_does_not_open_its_choice(
         await says([100])(job)
 
     body = {**COMPLETION, "prompt": prompts, "echo": True, "logprobs": 1, "stream": True}
-    limits = Limits(ping_seconds=0.02)
+    limits = RequestLimits(ping_seconds=0.02)
     async with (
         running(text, FakeFleet(script), limits=limits) as gateway,
         gateway.http.stream("POST", "/v1/completions", json=body) as response,
@@ -219,7 +219,7 @@ async def test_limits_hold_at_their_boundaries(
     text: TextModel, change: dict[str, Any], status: int, code: str | None, param: str | None
 ) -> None:
     body = {**COMPLETION, "prompt": [7] * 5, **change}
-    async with running(text, FakeFleet(says([100])), limits=Limits()) as gateway:
+    async with running(text, FakeFleet(says([100])), limits=RequestLimits()) as gateway:
         response = await gateway.http.post("/v1/completions", json=body)
         num_jobs = len(gateway.fleet.jobs)
     assert response.status_code == status, response.text

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gatewayd.http.server.edge_limits import EdgeLimits
-from gatewayd.http.services import Limits
+from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
@@ -38,7 +38,7 @@ async def test_headers_over_the_caps_are_431(text: TextModel, headers: bytes) ->
 async def test_a_body_over_the_limit_is_refused_before_and_while_it_comes(
     text: TextModel,
 ) -> None:
-    limits = Limits(body_bytes=1000)
+    limits = RequestLimits(body_bytes=1000)
     chunk = b"64\r\n" + b" " * 100 + b"\r\n"
     async with running(text, FakeFleet(), limits=limits) as gateway:
         declared = await exchange(gateway, POST + b"content-length: 10737418240\r\n\r\n")

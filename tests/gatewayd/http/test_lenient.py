@@ -13,7 +13,7 @@ from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.decisions import DecisionItem
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.schema.generation import KvRetention
-from gatewayd.http.schema.messages import Message, MessageToolCall
+from gatewayd.http.schema.messages import ChatMessage, MessageToolCall
 from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
 from gatewayd.http.schema.responses import InputItem, ResponseRequest
 from gatewayd.http.schema.structured import StructuredOutputs, TagStructure
@@ -31,7 +31,7 @@ _NEEDED: dict[type[RequestTable], dict[str, Any]] = {
     ScoreRequest: {"model": "nano", "text_1": "a", "text_2": "b"},
     ResponseRequest: {"model": "nano", "input": "a"},
     TokenizeRequest: {"model": "nano", "prompt": "a"},
-    Message: {"role": "user", "content": "a"},
+    ChatMessage: {"role": "user", "content": "a"},
     MessageToolCall: {"id": "a", "function": {"name": "f", "arguments": "{}"}},
     InputItem: {"role": "user", "content": "a"},
     DecisionItem: {"role": "user", "content": "a"},

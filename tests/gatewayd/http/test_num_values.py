@@ -19,7 +19,7 @@ from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.plugins.parsers import ModelParsers
 from gatewayd_hooks.requests.http import HttpRequest
 from gatewayd_hooks.requests.num_values import MOST_VALUES
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 
 MIB = 1 << 20
 
@@ -87,7 +87,7 @@ def test_bodies_of_protocols_have_the_same_limit(value: object) -> None:
     sent = body(messages=[value] * 300_000)
     tracemalloc.start()
     try:
-        with pytest.raises(Refusal, match=f"more than {MOST_VALUES} lists") as refused:
+        with pytest.raises(RequestRefusal, match=f"more than {MOST_VALUES} lists") as refused:
             HttpRequest("POST", "/v1/messages", {}, {}, {}, sent, "req").json()
         _, peak = tracemalloc.get_traced_memory()
     finally:

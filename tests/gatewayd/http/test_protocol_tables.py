@@ -10,7 +10,7 @@ import pytest
 from gatewayd.http.schema.built_in import built_in_tables
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.checking import check
-from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.refusal import RequestRefusal
 from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
@@ -27,7 +27,7 @@ HI = [{"role": "user", "content": "hi"}]
 CASES: dict[str, tuple[type[RequestTable], dict[str, Any]]] = {
     "/v1/messages": (MessagesRequest, {"model": "nano", "max_tokens": 4, "messages": HI}),
     "/v1/messages/count_tokens": (CountRequest, {"model": "nano", "messages": HI}),
-    "/api/chat": (tables.ChatRequest, {"model": "nano", "messages": HI, "stream": False}),
+    "/api/chat": (tables.OllamaChatRequest, {"model": "nano", "messages": HI, "stream": False}),
     "/api/generate": (tables.GenerateRequest, {"model": "nano", "prompt": "a", "stream": False}),
     "/api/embed": (tables.EmbedRequest, {"model": "nano"}),
     "/api/embeddings": (tables.EmbeddingsRequest, {"model": "nano"}),
@@ -49,7 +49,7 @@ def sentence_of(table: type[RequestTable], body: dict[str, Any]) -> str | None:
     """Why a table refuses a body; None if it does not."""
     try:
         check(table, body)
-    except Refusal as refusal:
+    except RequestRefusal as refusal:
         return refusal.message
     return None
 
@@ -161,5 +161,5 @@ def test_blocks_within_blocks_are_counted_and_their_depth_is_nothing() -> None:
     ],
 )
 def test_a_wrong_word_is_told_what_else_there_is(field: str, words: str) -> None:
-    told = sentence_of(tables.ChatRequest, {"model": "nano", field: "much"})
+    told = sentence_of(tables.OllamaChatRequest, {"model": "nano", field: "much"})
     assert told == f'{field} is "much"; it must be {words}'

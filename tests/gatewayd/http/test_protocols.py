@@ -13,7 +13,7 @@ from gatewayd.errors import EngineLost, NumericalError, QueueFull
 from gatewayd.http.app import build_app
 from gatewayd.http.protocols.mounted import Owners, overlap
 from gatewayd.http.server.edge_limits import EdgeLimits
-from gatewayd.http.services import Limits, Services
+from gatewayd.http.services import RequestLimits, Services
 from gatewayd.metrics.registry import Metrics
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.errors import PluginError
@@ -144,7 +144,7 @@ async def test_routing_errors_have_the_form_of_whose_path_it_is(
 
 
 async def test_a_body_that_is_too_large_is_refused_in_its_form(text: TextModel) -> None:
-    limits = Limits(body_bytes=1000)
+    limits = RequestLimits(body_bytes=1000)
     async with plainly(text, saying(text), limits=limits) as gateway:
         response = await gateway.http.post("/plain/say", content=b"x" * 1001)
     assert (response.status_code, response.text[:12]) == (413, "sorry: the b")
@@ -180,7 +180,7 @@ async def test_parameters_of_a_path_are_told(text: TextModel) -> None:
 
 
 async def test_silence_is_broken_before_and_after_the_first_piece(text: TextModel) -> None:
-    limits = Limits(ping_seconds=0.1)
+    limits = RequestLimits(ping_seconds=0.1)
     async with plainly(text, FakeFleet(hangs), limits=limits) as gateway:
         async with gateway.http.stream("POST", "/plain/say", content=b"hi") as response:
             assert response.status_code == 200

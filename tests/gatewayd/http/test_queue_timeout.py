@@ -12,7 +12,7 @@ from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
 from gatewayd.pipeline.timing import queue_timeout
 from gatewayd.text.text_model import TextModel
-from gatewayd.tracing.timeline import Pace, Timeline
+from gatewayd.tracing.timeline import Timeline, TokenPace
 from gatewayd_engine.process.messages import EngineStats, StepOutput
 from gatewayd_engine.process.time_causes import Cause
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, says
@@ -88,7 +88,7 @@ def test_it_is_told_what_it_waited_for() -> None:
         "because no engine was ready, or its engine was lost"
         in queue_timeout(1.0, [waiting]).message
     )
-    pace = Pace()
+    pace = TokenPace()
     waiting.sent(time.monotonic() - 0.9, pace)
     step = StepOutput(stats=EngineStats(step=1))
     pace.note(step, time.monotonic() - 0.8)

@@ -8,7 +8,7 @@ import threading
 from prometheus_client.parser import text_string_to_metric_families
 
 from gatewayd.http import body_threads
-from gatewayd.http.services import Limits
+from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, Gateway, running
@@ -25,7 +25,7 @@ async def shown(gateway: Gateway) -> dict[tuple[str, str], float]:
 
 async def test_queues_and_refusals_are_counted(text: TextModel) -> None:
     end = threading.Event()
-    limits = Limits(bodies_bytes=100_000)
+    limits = RequestLimits(bodies_bytes=100_000)
     async with running(text, FakeFleet(says([100])), limits=limits) as gateway:
         jobs = [asyncio.create_task(body_threads.apart(end.wait)) for _ in range(3)]
         await asyncio.sleep(0.05)

@@ -10,8 +10,8 @@ from gatewayd.fairness.fair_queue import on_behalf_of
 from gatewayd.http.bodies import Bodies
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.server.start_scheduler import _MOST_RESUMED, _SECONDS, StartScheduler
-from gatewayd.tenants.account import Account, Terms
-from gatewayd.tenants.limits import Limits, current_slot
+from gatewayd.tenants.account import RequestTerms, TenantAccount
+from gatewayd.tenants.limits import TenantLimits, current_slot
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal, current_principal
 
 
@@ -64,16 +64,16 @@ async def test_the_work_of_a_request_is_its_senders_and_nothing_of_the_last_one_
         return {}
 
     gate = RequestGate(app, lambda scope: None, Bodies(1 << 20))
-    terms = Terms(Limits(concurrency=3))
+    terms = RequestTerms(TenantLimits(concurrency=3))
     limited = Principal(
         tenant="a",
         scopes=frozenset(("infer",)),
-        account=Account("a", terms, None, b""),  # type: ignore[arg-type]
+        account=TenantAccount("a", terms, None, b""),  # type: ignore[arg-type]
     )
     free = Principal(
         tenant="b",
         scopes=frozenset(("infer",)),
-        account=Account("b", Terms(), None, b""),  # type: ignore[arg-type]
+        account=TenantAccount("b", RequestTerms(), None, b""),  # type: ignore[arg-type]
     )
     for principal in (OPERATOR, limited, OPERATOR, free):
         client = ("192.0.2.7", 4000)

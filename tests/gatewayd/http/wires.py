@@ -11,7 +11,7 @@ from uvicorn.server import ServerState
 from gatewayd.http.asgi import App
 from gatewayd.http.server.edge import EdgeProtocol
 from gatewayd.http.server.edge_limits import EdgeLimits
-from gatewayd.http.server.edge_reading import Reader
+from gatewayd.http.server.edge_reading import ConnectionReader
 from gatewayd.http.server.listener import server_config
 
 
@@ -79,7 +79,7 @@ class Connection:
     def read(self, data: bytes) -> int:
         """One read of what the socket has; how many bytes it took."""
         reader = self.wire.reader
-        assert isinstance(reader, Reader)
+        assert isinstance(reader, ConnectionReader)
         buffer = reader.get_buffer(-1)
         count = min(len(data), len(buffer))
         buffer[:count] = data[:count]

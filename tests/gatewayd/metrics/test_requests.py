@@ -13,17 +13,17 @@ from prometheus_client import CollectorRegistry
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import EngineLost, GatewayError, NumericalError, QueueFull
 from gatewayd.metrics.registry import Metrics
-from gatewayd.metrics.requests import Ended
+from gatewayd.metrics.requests import EndedRequest
 from gatewayd.pipeline.choice import ChoiceOptions
 from gatewayd.pipeline.generation import Generation, Pipeline
-from gatewayd.pipeline.live_requests import Live
+from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.process.messages import SamplingParams
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, says
 
-ENDED = Ended(
+ENDED = EndedRequest(
     outcome="length",
     prompt_tokens=7,
     cached_tokens=4,
@@ -194,7 +194,7 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
             sink.finished("length", None)
         go[3].set()
 
-    fleet, live = FakeFleet(script), Live[Generation]()
+    fleet, live = FakeFleet(script), LiveRequests[Generation]()
     made = Metrics(fleet, "m", version="1", max_model_len=100, running=live.generated)
 
     async def look() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.pipeline.live_requests import Live, Minute
+from gatewayd.pipeline.live_requests import LiveRequests, Minute
 
 
 def request(number: int, told: str, prompt_tokens: int = 0) -> Any:
@@ -24,7 +24,7 @@ class _Generation:
 
 
 def test_of_two_with_one_id_the_latest_is_found_until_it_ends() -> None:
-    live = Live[Any]()
+    live = LiveRequests[Any]()
     first: Any = request(1, "mine")
     second: Any = request(2, "mine")
     live.add(first)
@@ -36,7 +36,7 @@ def test_of_two_with_one_id_the_latest_is_found_until_it_ends() -> None:
 
 
 def test_the_gateway_s_own_id_is_of_one_request_whatever_clients_send() -> None:
-    live = Live[Any]()
+    live = LiveRequests[Any]()
     first: Any = request(1, "mine")
     live.add(first)
     live.add(request(2, "req_1"))
@@ -44,7 +44,7 @@ def test_the_gateway_s_own_id_is_of_one_request_whatever_clients_send() -> None:
 
 
 def test_prompts_count_when_they_come_and_answers_at_their_end() -> None:
-    live = Live[Any](lambda: 100.0)
+    live = LiveRequests[Any](lambda: 100.0)
     one = request(1, "x", prompt_tokens=30)
     live.add(one)
     assert live.minute("a") == (1, 30)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.plugins.observers import Told
+from gatewayd.plugins.observers import ObserverRecord
 from gatewayd.tracing import request_trace
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
@@ -24,7 +24,7 @@ class Host:
 async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     host: Any = Host()
     watched = Ledger(1.0)
-    told = Told(host, "gatewayd_request_admitted", watched, Watchdog(watched, 10.0))
+    told = ObserverRecord(host, "gatewayd_request_admitted", watched, Watchdog(watched, 10.0))
     request_trace.begin("mine")
     submitted = time.monotonic()
     told.tell(object())

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 
 DAY, YEAR = 86_400.0, 365 * 86_400.0
 START = 1_800_000_000.0
@@ -22,8 +22,8 @@ class Hands:
         self.wall += seconds
         self.uptime += seconds
 
-    def clock(self, last: float | None = None) -> Clock:
-        return Clock(last, wall=lambda: self.wall, uptime=lambda: self.uptime)
+    def clock(self, last: float | None = None) -> StoreClock:
+        return StoreClock(last, wall=lambda: self.wall, uptime=lambda: self.uptime)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, select
 from gatewayd.resources import expiry
 from gatewayd.resources.expiry import Expiry
 from gatewayd.resources.files.content_store import Vault
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database, connect
 from gatewayd.store.schema import bring_up
 from gatewayd.store.tables import batch_results, batches, files, kept, responses
@@ -120,7 +120,7 @@ async def test_many_go_in_several_transactions(
     await add_files(database, vault, **{f"file-{n}": now - n for n in range(25)}, kept=now + DAY)
     old = {f"old-{n}": now - 40 * DAY + n // 7 for n in range(35)}
     await add_responses(database, **old, young=now - 29 * DAY)
-    sweeper = Expiry(database, vault, Clock(None), 30 * DAY, 30 * DAY)
+    sweeper = Expiry(database, vault, StoreClock(None), 30 * DAY, 30 * DAY)
     transactions: list[int] = []
     delete = sweeper._delete
 
@@ -164,7 +164,7 @@ async def test_batches_go_so_long_after_their_end_and_take_their_results_along(
 
     await database.write(fill)
     *_, before = await database.read(names)
-    await Expiry(database, vault, Clock(None), 30 * DAY, 30 * DAY).sweep()
+    await Expiry(database, vault, StoreClock(None), 30 * DAY, 30 * DAY).sweep()
     left, results, after = await database.read(names)
     assert left == results == {"ended-late", "runs", "young"}
     assert after * 4 == before * 3

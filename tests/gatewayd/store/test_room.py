@@ -125,7 +125,7 @@ async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
 ) -> None:
     looks: list[str] = []
 
-    def counted(connection: Connection, tenant: str, limit: int) -> tenant_shares.Standing:
+    def counted(connection: Connection, tenant: str, limit: int) -> tenant_shares.TenantStanding:
         looks.append(tenant)
         return tenant_shares.standing_of(connection, tenant, limit)
 

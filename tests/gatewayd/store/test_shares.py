@@ -18,11 +18,11 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from gatewayd.errors import StoreFull
 from gatewayd.resources.batches import records as batch_records
-from gatewayd.resources.batches.records import Result
+from gatewayd.resources.batches.records import LineResult
 from gatewayd.resources.files import records as file_records
 from gatewayd.resources.files.records import FileRow
 from gatewayd.resources.responses import records as response_records
-from gatewayd.resources.responses.records import Kept
+from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.store.database import Database, connect
 from gatewayd.store.disk_quota import Used
 from gatewayd.store.tables import batches, kept, responses, tenants
@@ -337,7 +337,7 @@ async def test_sums_are_those_of_the_rows_whatever_was_done(
                 response_records.add(connection, tenant, body, [{"text": words(2000)}])
             case 4:
                 body = {"id": some(responses.c.id), "status": "completed", "told": words(3000)}
-                response_records.replace(connection, Kept(body))
+                response_records.replace(connection, StoredResponse(body))
             case 5:
                 response_records.remove_older(connection, now - 60)
                 file_records.remove_expired(connection, now, 3)
@@ -348,7 +348,7 @@ async def test_sums_are_those_of_the_rows_whatever_was_done(
                 batch_records.add(connection, {**values, "metadata": metadata, "tenant": tenant})
             case 8 | 9:
                 if (owner := some(batches.c.id)) != "none":
-                    result = Result(owner, rng.randrange(9), True, words(5000).encode())
+                    result = LineResult(owner, rng.randrange(9), True, words(5000).encode())
                     batch_records.record(connection, result)
             case 10:
                 errors = rng.choice([None, [{"message": words(100)}]])

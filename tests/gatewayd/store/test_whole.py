@@ -20,10 +20,10 @@ from gatewayd.store.errors import StoreError
 from gatewayd.store.location import take
 from gatewayd.tenants.billing.crash_marks import Mark, Marks, known
 from gatewayd.tenants.tamper_evidence import audit
-from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 from gatewayd_tier_disk import store as tier_store
 
-SECRET = Secret(bytes(32))
+SECRET = ServerSecret(bytes(32))
 OLD, NEW = audit.Head(1, "aa"), audit.Head(2, "bb")
 
 

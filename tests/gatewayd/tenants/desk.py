@@ -15,8 +15,8 @@ from gatewayd.daemon.resources import Durable
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Entry
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.billing.costs import LedgerEntry
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script
@@ -67,11 +67,11 @@ class Town:
         await self.durable.database.read(check_books)
 
 
-SECRET = Secret(bytes(32))
+SECRET = ServerSecret(bytes(32))
 """For tables without a daemon."""
 
 
-def reserve_one(connection: Connection, entry: Entry, secret: Secret = SECRET) -> None:
+def reserve_one(connection: Connection, entry: LedgerEntry, secret: ServerSecret = SECRET) -> None:
     """Reserve for one request; raises why it is refused."""
     (refusal,) = budget_ledger_sql.reserve(connection, [entry], secret)
     if refusal is not None:

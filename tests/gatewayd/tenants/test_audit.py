@@ -16,7 +16,7 @@ from gatewayd.store.tables import audit as table
 from gatewayd.store.tables import tenants
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.tamper_evidence import audit
-from gatewayd.tenants.tamper_evidence.secret import Secret, secret_of
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 from gatewayd.tenants.tenancy import act_offline, prepared
 from tests.gatewayd.durables import copy_of, opened
 
@@ -201,7 +201,7 @@ def test_a_change_without_its_row_is_none(folder: Path) -> None:
 def test_the_secret_is_nobodys_to_read_and_not_shown(folder: Path) -> None:
     with opened(folder):
         assert (folder / "secret").stat().st_mode & 0o777 == 0o600
-    assert repr(Secret(bytes(32))) == "Secret(***)"
+    assert repr(ServerSecret(bytes(32))) == "Secret(***)"
     (folder / "secret").chmod(0o640)
     with pytest.raises(Exception, match="may be read by others"), opened(folder):
         pass
@@ -214,6 +214,6 @@ def test_the_secret_is_nobodys_to_read_and_not_shown(folder: Path) -> None:
 def test_a_credential_is_taken_before_the_file(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "gatewayd.secret").write_text("11" * 32 + "\n")
     given = secret_of(folder, {"CREDENTIALS_DIRECTORY": str(tmp_path)})
-    assert given.salt("a") == Secret(b"\x11" * 32).salt("a")
+    assert given.salt("a") == ServerSecret(b"\x11" * 32).salt("a")
     assert not (folder / "secret").exists()
     assert secret_of(folder, {}).salt("a") != given.salt("a")

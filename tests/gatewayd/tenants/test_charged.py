@@ -14,7 +14,7 @@ from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import QueueFull
 from gatewayd.pipeline import settlement
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants.billing.costs import Asked, Entry, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Spent
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
@@ -175,8 +175,8 @@ async def test_the_ledger_charges_the_prompt_where_seconds_come_without_tokens(
     async with town(text, folder, hangs) as here:
         await here.tenant("a")
         ledger = here.durable.tenancy.ledger
-        asked = Asked("req_1", "a", None, PATH, "nano", 1500, 5)
-        entry = Entry("use_1", asked, FREE, 0, False)
+        asked = RequestedCost("req_1", "a", None, PATH, "nano", 1500, 5)
+        entry = LedgerEntry("use_1", asked, FREE, 0, False)
         with caplog.at_level(logging.ERROR):
             assert ledger.settle(entry, Spent("abort", 0, 0, 0, engine_seconds=0.5)).tokens == 1500
         assert "req_1 took 0.500 s of engines and no token" in caplog.text

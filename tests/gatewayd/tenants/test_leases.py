@@ -20,7 +20,7 @@ from gatewayd.tenants import directory as directories
 from gatewayd.tenants.directory import Directory, decisive
 from gatewayd.tenants.principal import Lease
 from gatewayd.tenants.records import Everything
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import hangs_after, says
@@ -58,7 +58,7 @@ class Model:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now = 1000.0
-        self.secret = Secret(bytes(32))
+        self.secret = ServerSecret(bytes(32))
         self.directory = Directory(self.secret, SimpleNamespace(), wall=lambda: self.now)  # type: ignore[arg-type]
         self.expires: dict[int, int | None] = {}
         self.revoked: set[int] = set()

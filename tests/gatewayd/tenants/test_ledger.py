@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import delete
 
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants.billing.costs import Asked
+from gatewayd.tenants.billing.costs import RequestedCost
 from gatewayd.tenants.billing.crash_marks import NAME, Mark, Marks, known
 from gatewayd.tenants.billing.prices import Price
-from gatewayd.tenants.limits import Bucket, Gate, Limits
+from gatewayd.tenants.limits import Bucket, RateGate, TenantLimits
 from gatewayd.text.text_model import TextModel
 from tests.clock import Clock
 from tests.gatewayd.durables import copy_of, opened
@@ -24,9 +24,9 @@ from tests.gatewayd.gateway import until
 from tests.gatewayd.tenants.desk import bearer, check_books, town
 
 
-def of(tokens: int) -> Asked:
+def of(tokens: int) -> RequestedCost:
     """A request that may take so many."""
-    return Asked("req_1", "a", None, "/v1/completions", "nano", 1, tokens - 1)
+    return RequestedCost("req_1", "a", None, "/v1/completions", "nano", 1, tokens - 1)
 
 
 PATH = "/v1/completions"
@@ -260,14 +260,14 @@ def test_a_bucket_fills_within_a_minute_and_may_be_in_debt() -> None:
 
 def test_tokens_that_were_not_used_come_back_and_other_limits_keep_what_was_used() -> None:
     clock = Clock()
-    gate = Gate(Limits(tokens_per_minute=100), clock.perf_counter)
+    gate = RateGate(TenantLimits(tokens_per_minute=100), clock.perf_counter)
     assert gate.enter(of(40)) == 40
     assert gate.enter(of(60)) == 60
     gate.leave(40, 10)
     assert gate.enter(of(30)) == 30
     with pytest.raises(Exception, match="100 tokens a minute"):
         gate.enter(of(1))
-    gate.change(Limits(tokens_per_minute=200))
+    gate.change(TenantLimits(tokens_per_minute=200))
     assert gate.enter(of(100)) == 100
     gate.leave(0, 1000)
     clock.wait(60)

@@ -78,7 +78,7 @@ async def test_when_there_is_a_budget_again_is_offered_where_it_will_do(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [time.time()]
-    monkeypatch.setattr("gatewayd.store.clock.Clock.now", lambda clock: now[0])
+    monkeypatch.setattr("gatewayd.store.clock.StoreClock.now", lambda clock: now[0])
     body = {"model": "nano", "prompt": [7] * 30, "max_tokens": 10}
     async with town(text, folder, says([300] * 10)) as here:
         await here.tenant("a", most_tokens=45, budget_period="day")

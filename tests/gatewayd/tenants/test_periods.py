@@ -18,7 +18,7 @@ from gatewayd.store.schema import bring_up
 from gatewayd.store.tables import budgets
 from gatewayd.tenants import records
 from gatewayd.tenants.billing import budget_ledger_sql, budget_periods
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.periods import begin_of, end_of
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.text.text_model import TextModel
@@ -62,9 +62,11 @@ def connection(fresh_store: Path, tmp_path: Path) -> Iterator[Connection]:
     engine.dispose()
 
 
-def entry(number: int, now: int, prompt: int, most: int, *, is_reserved: bool = True) -> Entry:
-    asked = Asked(f"req_{number}", "a", None, PATH, "nano", prompt, most)
-    return Entry(f"use_{number}", asked, Price(1_000_000, 0, 1_000_000), now, is_reserved)
+def entry(
+    number: int, now: int, prompt: int, most: int, *, is_reserved: bool = True
+) -> LedgerEntry:
+    asked = RequestedCost(f"req_{number}", "a", None, PATH, "nano", prompt, most)
+    return LedgerEntry(f"use_{number}", asked, Price(1_000_000, 0, 1_000_000), now, is_reserved)
 
 
 def budget(connection: Connection) -> Any:
@@ -78,7 +80,7 @@ def test_what_counts_is_what_was_reserved_in_the_period(connection: Connection, 
     period: str | None = "day"
     records.add_tenant(connection, "a", now, {"most_tokens": most, "budget_period": period})
     begin = begin_of(period, now)
-    running: dict[Entry, int] = {}  # and the period in which each was reserved
+    running: dict[LedgerEntry, int] = {}  # and the period in which each was reserved
     done: list[tuple[int, int]] = []  # when each came, and its tokens
     reset = 0
     for number in range(300):
@@ -197,7 +199,7 @@ async def test_the_next_day_there_is_a_budget_again(
     text: TextModel, fresh_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [at("2026-03-02T23:59:50")]
-    monkeypatch.setattr("gatewayd.store.clock.Clock.now", lambda clock: float(now[0]))
+    monkeypatch.setattr("gatewayd.store.clock.StoreClock.now", lambda clock: float(now[0]))
     gate = asyncio.Event()
 
     async def waits(job: Job) -> None:

@@ -17,9 +17,9 @@ from gatewayd.errors import InsufficientQuota, StoreUnavailable
 from gatewayd.store import retry
 from gatewayd.store.tables import budgets, reservations
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.prices import FREE
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
@@ -40,11 +40,11 @@ class Storm:
     async def request(self, number: int) -> None:
         rng = self._rng
         await asyncio.sleep(rng.uniform(0, 0.1))
-        asked = Asked(
+        asked = RequestedCost(
             "r", rng.choice("abc"), None, "/", "nano", rng.randint(1, 9), rng.randint(0, 9)
         )
         name = f"{BAD if rng.random() < 0.03 else 'use_'}{number}"
-        entry = Entry(name, asked, FREE, int(time.time()), True)
+        entry = LedgerEntry(name, asked, FREE, int(time.time()), True)
         try:
             await self._ledger.reserve(entry)
         except (InsufficientQuota, StoreUnavailable, ValueError):
@@ -84,7 +84,7 @@ async def test_a_storm_of_reservations(
     rng, reserve, settle = random.Random(seed), budget_ledger_sql.reserve, budget_ledger_sql.settle
 
     def reserves(
-        connection: Connection, entries: Sequence[Entry], secret: Secret
+        connection: Connection, entries: Sequence[LedgerEntry], secret: ServerSecret
     ) -> Sequence[Exception | None]:
         told = reserve(connection, entries, secret)
         if any(entry.id.startswith(BAD) for entry in entries):
@@ -93,7 +93,9 @@ async def test_a_storm_of_reservations(
             raise full()
         return told
 
-    def settles(connection: Connection, settlements: Sequence[Settlement], secret: Secret) -> None:
+    def settles(
+        connection: Connection, settlements: Sequence[Settlement], secret: ServerSecret
+    ) -> None:
         settle(connection, settlements, secret)
         if rng.random() < 0.1:
             raise full()

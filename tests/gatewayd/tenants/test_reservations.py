@@ -14,9 +14,9 @@ from sqlalchemy import Connection
 
 from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants.billing import budget_ledger_sql
-from gatewayd.tenants.billing.costs import Asked, Entry
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost
 from gatewayd.tenants.billing.prices import FREE
-from gatewayd.tenants.tamper_evidence.secret import Secret
+from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import after, says
@@ -62,7 +62,7 @@ async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
     sizes: list[int] = []
 
     def fails(
-        connection: Connection, entries: Sequence[Entry], secret: Secret
+        connection: Connection, entries: Sequence[LedgerEntry], secret: ServerSecret
     ) -> Sequence[Exception | None]:
         told = reserve(connection, entries, secret)
         sizes.append(len(entries))
@@ -88,7 +88,7 @@ async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_
     reserve, is_writing, go = budget_ledger_sql.reserve, threading.Event(), threading.Event()
 
     def fails(
-        connection: Connection, entries: Sequence[Entry], secret: Secret
+        connection: Connection, entries: Sequence[LedgerEntry], secret: ServerSecret
     ) -> Sequence[Exception | None]:
         told = reserve(connection, entries, secret)
         if entries[0].id == "use_bad":
@@ -100,9 +100,13 @@ async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_
     async with town(text, folder, says([300], reason="length")) as here:
         await here.tenant("a", most_tokens=1000)
         monkeypatch.setattr(budget_ledger_sql, "reserve", fails)
-        ledger, asked = here.durable.tenancy.ledger, Asked("r", "a", None, PATH, "nano", 3, 1)
+        ledger, asked = (
+            here.durable.tenancy.ledger,
+            RequestedCost("r", "a", None, PATH, "nano", 3, 1),
+        )
         entries = [
-            Entry(name, asked, FREE, int(time.time()), True) for name in ("use_bad", "use_left")
+            LedgerEntry(name, asked, FREE, int(time.time()), True)
+            for name in ("use_bad", "use_left")
         ]
         tasks = [asyncio.create_task(ledger.reserve(entry)) for entry in entries]
         assert await asyncio.to_thread(is_writing.wait, 10)

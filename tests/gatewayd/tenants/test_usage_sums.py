@@ -21,7 +21,7 @@ from gatewayd.tenants.billing import (
 from gatewayd.tenants.billing import (
     usage_sums,
 )
-from gatewayd.tenants.billing.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.billing.usage import BY, summed
 from gatewayd.text.text_model import TextModel
@@ -100,8 +100,8 @@ def test_every_sum_is_that_of_the_single_rows(connection: Connection, seed: int)
 
 def test_budgets_stay_the_sums_of_their_periods(connection: Connection) -> None:
     for at in range(60):
-        asked = Asked(f"req_{at}", "default", None, "/v1/completions", "nano", 5, 5)
-        made = Entry(f"use_{at:016x}", asked, FREE, NOON + 2 * HOUR * at, False)
+        asked = RequestedCost(f"req_{at}", "default", None, "/v1/completions", "nano", 5, 5)
+        made = LedgerEntry(f"use_{at:016x}", asked, FREE, NOON + 2 * HOUR * at, False)
         ledger_records.settle(connection, [Settlement(made, Spent("stop", 5, 0, at))], SECRET)
     usage_sums.add_up(connection, 50)
     check_books(connection)

@@ -16,13 +16,13 @@ from gatewayd.daemon.resources import Durable
 from gatewayd.tracing.archive import AT_ONCE, REFUSED_AT_ONCE
 from gatewayd.tracing.explanation import explanation
 from gatewayd.tracing.recent import Recent
-from gatewayd.tracing.time_ledger import Ledger
+from gatewayd.tracing.time_ledger import TimeLedger
 from tests.gatewayd.admin.test_explaining import get
 from tests.gatewayd.durables import opened
 from tests.gatewayd.tracing.test_ledger import ledger
 
 
-def of(number: int, *, answered: str = "", unix: float | None = None) -> Ledger:
+def of(number: int, *, answered: str = "", unix: float | None = None) -> TimeLedger:
     at = time.time() if unix is None else unix
     name = f"req_{number}"
     return msgspec.structs.replace(

@@ -9,12 +9,12 @@ import pytest
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
 from gatewayd.tracing.recent import Recent
 from gatewayd.tracing.request_trace import Span
-from gatewayd.tracing.time_ledger import Ledger, Part
+from gatewayd.tracing.time_ledger import TimeLedger, TimePart
 from gatewayd.tracing.timeline import Stretch
 from gatewayd_engine.process.time_causes import Cause
 
 
-def ledger(**fields: Any) -> Ledger:
+def ledger(**fields: Any) -> TimeLedger:
     given = {
         "request_id": "req_1",
         "answered_id": "mine",
@@ -39,7 +39,7 @@ def ledger(**fields: Any) -> Ledger:
         "end": 16.0,
         **fields,
     }
-    return Ledger(**given)
+    return TimeLedger(**given)
 
 
 def test_the_gateway_s_own_id_is_of_one_ledger_whatever_clients_send() -> None:
@@ -65,17 +65,17 @@ def test_its_time_line_is_cut_into_parts() -> None:
         ),
     )
     assert found.parts() == [
-        Part("receive", 0.0, 0.125),
-        Part("gateway", 0.125, 0.125),
-        Part("grammar", 0.25, 0.25),
-        Part("gateway", 0.5, 0.5),
-        Part("plugin", 1.0, 0.5),
-        Part("pages", 1.5, 0.5),
-        Part("prefill", 2.0, 0.5),
-        Part("crowd", None, 1.0),
-        Part("decode", 4.0, 1.0),
-        Part("plugin", None, 0.5),
-        Part("answer", 5.0, 1.0),
+        TimePart("receive", 0.0, 0.125),
+        TimePart("gateway", 0.125, 0.125),
+        TimePart("grammar", 0.25, 0.25),
+        TimePart("gateway", 0.5, 0.5),
+        TimePart("plugin", 1.0, 0.5),
+        TimePart("pages", 1.5, 0.5),
+        TimePart("prefill", 2.0, 0.5),
+        TimePart("crowd", None, 1.0),
+        TimePart("decode", 4.0, 1.0),
+        TimePart("plugin", None, 0.5),
+        TimePart("answer", 5.0, 1.0),
     ]
     assert sum(found.totals().values()) == found.seconds
     assert list(found.totals())[:1] == ["plugin"]

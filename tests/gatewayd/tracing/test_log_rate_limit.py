@@ -151,9 +151,9 @@ def test_ends_of_the_audit_are_logged_at_every_level_and_never_dropped(
     lines: io.StringIO, tmp_path: Path
 ) -> None:
     from gatewayd.tenants.tamper_evidence import audit
-    from gatewayd.tenants.tamper_evidence.secret import Secret
+    from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
     logs.set_level("error")
     for seq in range(1, 3 * MOST):
-        audit.keep(Secret(b"s" * 32), tmp_path / audit.NAME, audit.Head(seq, "abc"), seq)
+        audit.keep(ServerSecret(b"s" * 32), tmp_path / audit.NAME, audit.Head(seq, "abc"), seq)
     assert lines.getvalue().count("the audit ends with") == 3 * MOST - 1

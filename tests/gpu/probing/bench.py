@@ -16,7 +16,7 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.tuning.clock import surviving
-from gatewayd_engine.tuning.table import Lost
+from gatewayd_engine.tuning.table import DeviceLost
 from tests.gpu.probing.device import clock_of, kernels_of, machine_of, speed_of
 from tests.gpu.probing.shapes import LLAMA, TINY, Sizes
 
@@ -142,7 +142,7 @@ class Bench:
         except NoTime as at:
             print(f"{name}: no time from {at} on", flush=True)
             self._document["left_out"].append(f"{name}: from {at} on")
-        except Lost as error:
+        except DeviceLost as error:
             self._document["lost"] = str(error)
             raise
         except Exception as error:  # noqa: BLE001 - the other parts are still of use
@@ -157,7 +157,7 @@ class Bench:
                 with ThreadPoolExecutor(self._compilers) as self._pool:
                     rows(self)
                 self._release()
-        except Lost:
+        except DeviceLost:
             raise
         except Exception as error:  # noqa: BLE001 - each is compiled when its row comes
             print(f"not compiled ahead: {type(error).__name__}: {str(error)[:150]}", flush=True)
@@ -242,7 +242,7 @@ class Bench:
             print(f"  {name:26} absent: {error}", flush=True)
         except Exception as error:
             self._failed(name, error, noted)
-            if isinstance(error, Lost):
+            if isinstance(error, DeviceLost):
                 raise
         return noted.get("microseconds")
 

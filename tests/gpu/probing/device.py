@@ -14,34 +14,34 @@ import torch
 from gatewayd.cli.bench.chips import CHIPS
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.select import choose
-from gatewayd_engine.tuning.clock import Clock, GraphClock
+from gatewayd_engine.tuning.clock import GraphClock, LaunchClock
 from gatewayd_engine.tuning.machine import this_machine
 
 
 class WarmClock:
-    """The engine's ``Clock`` of graphs, for calls of which each may have something to set up."""
+    """The engine's ``LaunchClock`` of graphs, for calls that may each have something to set up."""
 
     def __init__(self, device: torch.device) -> None:
         self._clock = GraphClock(device)
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
-        """See ``Clock``."""
+        """See ``LaunchClock``."""
         for call in calls:
             call()
         return self._clock(calls)
 
 
 class WallClock:
-    """A ``Clock`` for the rehearsal: no graph, and one call, once."""
+    """A ``LaunchClock`` for the rehearsal: no graph, and one call, once."""
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
-        """See ``Clock``."""
+        """See ``LaunchClock``."""
         began = time.perf_counter()
         calls[0]()
         return (time.perf_counter() - began) * 1e6
 
 
-def clock_of(device: torch.device) -> Clock:
+def clock_of(device: torch.device) -> LaunchClock:
     """What times launches: as captured steps launch them, where there are graphs."""
     return WallClock() if device.type == "cpu" else WarmClock(device)
 

@@ -23,8 +23,8 @@ from safetensors.torch import save_file
 from gatewayd_hooks.quantization import GroupedWeight, Matrix
 from gatewayd_quant_awq.config import AwqConfig
 from gatewayd_quant_awq.strategy import Awq
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.config import GptqConfig
 from gatewayd_quant_gptq.strategy import Gptq
 
@@ -60,8 +60,8 @@ _WRITERS: dict[str, Callable[[], Any]] = {
     "gptq of 8 bits": _gptq(bits=8, group_size=-1),
     "gptq with an order": _gptq(group_size=32, act_order=True),
     "gptq with an order, symmetric": _gptq(group_size=32, act_order=True, symmetric=True),
-    "fp8": lambda: Fp8(Fp8Config(scales="tensor")),
-    "fp8 in blocks": lambda: Fp8(Fp8Config(scales="block")),
+    "fp8": lambda: Fp8Quantizer(Fp8QuantizerConfig(scales="tensor")),
+    "fp8 in blocks": lambda: Fp8Quantizer(Fp8QuantizerConfig(scales="block")),
 }
 WRITTEN = tuple(_WRITERS)
 

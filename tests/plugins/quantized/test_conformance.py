@@ -11,8 +11,8 @@ from gatewayd_hooks.quantization import Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.plugins.quantized.cases import CASES
 
@@ -87,8 +87,8 @@ class TestPackedCompressedTensors(TestCompressedTensors):
 
 
 class TestFp8(QuantizerConformance):
-    def make(self) -> Fp8:
-        return Fp8(Fp8Config())
+    def make(self) -> Fp8Quantizer:
+        return Fp8Quantizer(Fp8QuantizerConfig())
 
     def announced(self) -> Mapping[str, Any]:
         return CASES["fp8 in blocks"].announced
@@ -98,8 +98,8 @@ class TestFp8(QuantizerConformance):
 
 
 class TestPackedFp8(TestFp8):
-    def make(self) -> Fp8:
-        return Fp8(Fp8Config(packed=True))
+    def make(self) -> Fp8Quantizer:
+        return Fp8Quantizer(Fp8QuantizerConfig(packed=True))
 
 
 class TestNvfp4CompressedTensors(TestCompressedTensors):

@@ -23,8 +23,8 @@ from gatewayd_hooks.quantization import (
 )
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.plugins.quantized.cases import CASES, Case
 from tests.plugins.quantized.formulas import meant
@@ -34,7 +34,7 @@ READERS: dict[str, Any] = {
     "awq": Awq,
     "gptq": Gptq,
     "compressed_tensors": CompressedTensors,
-    "fp8": lambda: Fp8(Fp8Config()),
+    "fp8": lambda: Fp8Quantizer(Fp8QuantizerConfig()),
 }
 GOLDEN = json.loads(Path(__file__).with_name("published.json").read_text())
 NAME = "model.layers.0.mlp.down_proj"
@@ -169,7 +169,7 @@ def test_static_fp8_has_its_scale_under_the_name_of_who_wrote_it(
 ) -> None:
     case, matrix = CASES["fp8"], Matrix(NAME, 64, 96)
     announced = Announcement({**case.announced, **more, "activation_scheme": "static"}, "here")
-    reader = Fp8(Fp8Config(packed=packed))
+    reader = Fp8Quantizer(Fp8QuantizerConfig(packed=packed))
     reader.open(QuantizerResources("", "cpu"))
     scheme = reader.scheme(announced)
     assert (scheme.stored(matrix) or {}).keys() == {"weight", scheme.scales, suffix}

@@ -21,7 +21,7 @@ from gatewayd_engine.model.weights import checked, dense
 from gatewayd_hooks.quantization import Announcement, Matrix, Weight
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.plugins.quantized.oracles import (
     HERE,
@@ -38,7 +38,7 @@ READERS: dict[str, Any] = {
     "awq": Awq,
     "gptq": Gptq,
     "compressed-tensors": CompressedTensors,
-    "fp8": Fp8,
+    "fp8": Fp8Quantizer,
 }
 TOLD = json.loads((HERE / "written.json").read_text())
 
@@ -106,7 +106,9 @@ def names_of(*parts: str) -> list[str]:
 
 
 @pytest.mark.parametrize("parts", [(), ("mlp.down_proj", "self_attn.k_proj")])
-@pytest.mark.parametrize(("writer", "config"), [(Awq, AwqConfig), (Fp8, FineGrainedFP8Config)])
+@pytest.mark.parametrize(
+    ("writer", "config"), [(Awq, AwqConfig), (Fp8Quantizer, FineGrainedFP8Config)]
+)
 def test_transformers_takes_the_same_matrices_for_packed(
     writer: Any, config: Any, parts: tuple[str, ...]
 ) -> None:

@@ -12,8 +12,8 @@ from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import Fit, GroupedWeight, Matrix, Site
 from gatewayd_quant_awq.config import AwqConfig
 from gatewayd_quant_awq.strategy import Awq
-from gatewayd_quant_fp8.config import Fp8Config
-from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_fp8.config import Fp8QuantizerConfig
+from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.config import GptqConfig
 from gatewayd_quant_gptq.fitting import Rounding
 from gatewayd_quant_gptq.strategy import Gptq
@@ -28,9 +28,9 @@ WRITERS: dict[str, Callable[[], Any]] = {
     "gptq, symmetric": lambda: Gptq(GptqConfig(group_size=32, symmetric=True)),
     "gptq of 8 bits": lambda: Gptq(GptqConfig(bits=8, group_size=-1)),
     "gptq with an order": lambda: Gptq(GptqConfig(group_size=16, act_order=True)),
-    "fp8": lambda: Fp8(),
-    "fp8, one scale": lambda: Fp8(Fp8Config(scales="tensor")),
-    "fp8 in blocks": lambda: Fp8(Fp8Config(scales="block")),
+    "fp8": lambda: Fp8Quantizer(),
+    "fp8, one scale": lambda: Fp8Quantizer(Fp8QuantizerConfig(scales="tensor")),
+    "fp8 in blocks": lambda: Fp8Quantizer(Fp8QuantizerConfig(scales="block")),
 }
 
 

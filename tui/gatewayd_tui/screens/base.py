@@ -14,9 +14,9 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from gatewayd_tui.changes import Change
-from gatewayd_tui.client import Lost, Refused, Source
+from gatewayd_tui.client import AdminRefused, Lost, Source
 from gatewayd_tui.plugged import Added
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.frame import Banner, ScreenLine, StatusLine
 from gatewayd_tui.widgets.table import LiveTable
@@ -36,7 +36,7 @@ class ConsoleApp(Protocol):
     pages: tuple[type[ConsoleScreen], ...]
 
     @property
-    def shown(self) -> State:
+    def shown(self) -> ConsoleState:
         """What screens show."""
 
     @property
@@ -95,7 +95,7 @@ class ConsoleScreen(Screen[None]):
         """What is between the frame's lines."""
 
     @abstractmethod
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """Bring the body to a state that has a snapshot, in place."""
 
     def list_requests(self, what: str, rows: Sequence[Any], more: int) -> None:
@@ -191,7 +191,7 @@ class ConsoleScreen(Screen[None]):
         for change in wanted:
             try:
                 answer = await self.console.source.call(change.method, change.route, change.body)
-            except (Lost, Refused) as error:
+            except (Lost, AdminRefused) as error:
                 self.notify(f"{change.title}: {error}", severity="error", markup=False)
             else:
                 self.notify(f"✓ {change.title}", markup=False)

@@ -14,11 +14,11 @@ from textual.widgets import DataTable, Static
 
 from gatewayd.wire.requests import Explanation
 from gatewayd_tui.changes import Request, is_named, own_id
-from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import millis
 from gatewayd_tui.reads import Ended, explanation_of, requests
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.waterfall import beside, due, markdown, picture
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
@@ -75,7 +75,7 @@ class ExplainScreen(ConsoleScreen):
         with VerticalScroll(id="picture", can_focus=False):
             yield Static("no request is chosen")
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """Look for news when requests have ended; what is wanted and still runs is shown."""
         if state.history[-1].requests != self._ended:
             self._ended = state.history[-1].requests
@@ -137,7 +137,7 @@ class ExplainScreen(ConsoleScreen):
         table = self.query_one(LiveTable)
         try:
             rows = await requests(self.console.source, self._order)
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             table.head(str(error))
             return
         table.head(f"the {self._order} requests")
@@ -150,7 +150,7 @@ class ExplainScreen(ConsoleScreen):
         place = self.query_one("#picture Static", Static)
         try:
             found = await explanation_of(self.console.source, request)
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             self._found = None
             place.update(standing(self.console.shown, request) or Text(str(error)))
             return
@@ -160,14 +160,14 @@ class ExplainScreen(ConsoleScreen):
         place.update(picture(found, self.app.size.width - 4, usual))
 
 
-def told(state: State, request: str) -> str:
+def told(state: ConsoleState, request: str) -> str:
     """The id that log lines have of a request, by any of its ids."""
     snapshot = state.snapshot
     rows: list[Request] = [] if snapshot is None else [*snapshot.running, *snapshot.waiting]
     return next((row.id for row in rows if is_named(row, request)), request)
 
 
-def standing(state: State, request: str) -> Text | None:
+def standing(state: ConsoleState, request: str) -> Text | None:
     """A request that has not ended; None when it is neither running nor waiting."""
     snapshot = state.snapshot
     if snapshot is None:

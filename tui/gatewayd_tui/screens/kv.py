@@ -13,7 +13,7 @@ from gatewayd.wire.snapshot import EngineView, KvView, Snapshot
 from gatewayd_tui.changes import Change, changing, evict_tenant, evicted, reset_cache
 from gatewayd_tui.figures import count, percent, size
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State, rate, share
+from gatewayd_tui.state import ConsoleState, rate, share
 from gatewayd_tui.widgets.heat import STATES, HeatMap, by_state, by_tenant, color, letter
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
@@ -73,7 +73,7 @@ class KvScreen(ConsoleScreen):
         yield HeatMap(id="kv-map")
         yield LiveTable(COLUMNS, lambda row: row.id, id="kv-tenants")
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """The pool of one engine."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         pools = state.snapshot.kv
@@ -135,7 +135,7 @@ def pages_of(view: KvView) -> int:
     return view.free + view.cached + view.active + view.shared + view.pinned
 
 
-def totals(state: State, view: KvView) -> Text:
+def totals(state: ConsoleState, view: KvView) -> Text:
     """Three lines: the pool, pages by state with their glyphs, rates and tiers."""
     assert state.snapshot is not None  # noqa: S101 - there is a pool
     pool = pages_of(view)

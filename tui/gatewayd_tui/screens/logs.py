@@ -11,7 +11,7 @@ from textual.widgets import DataTable
 
 from gatewayd.wire.snapshot import LogView
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
@@ -62,7 +62,7 @@ class LogsScreen(ConsoleScreen):
         """One table."""
         yield LiveTable(COLUMNS, lambda line: str(line.number))
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """The lines that are wanted."""
         lines = [
             line

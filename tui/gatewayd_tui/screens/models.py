@@ -12,7 +12,7 @@ from gatewayd_tui.changes import changing, load_model, unload_model
 from gatewayd_tui.figures import count, duration, size
 from gatewayd_tui.machines import taken
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 _LOOKS = {
@@ -72,7 +72,7 @@ class ModelsScreen(ConsoleScreen):
         """The engine's number."""
         return str(row.index)
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """The model and its engines."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.query_one("#model", Static).update(model(state.snapshot))

@@ -13,7 +13,7 @@ from gatewayd.wire.snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, drain, pause, resume
 from gatewayd_tui.figures import bar, count, line, millis, percent
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import Point, State, known, rate, rates, share
+from gatewayd_tui.state import ConsoleState, Point, known, rate, rates, share
 
 LATENCIES = ("ttft", "tpot", "e2e")
 _BAR = 20
@@ -47,7 +47,7 @@ class OverviewScreen(ConsoleScreen):
                 yield Static(id="tenants")
             yield Static(id="events")
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """Write the blocks."""
         snapshot = state.snapshot
         assert snapshot is not None  # noqa: S101 - as the base says
@@ -123,7 +123,7 @@ def _machines(history: tuple[Point, ...], room: int) -> tuple[str | Text, ...]:
     )
 
 
-def latency(state: State, room: int) -> Table:
+def latency(state: ConsoleState, room: int) -> Table:
     """Percentiles of the last minute, and the 95th over time."""
     assert state.snapshot is not None  # noqa: S101 - there is a history
     table = _grid(14, 8, 8, 8)
@@ -180,7 +180,7 @@ def top_tenants(snapshot: Snapshot) -> Table:
     return table
 
 
-def events(state: State) -> Text:
+def events(state: ConsoleState) -> Text:
     """The last lines of the log that are more than news."""
     text = Text("last events\n", "bold")
     shown = [each for each in state.logs if each.level not in ("debug", "info")] or state.logs

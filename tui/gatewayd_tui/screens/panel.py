@@ -19,7 +19,7 @@ from gatewayd_hooks.console import Panel
 from gatewayd_hooks.host.errors import told
 from gatewayd_tui.plugged import SHOW_SECONDS, Drawn, aside, drawn
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.table import Column, LiveTable
 
 MOST_FAULTS = 3
@@ -57,7 +57,7 @@ class PanelScreen(ConsoleScreen):
         """Its first cell."""
         return row[0]
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """Ask the plugin, unless it is still being asked or has failed too often."""
         if state.snapshot is not None and not self._is_asked and self._faults < MOST_FAULTS:
             self._is_asked = True

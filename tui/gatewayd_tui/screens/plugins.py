@@ -16,14 +16,14 @@ from gatewayd.wire.requests import LimitsBody
 from gatewayd.wire.snapshot import StrategyView
 from gatewayd_tui import reads
 from gatewayd_tui.changes import Change, changing, set_limits, swap
-from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import count
 from gatewayd_tui.plugged import Failed
 from gatewayd_tui.questions import Question, questions, typed
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.choose import Choose
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 CHAINS = ("logits_processor", "kv_tier")
@@ -112,7 +112,7 @@ class PluginsScreen(ConsoleScreen):
         super().on_screen_resume()
         self.action_renew()
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """The strategies, and what was installed when it was asked for."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         strategies = self.query_one("#strategies", LiveTable)
@@ -126,7 +126,7 @@ class PluginsScreen(ConsoleScreen):
         """Ask again."""
         try:
             self._installed, self._trouble = await reads.plugins(self.console.source), ""
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             self._installed, self._trouble = [], str(error)
         self._show_installed()
 
@@ -140,7 +140,7 @@ class PluginsScreen(ConsoleScreen):
         """Ask for the kind, the name and the settings."""
         try:
             await self._swap(await reads.plugins(self.console.source))
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
 
     @changing
@@ -149,7 +149,7 @@ class PluginsScreen(ConsoleScreen):
         """Ask for other limits."""
         state = self.console.shown
         now = {} if state.snapshot is None else state.snapshot.limits
-        form = Form("Limits, from now on", questions(LimitsBody, now, nullable=False))
+        form = FormDialog("Limits, from now on", questions(LimitsBody, now, nullable=False))
         values = await self.app.push_screen_wait(form)
         if values:
             self.ask([set_limits(values)])
@@ -182,7 +182,7 @@ class PluginsScreen(ConsoleScreen):
             f"in their order, of {', '.join(installed)}",
             " ".join(before),
         )
-        values = await self.app.push_screen_wait(Form(f"Which {kind}s?", [line]))
+        values = await self.app.push_screen_wait(FormDialog(f"Which {kind}s?", [line]))
         if not values:
             return
         settings = {}
@@ -199,7 +199,7 @@ class PluginsScreen(ConsoleScreen):
         found = await reads.settings(self.console.source, kind, name)
         if not found.settings:
             return {}
-        form = Form(f"Settings of {kind} {name}", settings_of(found))
+        form = FormDialog(f"Settings of {kind} {name}", settings_of(found))
         return await self.app.push_screen_wait(form)
 
     def _show_installed(self) -> None:

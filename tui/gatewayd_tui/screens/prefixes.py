@@ -17,12 +17,12 @@ from textual.widgets.tree import TreeNode
 from gatewayd.wire.snapshot import PrefixView
 from gatewayd_tui import reads
 from gatewayd_tui.changes import Change, changing, evict_page, evicted, pin_page
-from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import count
 from gatewayd_tui.questions import questions
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.state import ConsoleState
+from gatewayd_tui.widgets.form import FormDialog
 
 _ORDERS = ("size", "saved tokens")
 Place = tuple[int, int | None]
@@ -87,7 +87,7 @@ class PrefixesScreen(ConsoleScreen):
         """The widget."""
         return self.query_one(Tree)
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """A branch for each engine; another daemon or other engines make the tree anew."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         engines = [engine.index for engine in state.snapshot.engines]
@@ -113,7 +113,7 @@ class PrefixesScreen(ConsoleScreen):
             return
         try:
             found = await reads.prefixes(self.console.source, *place)
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             node.remove_children()
             node.add_leaf(Text(f"✖ {error}", "red"), None)
             return
@@ -177,7 +177,7 @@ class PrefixesScreen(ConsoleScreen):
             self.ask([])
         for row in rows:
             title = f"Pin page {row.page} of engine {row.engine} and all before it"
-            form = Form(title, questions(Pin, msgspec.to_builtins(Pin())))
+            form = FormDialog(title, questions(Pin, msgspec.to_builtins(Pin())))
             values = await self.app.push_screen_wait(form)
             if values is not None:
                 pin = msgspec.convert(values, Pin)

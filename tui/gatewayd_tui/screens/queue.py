@@ -11,7 +11,7 @@ from gatewayd_hooks.scheduling import Priority
 from gatewayd_tui.changes import bump, cancel, changing, hold, own_id, release
 from gatewayd_tui.figures import count, millis
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.choose import Choose
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
@@ -86,7 +86,7 @@ class QueueScreen(ConsoleScreen):
         """One table."""
         yield LiveTable(COLUMNS, own_id)
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """Those that wait."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.list_requests("waiting", state.snapshot.waiting, state.snapshot.more_waiting)

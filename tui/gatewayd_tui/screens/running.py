@@ -11,7 +11,7 @@ from gatewayd.wire.snapshot import RunningView
 from gatewayd_tui.changes import Change, cancel, changing, hold, own_id, release
 from gatewayd_tui.figures import bar, count, millis, percent
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 _PHASES = {"prefill": "▷", "decode": "▶", "held": "‖"}
@@ -76,7 +76,7 @@ class RunningScreen(ConsoleScreen):
         """One table."""
         yield LiveTable(COLUMNS, lambda row: f"{own_id(row)}#{row.choice}")
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """Those that run."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.list_requests("running", state.snapshot.running, state.snapshot.more_running)

@@ -17,8 +17,8 @@ from gatewayd_tui.changes import changing, set_slo
 from gatewayd_tui.figures import count, millis, percent
 from gatewayd_tui.questions import questions
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import Point, State, rate
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.state import ConsoleState, Point, rate
+from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 ALL = "all"
@@ -29,7 +29,7 @@ _FAST, _SLOW = 14.4, 6.0
 Milliseconds = Annotated[float, Meta(gt=0, le=86_400_000)]
 
 
-class Targets(msgspec.Struct, frozen=True):
+class ObjectivesTable(msgspec.Struct, frozen=True):
     """What may be changed of a class.
 
     Attributes:
@@ -126,7 +126,7 @@ class SloScreen(ConsoleScreen):
         """The class and the promise."""
         return f"{row.priority} {row.slo}"
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """All classes."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.query_one(LiveTable).put(state.snapshot.slo)
@@ -142,14 +142,14 @@ class SloScreen(ConsoleScreen):
     async def action_edit(self) -> None:
         """Ask for other targets, and set them."""
         for row in self.chosen()[:1]:
-            asked = questions(Targets, targets(self.console.shown, row.priority))
+            asked = questions(ObjectivesTable, targets(self.console.shown, row.priority))
             title = f"What class {row.priority} is promised"
-            values = await self.app.push_screen_wait(Form(title, asked))
+            values = await self.app.push_screen_wait(FormDialog(title, asked))
             if values:
                 self.ask([set_slo(row.priority, values)])
 
 
-def targets(state: State, priority: str) -> dict[str, float]:
+def targets(state: ConsoleState, priority: str) -> dict[str, float]:
     """What a class is promised now, as the form has it."""
     rows = [] if state.snapshot is None else state.snapshot.slo
     own = [row for row in rows if row.priority == priority]
@@ -157,7 +157,7 @@ def targets(state: State, priority: str) -> dict[str, float]:
     return {**found, "objective": own[0].objective} if own else found
 
 
-def goodput(state: State) -> str:
+def goodput(state: ConsoleState) -> str:
     """Requests a second that keep all that their class is promised, by class."""
     assert state.snapshot is not None  # noqa: S101 - as the caller says
     classes = [row.priority for row in state.snapshot.slo if row.slo == ALL]

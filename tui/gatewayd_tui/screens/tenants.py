@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widgets import DataTable
 
 from gatewayd.wire.snapshot import TenantView
-from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, Terms
+from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, TenantTerms
 from gatewayd_tui import reads
 from gatewayd_tui.changes import (
     Change,
@@ -23,13 +23,13 @@ from gatewayd_tui.changes import (
     revoke_key,
     rotate_key,
 )
-from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import count, duration, size
 from gatewayd_tui.questions import nested, questions, typed
 from gatewayd_tui.reads import Key
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import State
-from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.state import ConsoleState
+from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.secret import Secret
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
@@ -159,7 +159,7 @@ class TenantsScreen(ConsoleScreen):
         super().on_screen_resume()
         self.look_up()
 
-    def show(self, state: State) -> None:
+    def show(self, state: ConsoleState) -> None:
         """The tenants, and the keys that were looked up last."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self._tenants.put(state.snapshot.tenants)
@@ -171,7 +171,7 @@ class TenantsScreen(ConsoleScreen):
         """Ask for the keys."""
         try:
             self._found = await reads.keys(self.console.source, time.time())
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             self._found, self._trouble = [], str(error)
         else:
             self._trouble = ""
@@ -196,7 +196,7 @@ class TenantsScreen(ConsoleScreen):
     @work
     async def action_tenant(self) -> None:
         """Ask for its name and limits."""
-        form = Form("A new tenant", questions(TenantBody))
+        form = FormDialog("A new tenant", questions(TenantBody))
         values = await self.app.push_screen_wait(form)
         if values:
             self.ask([create_tenant(nested(TenantBody, values))])
@@ -211,10 +211,10 @@ class TenantsScreen(ConsoleScreen):
             return
         try:
             terms = await reads.terms_of(self.console.source, tenant.tenant)
-        except (Lost, Refused) as error:
+        except (Lost, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        form = Form(f"What tenant {tenant.tenant} may", questions(Terms, terms))
+        form = FormDialog(f"What tenant {tenant.tenant} may", questions(TenantTerms, terms))
         values = await self.app.push_screen_wait(form)
         if values:
             self.ask([change_tenant(tenant.tenant, values)])
@@ -226,7 +226,7 @@ class TenantsScreen(ConsoleScreen):
         tenant = self._tenants.current()
         asked = questions(KeyBody, None if tenant is None else {"tenant": tenant.tenant})
         values = await self.app.push_screen_wait(
-            Form("A new key", asked, None if tenant is None else "name")
+            FormDialog("A new key", asked, None if tenant is None else "name")
         )
         if values:
             self.ask([create_key(values)])
@@ -239,7 +239,7 @@ class TenantsScreen(ConsoleScreen):
         if key is None:
             self.ask([])
             return
-        form = Form(f"Another secret for key {key.key}", questions(RotateBody))
+        form = FormDialog(f"Another secret for key {key.key}", questions(RotateBody))
         values = await self.app.push_screen_wait(form)
         if values is not None:
             self.ask([rotate_key(key.key, key.tenant, values)])

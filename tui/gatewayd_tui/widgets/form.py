@@ -16,7 +16,7 @@ from textual.widgets import Button, Input, Label, Static
 from gatewayd_tui.questions import Question, Wrong, changed
 
 
-class Form(ModalScreen[dict[str, Any] | None]):
+class FormDialog(ModalScreen[dict[str, Any] | None]):
     """Answers with the values that are not as they were, or None when it is left.
 
     Args:

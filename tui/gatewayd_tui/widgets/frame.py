@@ -8,7 +8,7 @@ from rich.text import Text
 from textual.widgets import Static
 
 from gatewayd_tui.figures import duration, percent
-from gatewayd_tui.state import State
+from gatewayd_tui.state import ConsoleState
 
 GLYPHS = {"starting": "◌", "ready": "●", "paused": "‖", "draining": "▽", "failed": "✖"}
 _STYLES = {"ready": "green", "failed": "bold red"}
@@ -17,7 +17,7 @@ _STYLES = {"ready": "green", "failed": "bold red"}
 class StatusLine(Static):
     """The daemon in one line."""
 
-    def show(self, state: State, marks: Sequence[str]) -> None:
+    def show(self, state: ConsoleState, marks: Sequence[str]) -> None:
         """Write it; ``marks`` say how the console itself stands."""
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(" gatewayd ", "bold")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.flashinfer.calls import Calls, Run
+from gatewayd_engine.attention.flashinfer.calls import LayerRun, PlannedCalls
 from gatewayd_engine.attention.flashinfer.ragged import RaggedChunks
 from gatewayd_engine.attention.flashinfer.wrappers import Wrappers
 from gatewayd_engine.attention.gpu_api import CapturedAttention
@@ -24,7 +24,7 @@ four chunks of 2,048 tokens. Others have not been measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AttentionPart:
     """Tokens of a step that attend in one launch.
 
     Attributes:
@@ -34,7 +34,7 @@ class Part:
     """
 
     num_tokens: int
-    runs: Mapping[int, Run]
+    runs: Mapping[int, LayerRun]
     needs_keys: bool = False
 
 
@@ -56,8 +56,10 @@ class FlashAttention:
         self._wrappers = Wrappers(shape, pool)
         backend = prefill_backend(shape, pool)
         windows = self._wrappers.windows
-        self._decode = {window: Calls(self._wrappers.decode()) for window in windows}
-        self._prefill = {window: Calls(self._wrappers.prefill(backend)) for window in windows}
+        self._decode = {window: PlannedCalls(self._wrappers.decode()) for window in windows}
+        self._prefill = {
+            window: PlannedCalls(self._wrappers.prefill(backend)) for window in windows
+        }
         self._ragged = (
             RaggedChunks(shape, pool.page_size, self._wrappers) if backend == "fa3" else None
         )
@@ -74,7 +76,7 @@ class FlashAttention:
         """See ``CapturingAttention``."""
         return [_Captured(self._shape, self._pool, self._wrappers, self._append, inputs)]
 
-    def _plan_decode(self, inputs: StepInputs) -> Part:
+    def _plan_decode(self, inputs: StepInputs) -> AttentionPart:
         host, n = inputs.host, inputs.host.num_decode
         for window, calls in self._decode.items():
             self._wrappers.plan_decode(
@@ -84,13 +86,13 @@ class FlashAttention:
                 inputs.pages,
                 host.last_page_len[:n],
             )
-        return Part(n, _planned(self._decode))
+        return AttentionPart(n, _planned(self._decode))
 
-    def _plan_chunks(self, inputs: StepInputs) -> Part:
+    def _plan_chunks(self, inputs: StepInputs) -> AttentionPart:
         host, n = inputs.host, inputs.host.num_decode
         ragged = self._ragged.plan(inputs) if self._ragged is not None else None
         if ragged is not None:
-            return Part(len(inputs.ids) - n, ragged, needs_keys=True)
+            return AttentionPart(len(inputs.ids) - n, ragged, needs_keys=True)
         # Counted from the first chunk's token: a wrapper sees no other queries.
         query_indptr = host.query_indptr[n:] - n
         for window, calls in self._prefill.items():
@@ -102,7 +104,7 @@ class FlashAttention:
                 inputs.pages,
                 host.last_page_len[n:],
             )
-        return Part(len(inputs.ids) - n, _planned(self._prefill))
+        return AttentionPart(len(inputs.ids) - n, _planned(self._prefill))
 
 
 class _Step(RotatingAttend):
@@ -126,7 +128,7 @@ class _Step(RotatingAttend):
         wrappers: Wrappers,
         append: Append,
         inputs: StepInputs,
-        parts: Sequence[Part],
+        parts: Sequence[AttentionPart],
         out: torch.Tensor | None = None,
     ) -> None:
         self._windows = shape.windows
@@ -173,7 +175,7 @@ class _Captured(_Step, CapturedAttention):
         self._pool = pool
         self._wrappers = wrappers
         self._runs = {window: wrappers.captured(inputs, window) for window in wrappers.windows}
-        parts = [Part(len(inputs.ids), self._runs)]
+        parts = [AttentionPart(len(inputs.ids), self._runs)]
         super().__init__(shape, pool, wrappers, append, inputs, parts)
 
     def plan(self, host: HostPlan) -> None:
@@ -187,7 +189,7 @@ class _Captured(_Step, CapturedAttention):
             )
 
 
-def _planned(calls: Mapping[int, Calls]) -> dict[int, Run]:
+def _planned(calls: Mapping[int, PlannedCalls]) -> dict[int, LayerRun]:
     return {window: of_window.planned() for window, of_window in calls.items()}
 
 

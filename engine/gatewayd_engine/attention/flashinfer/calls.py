@@ -20,7 +20,7 @@ KeysValues = tuple[torch.Tensor, ...]
 """Keys and values of a layer, each ``[pages, page_size, kv_heads, head_dim]``."""
 
 
-class Run(Protocol):
+class LayerRun(Protocol):
     """Attends lines that have been planned."""
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> object:
@@ -44,7 +44,7 @@ class _Wrapper(Protocol):
         """Checks its arguments, and launches."""
 
 
-class Calls:
+class PlannedCalls:
     """How one wrapper is called.
 
     Args:
@@ -60,7 +60,7 @@ class Calls:
         self._entry = entry
         self._is_known = True
 
-    def planned(self) -> Run:
+    def planned(self) -> LayerRun:
         """What attends by the wrapper's plan of now; once there is another one it must not."""
         return _Planned(self)
 
@@ -93,12 +93,12 @@ class _Planned:
 
     __slots__ = ("_call", "_calls")
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: PlannedCalls) -> None:
         self._calls = calls
         self._call: _Call | None = None
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
-        """See ``Run``."""
+        """See ``LayerRun``."""
         call = self._call
         if call is None:
             self._call = self._calls.first(q, paged_kv_cache, out)

@@ -11,7 +11,7 @@ import torch
 from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state_in_place
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.flashinfer.backend import FlashAttention, Part
+from gatewayd_engine.attention.flashinfer.backend import AttentionPart, FlashAttention
 from gatewayd_engine.attention.flashinfer.calls import KeysValues
 from gatewayd_engine.attention.shared_prefix import LEAST_SAVED
 from gatewayd_engine.attention.step_inputs import StepInputs
@@ -45,7 +45,7 @@ class CascadeAttention(FlashAttention):
             weight = torch.zeros(2, 1, shape.num_heads, device=answer.device)
             merge_state_in_place(answer[0], weight[0], answer[1], weight[1])
 
-    def _plan_decode(self, inputs: StepInputs) -> Part:
+    def _plan_decode(self, inputs: StepInputs) -> AttentionPart:
         host, n = inputs.host, inputs.host.num_decode
         saved = (n - 1) * host.shared_pages * self._page_size
         if self.least_saved is None or saved < self.least_saved:
@@ -77,7 +77,7 @@ class CascadeAttention(FlashAttention):
             last_page_len,
             causal=False,
         )
-        return Part(n, {0: _Merged(self._shared, self._own)})
+        return AttentionPart(n, {0: _Merged(self._shared, self._own)})
 
 
 class _Merged:

@@ -16,7 +16,7 @@ from flashinfer import (
     merge_state_in_place,
 )
 
-from gatewayd_engine.attention.flashinfer.calls import Calls, KeysValues, Run
+from gatewayd_engine.attention.flashinfer.calls import KeysValues, LayerRun, PlannedCalls
 from gatewayd_engine.attention.flashinfer.wrappers import Wrappers
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -49,11 +49,11 @@ class RaggedChunks:
         self._wrappers = wrappers
         self._least_merged = least_merged
         self._own = {window: wrappers.ragged() for window in wrappers.windows}
-        self._calls = {window: Calls(own, "ragged_run") for window, own in self._own.items()}
+        self._calls = {window: PlannedCalls(own, "ragged_run") for window, own in self._own.items()}
         # A window counts from the end of a context, which a part of it does not know.
         self._cached = wrappers.prefill("fa3") if wrappers.windows == [0] else None
 
-    def plan(self, inputs: StepInputs) -> dict[int, Run] | None:
+    def plan(self, inputs: StepInputs) -> dict[int, LayerRun] | None:
         """Plan the chunks of a step, whose keys are rotated in place.
 
         Returns:
@@ -111,12 +111,12 @@ class _Own:
 
     __slots__ = ("_kv_heads", "_run")
 
-    def __init__(self, run: Run, kv_heads: int) -> None:
+    def __init__(self, run: LayerRun, kv_heads: int) -> None:
         self._run = run
         self._kv_heads = kv_heads
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
-        """See ``Run``."""
+        """See ``LayerRun``."""
         self._run.run(q, _behind(q, self._kv_heads), out=out)
 
 
@@ -136,7 +136,7 @@ class _Merged:
         self._kv_heads = kv_heads
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
-        """See ``Run``."""
+        """See ``LayerRun``."""
         keys, values = _behind(q, self._kv_heads)
         _, weight = self._own.run(q, keys, values, out=out, return_lse=True)
         cached, cached_weight = self._cached.run(q, paged_kv_cache, return_lse=True)

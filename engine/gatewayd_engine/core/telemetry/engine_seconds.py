@@ -19,7 +19,7 @@ _ANY = int(np.iinfo(np.int32).max)
 """Stands for a prompt length that is no longer known here; the receiver knows it."""
 
 
-class Ended(NamedTuple):
+class EndedSequence(NamedTuple):
     """Who has ended, and what they took; see ``StepOutput``."""
 
     ended: bytes
@@ -111,15 +111,17 @@ class Spending:
         if sequence not in self._leaving:
             self._ended.append((sequence, _Took()))
 
-    def take_ended(self) -> Ended:
+    def take_ended(self) -> EndedSequence:
         """Who has ended since the last call."""
         if not self._ended:
-            return Ended(b"", b"", b"")
+            return EndedSequence(b"", b"", b"")
         ids, all_took = zip(*self._ended, strict=True)
         self._ended.clear()
         seconds = np.array([took.seconds for took in all_took])
         counts = np.array([took.counts for took in all_took], np.int32)
-        return Ended(np.array(ids, np.int64).tobytes(), seconds.tobytes(), counts.T.tobytes())
+        return EndedSequence(
+            np.array(ids, np.int64).tobytes(), seconds.tobytes(), counts.T.tobytes()
+        )
 
     def _left(self, sequence: Sequence) -> None:
         slot, queue = sequence.slot, self._queue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.cache.prefix_cache import Prefixes
+from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.core.telemetry.inspection import Inspection
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.page_tree import NOTHING
@@ -26,7 +26,7 @@ class Browsing:
     """
 
     def __init__(
-        self, queue: Queue, pages: Pages, prefixes: Prefixes, inspection: Inspection
+        self, queue: Queue, pages: Pages, prefixes: PrefixCache, inspection: Inspection
     ) -> None:
         self._queue = queue
         self._pages = pages

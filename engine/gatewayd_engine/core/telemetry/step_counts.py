@@ -7,7 +7,7 @@ from bisect import bisect_left
 from gatewayd_engine.process.messages import STEP_SIZES
 
 
-class Tally:
+class StepCounts:
     """Counts steps.
 
     Attributes:

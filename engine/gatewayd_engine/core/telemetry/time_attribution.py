@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.process.time_causes import Cause
-from gatewayd_engine.scheduling.deferral import Held
+from gatewayd_engine.scheduling.deferral import Deferral
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.host.ledger import Ledger
 
 
-class Told(NamedTuple):
+class AttributedTime(NamedTuple):
     """What is told of the time since the step before; see ``StepOutput``."""
 
     moved: bytes
@@ -40,7 +40,7 @@ class Attribution:
         ledger: knows what strategies cost.
     """
 
-    def __init__(self, queue: Queue, held: Held, ledger: Ledger) -> None:
+    def __init__(self, queue: Queue, held: Deferral, ledger: Ledger) -> None:
         self._queue = queue
         self._held = held
         self._ledger = ledger
@@ -80,7 +80,7 @@ class Attribution:
         reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
         self._reached[slot] = max(reached, self._reached[slot])
 
-    def tell(self, batch: StepBatch | None, preempted: Sequence[int]) -> Told:
+    def tell(self, batch: StepBatch | None, preempted: Sequence[int]) -> AttributedTime:
         """What has changed; before what a step computed is written down.
 
         Args:
@@ -105,7 +105,7 @@ class Attribution:
             b"".join([column.tobytes() for column in columns])
             for columns in (zip(*found, strict=True) if found else ((), (), (), ()))
         )
-        return Told(moved, told, own, reached, crowd, self._ledger.take_spent())
+        return AttributedTime(moved, told, own, reached, crowd, self._ledger.take_spent())
 
     def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Columns:
         """Those of a step: chunks of prompts each time, who generates when it begins to."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 import torch
 
 from gatewayd_engine.kernels.quantized.block_scales import Blocks
-from gatewayd_engine.kernels.quantized.packing import Packed
+from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.base import Activation, Rounded
@@ -36,7 +36,7 @@ class RowCodes(NamedTuple):
     scales: torch.Tensor
 
 
-Form = torch.Tensor | RowCodes | Blocks | Packed
+Form = torch.Tensor | RowCodes | Blocks | PackedWeight
 """How a matrix is kept: floats ``[rows, columns]``, or low-bit codes."""
 
 

@@ -18,7 +18,7 @@ from gatewayd_engine.kernels.experts.base import RowCodes
 from gatewayd_engine.kernels.experts.packed_matmul import packed_mm
 from gatewayd_engine.kernels.experts.tiles import store_visits, tile_of
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
-from gatewayd_engine.kernels.quantized.packing import Packed
+from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.experts.base import ExpertMatrices, Visits
@@ -78,7 +78,7 @@ def _launch(
 ) -> None:
     if not visits.num_visits:
         return
-    if isinstance(x, torch.Tensor) and isinstance(weight.all, Packed):
+    if isinstance(x, torch.Tensor) and isinstance(weight.all, PackedWeight):
         packed_mm(x, weight, visits, weights, per, act, out)
         return
     of = _tensors(x, weight)

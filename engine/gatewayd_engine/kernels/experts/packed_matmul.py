@@ -18,7 +18,7 @@ from gatewayd_engine.kernels.quantized.unpack import code_at, codes_of
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.experts.base import ExpertMatrices, Visits
-    from gatewayd_engine.kernels.quantized.packing import Packed
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 _BAND = 8
 _ROWS = 64
@@ -45,7 +45,7 @@ def packed_mm(
         act: function of the gates; empty for none.
         out: shape ``[visits, rows]``, or half of the rows if there are gates.
     """
-    form, one = cast("Packed", weight.all), cast("Packed", weight.one)
+    form, one = cast("PackedWeight", weight.all), cast("PackedWeight", weight.one)
     rows, blocks = out.shape[1], len(visits.experts)
     wide = _ROWS // 2 if act and visits.lines <= _FEW else _ROWS
     _packed_mm[(blocks * triton.cdiv(rows, wide),)](

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     import torch
 
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
-    from gatewayd_engine.kernels.quantized.packing import Packed
-    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
+    from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 """Functions of a gate, by the names that ``ModelSpec`` gives them."""
@@ -79,9 +79,9 @@ class Products(Protocol):
     def grouped_mm(
         self,
         x: torch.Tensor,
-        weight: Packed,
+        weight: PackedWeight,
         bias: torch.Tensor | None,
-        room: Room,
+        room: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
         """Multiply a few lines with a matrix of few bits: ``x @ weight.T + bias``.
@@ -94,7 +94,7 @@ class Products(Protocol):
             out: all of it is written, shape ``[n, rows]``, of the type of ``x``.
         """
 
-    def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
+    def expand(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
         """Write the numbers of some rows of a matrix of few bits.
 
         Args:
@@ -108,7 +108,7 @@ class Products(Protocol):
         x: Rounded,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: Room,
+        room: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
         """Multiply codes with codes, both with a scale for each group: ``x @ weight.T + bias``.
@@ -126,7 +126,7 @@ class Products(Protocol):
         x: Rounded,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: Room,
+        room: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
         """``block_mm`` in all ways in which any number of lines is multiplied: each is compiled."""

@@ -21,7 +21,7 @@ from gatewayd_engine.kernels.quantized.split_k import store_sums
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.base import Rounded
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
-    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 
 _MULTIPROCESSORS = 132
 """Of an H200: fewer large tiles than these leave some idle."""
@@ -30,7 +30,11 @@ _BAND = 8
 
 
 def block_mm(
-    x: Rounded, weight: Blocks, bias: torch.Tensor | None, room: Room, out: torch.Tensor
+    x: Rounded,
+    weight: Blocks,
+    bias: torch.Tensor | None,
+    room: DequantizeScratch,
+    out: torch.Tensor,
 ) -> None:
     """See ``Kernels``."""
     m = len(x.scales)
@@ -39,7 +43,11 @@ def block_mm(
 
 
 def block_mm_tiles(
-    x: Rounded, weight: Blocks, bias: torch.Tensor | None, room: Room, out: torch.Tensor
+    x: Rounded,
+    weight: Blocks,
+    bias: torch.Tensor | None,
+    room: DequantizeScratch,
+    out: torch.Tensor,
 ) -> None:
     """See ``Kernels``."""
     for tile in _tiles(weight):
@@ -50,7 +58,7 @@ def _launch(
     x: Rounded,
     weight: Blocks,
     bias: torch.Tensor | None,
-    room: Room,
+    room: DequantizeScratch,
     out: torch.Tensor,
     tile: tuple[int, int, int],
 ) -> None:

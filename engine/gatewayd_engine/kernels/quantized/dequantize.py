@@ -15,10 +15,10 @@ from gatewayd_engine.kernels.quantized.scratch import ROWS
 from gatewayd_engine.kernels.quantized.unpack import code_at
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.quantized.packing import Packed
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 
-def expand(weight: Packed, first: int, out: torch.Tensor) -> None:
+def expand(weight: PackedWeight, first: int, out: torch.Tensor) -> None:
     """See ``Kernels``."""
     count = out.shape[1]
     _expand[(triton.cdiv(count, ROWS), weight.words.shape[0])](

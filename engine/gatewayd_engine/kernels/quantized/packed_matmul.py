@@ -19,15 +19,15 @@ from gatewayd_engine.kernels.quantized.split_k import store_sums
 from gatewayd_engine.kernels.quantized.unpack import code_at, codes_of
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.quantized.packing import Packed
-    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
+    from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 
 
 def grouped_mm(
     x: torch.Tensor,
-    weight: Packed,
+    weight: PackedWeight,
     bias: torch.Tensor | None,
-    room: Room,
+    room: DequantizeScratch,
     out: torch.Tensor,
 ) -> None:
     """See ``Kernels``."""

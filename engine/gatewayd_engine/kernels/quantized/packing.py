@@ -22,7 +22,7 @@ _WORD = 32
 _E4M3 = torch.float8_e4m3fn
 
 
-class Packed(NamedTuple):
+class PackedWeight(NamedTuple):
     """A matrix ``[rows, columns]`` of few bits, ``(code - zero) * scale + offset``.
 
     Attributes:
@@ -82,7 +82,7 @@ class Packed(NamedTuple):
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
-def pack(weight: GroupedWeight) -> Packed | None:
+def pack(weight: GroupedWeight) -> PackedWeight | None:
     """Pack a weight; None for one whose groups or codes the kernels cannot read."""
     rows, columns = weight.codes.shape
     groups = weight.scales.shape[1]
@@ -104,7 +104,7 @@ def pack(weight: GroupedWeight) -> Packed | None:
     middle = 1 << (bits - 1)
     if offsets is not None and not zero and torch.equal(offsets, weight.scales * -middle):
         zero, offsets = middle, None
-    return Packed(
+    return PackedWeight(
         words=_words(codes, bits),
         scales=_by_group(weight.scales),
         offsets=None if offsets is None else _by_group(offsets),
@@ -147,7 +147,7 @@ def _by_group(numbers: torch.Tensor) -> torch.Tensor:
     return kept.t().contiguous()
 
 
-def unpack(packed: Packed) -> torch.Tensor:
+def unpack(packed: PackedWeight) -> torch.Tensor:
     """The numbers, float32, shape ``[columns, rows]``, columns as in the input."""
     per_word, bits = packed.per_word, packed.bits
     words = packed.words.transpose(1, 2).unsqueeze(1)  # [blocks, 1, 16, rows]

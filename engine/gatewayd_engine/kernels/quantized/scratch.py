@@ -11,7 +11,7 @@ import torch
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
-    from gatewayd_engine.kernels.quantized.packing import Packed
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 MOST_LINES = 32
 """Lines of a step that are multiplied with codes. More of them are multiplied with numbers, which
@@ -27,7 +27,7 @@ _DENSE = 1 << 26
 """Most numbers that a matrix is made at a time: 128 MiB in bfloat16, far beyond a cache."""
 
 
-class Room:
+class DequantizeScratch:
     """What products write to beside their answers; no two of them at a time.
 
     Attributes:
@@ -43,12 +43,12 @@ class Room:
         self.arrived = torch.zeros(0, dtype=torch.int32, device=device)
         self.dense = torch.empty(0, dtype=dtype, device=device)
 
-    def reserve(self, weight: Packed) -> None:
+    def reserve(self, weight: PackedWeight) -> None:
         """Grow so that a matrix can be multiplied; while nothing is captured."""
         self.reserve_parts(weight)
         self.dense = _grown(self.dense, weight.columns * self.rows_at_once(weight))
 
-    def reserve_parts(self, weight: Packed | Blocks) -> None:
+    def reserve_parts(self, weight: PackedWeight | Blocks) -> None:
         """The same for one that is never made numbers."""
         parts = splits(weight)
         if parts > 1:
@@ -56,13 +56,13 @@ class Room:
             self.arrived = _grown(self.arrived, -(-weight.rows // ROWS)).zero_()
 
     @staticmethod
-    def rows_at_once(weight: Packed) -> int:
+    def rows_at_once(weight: PackedWeight) -> int:
         """Of how many rows numbers are made at a time; a multiple of 64, or all."""
         most = max(_DENSE // weight.columns // ROWS, 1) * ROWS
         return min(most, weight.rows)
 
 
-def splits(weight: Packed | Blocks) -> int:
+def splits(weight: PackedWeight | Blocks) -> int:
     """Among how many programs each sum of a product is split; the same for any number of lines."""
     programs = -(-weight.rows // ROWS)
     return max(1, min(-(-_PROGRAMS // programs), weight.pieces // _LEAST_BLOCKS, _MOST_SPLITS))

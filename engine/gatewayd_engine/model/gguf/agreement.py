@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gatewayd_engine.model.gguf.files import Files
+from gatewayd_engine.model.gguf.files import GgufFiles
 from gatewayd_engine.model.gguf.names import ARCHITECTURES
 from gatewayd_engine.model.spec import ModelSpec
 
@@ -25,7 +25,7 @@ class _Fact(NamedTuple):
     is_needed: bool = False
 
 
-def disagreements(files: Files, spec: ModelSpec) -> list[str]:
+def disagreements(files: GgufFiles, spec: ModelSpec) -> list[str]:
     """One sentence for each thing that the two tell differently."""
     name, architecture = files.first.name, files.architecture
     if spec.architecture not in ARCHITECTURES[architecture]:
@@ -36,7 +36,7 @@ def disagreements(files: Files, spec: ModelSpec) -> list[str]:
     return [f"{name}: {problem}" for problem in (*_facts(files, spec), *_head(files, spec))]
 
 
-def _facts(files: Files, spec: ModelSpec) -> Iterator[str]:
+def _facts(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
     for fact in _expected(spec):
         key = f"{files.architecture}.{fact.key}"
         found = files.metadata.get(key)
@@ -88,7 +88,7 @@ def _of_experts(spec: ModelSpec) -> Iterator[_Fact]:
         yield _Fact("expert_gating_func", _SOFTMAX, "the gating function")
 
 
-def _head(files: Files, spec: ModelSpec) -> Iterator[str]:
+def _head(files: GgufFiles, spec: ModelSpec) -> Iterator[str]:
     has_head = "lm_head.weight" in files.tensors
     if has_head and spec.tie_word_embeddings:
         yield "it has output.weight, but config.json has tie_word_embeddings true; set it false"

@@ -18,7 +18,7 @@ METHOD = "gguf"
 _SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
 
 
-class Files(NamedTuple):
+class GgufFiles(NamedTuple):
     """A checkpoint.
 
     Attributes:
@@ -41,7 +41,7 @@ def has_gguf(folder: Path) -> bool:
     return folder.is_dir() and not any(folder.glob("*.safetensors")) and bool(_gguf(folder))
 
 
-def announcement(files: Files) -> Announcement:
+def announcement(files: GgufFiles) -> Announcement:
     """What a ``quantization_config`` would say: the types of all matrices of few bits."""
     types = {
         name.removesuffix(".weight"): tensor.type
@@ -51,7 +51,7 @@ def announcement(files: Files) -> Announcement:
     return Announcement({"quant_method": METHOD, "types": types}, f"{files.first.name}: header")
 
 
-def read_files(folder: Path) -> Files:
+def read_files(folder: Path) -> GgufFiles:
     """Look at the headers of a folder.
 
     Raises:
@@ -73,7 +73,7 @@ def read_files(folder: Path) -> Files:
         )
     experts = Experts.of(paths[0].name, metadata, architecture)
     tensors, frequencies = _tensors(paths, headers, architecture, experts)
-    return Files(paths[0], metadata, architecture, tensors, frequencies)
+    return GgufFiles(paths[0], metadata, architecture, tensors, frequencies)
 
 
 def _tensors(

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from gatewayd_engine.model.gguf.agreement import disagreements
-from gatewayd_engine.model.gguf.files import Files, read_files
+from gatewayd_engine.model.gguf.files import GgufFiles, read_files
 from gatewayd_engine.model.gguf.header import Tensor
 from gatewayd_engine.model.gguf.names import FREQUENCIES, GEMMA
 from gatewayd_engine.model.gguf.types import FLOATS, SIZES
@@ -84,7 +84,7 @@ class GgufSource:
         )
 
 
-def _heads(files: Files, spec: ModelSpec) -> dict[str, int]:
+def _heads(files: GgufFiles, spec: ModelSpec) -> dict[str, int]:
     """Projections whose rows are reordered, and how many heads they are of."""
     if files.architecture != "llama":
         return {}

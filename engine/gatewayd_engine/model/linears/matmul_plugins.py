@@ -6,7 +6,7 @@ import logging
 from contextlib import ExitStack
 
 from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
-from gatewayd_engine.process.config import ConfigError, EngineConfig
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_hooks.host.errors import told
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
@@ -35,7 +35,7 @@ def open_bringers(config: EngineConfig, host: PluginHost, ledger: Ledger) -> Bri
                 continue
             strategy = host.strategy(_KIND, choice.name, choice.settings)
             if not isinstance(strategy, Multiplies):
-                raise ConfigError(
+                raise EngineConfigError(
                     f"[quantizer] kernels has {choice.name}, which multiplies nothing; it is for"
                     " [quantizer] strategy"
                 )
@@ -45,7 +45,7 @@ def open_bringers(config: EngineConfig, host: PluginHost, ledger: Ledger) -> Bri
                 watched.open(QuantizerResources(config.model, config.device))
             except Exception as error:
                 reason = str(error) if isinstance(error, ValueError) else told(error)
-                raise ConfigError(f"[quantizer] kernels: {who}: {reason}") from error
+                raise EngineConfigError(f"[quantizer] kernels: {who}: {reason}") from error
             found.append(Bringer(choice.name, watched))
         opened.pop_all()
         return Bringers(found)

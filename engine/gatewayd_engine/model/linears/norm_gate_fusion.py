@@ -14,7 +14,7 @@ MOST_LINES = 16
 """As many as a matrix unit multiplies at least."""
 
 
-class Stream(NamedTuple):
+class FusedNorm(NamedTuple):
     """The residual stream before a norm.
 
     Attributes:
@@ -28,7 +28,7 @@ class Stream(NamedTuple):
     eps: float
 
 
-class Gated(NamedTuple):
+class FusedGate(NamedTuple):
     """What a gate would have made of a matrix's answer, shape ``[n, size]``."""
 
     value: torch.Tensor

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, Room
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, DequantizeScratch
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.kernels.quantized.packing import Packed
+    from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 
 class GroupedLinear:
@@ -30,7 +30,11 @@ class GroupedLinear:
     rounds_inputs = False
 
     def __init__(
-        self, weight: Packed, bias: torch.Tensor | None, kernels: Kernels, room: Room
+        self,
+        weight: PackedWeight,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        room: DequantizeScratch,
     ) -> None:
         self._weight = weight
         self._bias = bias

@@ -10,10 +10,10 @@ import torch
 
 from gatewayd_engine.kernels.quantized.block_scales import blocks
 from gatewayd_engine.kernels.quantized.packing import pack
-from gatewayd_engine.kernels.quantized.scratch import Room
+from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
-from gatewayd_engine.model.linears.norm_gate_fusion import Fusion, Gated, Stream
+from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate, FusedNorm, Fusion
 from gatewayd_engine.model.linears.packed_gpu import GroupedLinear
 from gatewayd_engine.model.linears.sparse24 import SparseLinear, is_for_sparse
 from gatewayd_engine.model.linears.static_scales import StaticLinear
@@ -55,7 +55,7 @@ class DeviceLinears:
         self._dense: list[ref[Apart]] = []
         self.fusion = Fusion()
         self._kernels = kernels
-        self._room: Room | None = None
+        self._room: DequantizeScratch | None = None
         self._compiled: set[tuple[int, int, int, bool]] = set()
 
     @property
@@ -106,9 +106,9 @@ class DeviceLinears:
         self._dense.append(ref(made))
         return made
 
-    def _room_on(self, device: torch.device, dtype: torch.dtype) -> Room:
+    def _room_on(self, device: torch.device, dtype: torch.dtype) -> DequantizeScratch:
         if self._room is None:
-            self._room = Room(device, dtype)
+            self._room = DequantizeScratch(device, dtype)
         return self._room
 
     def _static(
@@ -177,8 +177,8 @@ class Apart:
         return self._weight.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See ``LinearOp``; from a norm that was left to it, see ``Stream``."""
-        if isinstance(x, Stream):
+        """See ``LinearOp``; from a norm that was left to it, see ``FusedNorm``."""
+        if isinstance(x, FusedNorm):
             return self._fused(x, out)
         # Looked up at captures and in steps that are not captured; replays do not come here.
         launch = self.launches.get(x.shape[0]) if self.launches else None
@@ -198,14 +198,14 @@ class Apart:
             return None
         return self(x)
 
-    def _fused(self, stream: Stream, out: torch.Tensor | None) -> torch.Tensor:
-        """Norm, multiply, and gate if a gate follows, which is given ``Gated`` then."""
+    def _fused(self, stream: FusedNorm, out: torch.Tensor | None) -> torch.Tensor:
+        """Norm, multiply, and gate if a gate follows, which is given ``FusedGate`` then."""
         x, scale, eps = stream
         if out is None:
             rows = self.matrix.shape[0] // (1 if self.act is None else 2)
             out = x.new_empty(x.shape[0], rows)
         self._kernels.norm_mm(x, scale, eps, self.matrix, self.bias, self.act, out)
-        return out if self.act is None else cast("torch.Tensor", Gated(out))
+        return out if self.act is None else cast("torch.Tensor", FusedGate(out))
 
 
 def row_product(weight: GroupedWeight) -> type[RowLinear] | None:

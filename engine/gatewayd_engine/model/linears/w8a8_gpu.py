@@ -19,7 +19,7 @@ from gatewayd_engine.model.linears.static_scales import codes_of, scales_of
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
-    from gatewayd_engine.kernels.quantized.scratch import Room
+    from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
     from gatewayd_hooks.quantization import GroupedWeight
 
 _LEAST_LINES = 32
@@ -197,7 +197,7 @@ class BlockLinear(RoundedLinear):
         bias: torch.Tensor | None,
         kernels: Kernels,
         dtype: torch.dtype,
-        room: Room,
+        room: DequantizeScratch,
     ) -> None:
         super().__init__(weight.codes.dtype, GROUP, weight.rows, bias, kernels, dtype)
         self._weight = weight

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from gatewayd_engine.offline.quality.job import Event, Job
+from gatewayd_engine.offline.quality.job import Event, QualityJob
 from gatewayd_engine.process.threads import settle
 
 
@@ -21,7 +21,7 @@ def main() -> int:
     # What plugins print must not stand between the lines.
     told = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=QualityJob)
     logging.basicConfig(level=logging.ERROR)
     threads = settle(job.schemes[0].config.threads)
 

@@ -10,23 +10,23 @@ from itertools import repeat
 import torch
 
 from gatewayd_engine.offline.quality.job import (
-    Advanced,
     Event,
-    Failed,
-    Job,
     Measured,
+    QualityAdvanced,
+    QualityFailed,
+    QualityJob,
     Sample,
-    Unusable,
+    SchemeUnusable,
 )
 from gatewayd_engine.offline.quality.scheme_model import PROMPT, Opened
 from gatewayd_engine.offline.quality.scores import Scores
-from gatewayd_engine.process.config import ConfigError
+from gatewayd_engine.process.config import EngineConfigError
 from gatewayd_hooks.host.loading import PluginHost
 
 _log = logging.getLogger(__name__)
 
 
-def measure(job: Job, host: PluginHost, tell: Callable[[Event], None]) -> None:
+def measure(job: QualityJob, host: PluginHost, tell: Callable[[Event], None]) -> None:
     """Measure all schemes of a job, one after the other.
 
     The reference computes each text again beside each scheme: whatever the vocabulary is, no more
@@ -40,7 +40,7 @@ def measure(job: Job, host: PluginHost, tell: Callable[[Event], None]) -> None:
             try:
                 reference = Opened(job.reference.config, host, longest)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-                tell(Failed(f"{job.reference.name}: {_sentence(error)}"))
+                tell(QualityFailed(f"{job.reference.name}: {_sentence(error)}"))
                 return
             opened.callback(reference.close)
         for index, scheme in enumerate(job.schemes):
@@ -49,7 +49,7 @@ def measure(job: Job, host: PluginHost, tell: Callable[[Event], None]) -> None:
                     tell(_measured(index, candidate, reference, job.samples, tell))
             except Exception as error:  # noqa: BLE001 - a plugin's may be any
                 _log.debug("%s", scheme.name, exc_info=True)
-                tell(Unusable(index, _sentence(error)))
+                tell(SchemeUnusable(index, _sentence(error)))
 
 
 def _measured(
@@ -65,14 +65,14 @@ def _measured(
         ConfigError: the two have not the same vocabulary.
     """
     if reference is not None and reference.vocab_size != candidate.vocab_size:
-        raise ConfigError(
+        raise EngineConfigError(
             f"its vocabulary has {candidate.vocab_size} tokens, the reference's"
             f" {reference.vocab_size}; give --against a model of the same tokenizer"
         )
     scores = {sample.kind: Scores() for sample in samples}
     for done, sample in enumerate(samples, 1):
         _read(sample, candidate, reference, scores[sample.kind])
-        tell(Advanced(index, done))
+        tell(QualityAdvanced(index, done))
     first = samples[0]
     return Measured(
         scheme=index,

@@ -7,7 +7,7 @@ import msgspec
 from gatewayd_engine.process.config import EngineConfig
 
 
-class Scheme(msgspec.Struct, frozen=True):
+class QualityScheme(msgspec.Struct, frozen=True):
     """A way to serve a model."""
 
     name: str
@@ -23,23 +23,23 @@ class Sample(msgspec.Struct, frozen=True):
     """Its first tokens, that are a prompt and not counted; a KV compression decodes the others."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class QualityJob(msgspec.Struct, frozen=True):
     """Everything that one process measures."""
 
-    reference: Scheme | None
+    reference: QualityScheme | None
     """What the others are compared with; None for perplexity alone."""
-    schemes: list[Scheme]
+    schemes: list[QualityScheme]
     samples: list[Sample]
 
 
-class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
+class QualityAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
     """So many texts of a scheme are done."""
 
     scheme: int
     done: int
 
 
-class Figures(msgspec.Struct, frozen=True):
+class QualityFigures(msgspec.Struct, frozen=True):
     """What a scheme makes of the texts of a kind."""
 
     tokens: int
@@ -62,24 +62,24 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     """Bytes that are held; of a context that has been compacted, of what is left."""
     decode_tokens_per_second: float
     """Of one sequence alone."""
-    kinds: dict[str, Figures]
+    kinds: dict[str, QualityFigures]
     kv_read: float | None = None
     """The part of keys and values that decoding reads, with a KV compression."""
     note: str = ""
     """What is to be known of the figures."""
 
 
-class Unusable(msgspec.Struct, frozen=True, tag="unusable"):
+class SchemeUnusable(msgspec.Struct, frozen=True, tag="unusable"):
     """A scheme cannot be used."""
 
     scheme: int
     reason: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class QualityFailed(msgspec.Struct, frozen=True, tag="failed"):
     """Nothing can be measured: there is no reference."""
 
     reason: str
 
 
-Event = Advanced | Measured | Unusable | Failed
+Event = QualityAdvanced | Measured | SchemeUnusable | QualityFailed

@@ -11,16 +11,21 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.compaction_queries import Ask, Fitting, check_compacted, check_plan
-from gatewayd_engine.kv.compacted_prefix import Front
+from gatewayd_engine.attention.compaction_queries import (
+    Ask,
+    CompactionQueries,
+    check_compacted,
+    check_plan,
+)
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 from gatewayd_engine.kv.key_biases import bias_pages, write_front
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.process.config import ConfigError, EngineConfig
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.speculation.draft_heads import read_heads
-from gatewayd_engine.speculation.draft_models import Target
-from gatewayd_engine.state.sequence import ALL_EXACT, Known
+from gatewayd_engine.speculation.draft_models import DraftTarget
+from gatewayd_engine.state.sequence import ALL_EXACT, CompressionState
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted, Compacts, Selects
 from gatewayd_hooks.resources import EngineResources, KvShape
@@ -31,14 +36,14 @@ _AT_LEAST = "at_least"
 
 
 @dataclass(slots=True)
-class Row:
+class CompressedRow:
     """Columns of one row; see ``Rows``."""
 
     exact_until: NDArray[np.int32] = field(default_factory=lambda: np.full(1, ALL_EXACT, np.int32))
     decodes_from: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     followed: NDArray[np.int64] = field(default_factory=lambda: np.full(1, -1, np.int64))
     follower: Any = None
-    known: dict[int, Known] = field(default_factory=dict)
+    known: dict[int, CompressionState] = field(default_factory=dict)
 
 
 class Compressed:
@@ -56,9 +61,9 @@ class Compressed:
         self._strategy = strategy
         self._shape = shape
         self._pool = pool
-        self._reads = Reads(strategy, shape)
+        self._reads = KeysRead(strategy, shape)
         self.selecting: Any | None = self._reads if isinstance(strategy, Selects) else None
-        self.row = Row()
+        self.row = CompressedRow()
         self.note = note
         self.held = self.whole = 0
 
@@ -81,7 +86,7 @@ class Compressed:
         selected = self._reads.read / self._reads.there if self._reads.there else 1.0
         return selected if self.selecting is not None else self.kept
 
-    def ended(self, num_tokens: int, front: Front | None) -> None:
+    def ended(self, num_tokens: int, front: CompactedPrefix | None) -> None:
         """A sequence of so many tokens is done."""
         pages = -(-num_tokens // self._pool.page_size)
         self.whole += pages
@@ -93,7 +98,7 @@ class Compressed:
 
     def compact(
         self, ids: list[int], table: NDArray[np.int64], hidden: Callable[..., object]
-    ) -> Front | None:
+    ) -> CompactedPrefix | None:
         """Let few keys stand for a prompt's front, which is computed, as an engine does.
 
         Args:
@@ -119,10 +124,12 @@ class Compressed:
                 continue
             last = min(plan.queries, count)
             pages = table[: -(-count // size)].tolist()
-            attend = Fitting(self._shape, self._pool, pages, count, covered, self._ask(kept))
+            attend = CompactionQueries(
+                self._shape, self._pool, pages, count, covered, self._ask(kept)
+            )
             hidden(torch.tensor(ids[-last:]), torch.arange(count - last, count), attend)
             write_front(self._pool, pages[:fresh], kept, attend.found)
-            return Front(covered, kept, tuple(pages[kept // size : fresh]))
+            return CompactedPrefix(covered, kept, tuple(pages[kept // size : fresh]))
         return None
 
     def _ask(self, kept: int) -> Ask:
@@ -136,7 +143,7 @@ class Compressed:
         return ask
 
 
-class Reads:
+class KeysRead:
     """Asks what selects, and counts what there is and what of it is read.
 
     Layers with windows are not among them: selection is not asked there.
@@ -202,7 +209,7 @@ def open_compression(
     fields = getattr(host.info(kind, choice.name).config_type, "model_fields", {})
     settings, note = _reaching(choice.settings, fields, prompt)
     strategy = host.strategy(kind, choice.name, settings)
-    target = Target(spec.hidden_size, torch.float32)
+    target = DraftTarget(spec.hidden_size, torch.float32)
     try:
         strategy.open(
             replace(
@@ -217,7 +224,7 @@ def open_compression(
         strategy.close()
         if not isinstance(error, ValueError):
             raise
-        raise ConfigError(
+        raise EngineConfigError(
             f"kv_compression {choice.name} cannot serve this model: {error}"
         ) from error
     return Compressed(strategy, spec.attention, pool, note)

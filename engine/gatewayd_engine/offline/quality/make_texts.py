@@ -8,7 +8,7 @@ from random import Random
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quality.texts import BUNDLED, Text
+from gatewayd_engine.offline.quality.texts import BUNDLED, QualityText
 from gatewayd_engine.offline.train.answers import held_out
 from gatewayd_engine.offline.train.chats import chats
 from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_files, symbols
@@ -23,7 +23,7 @@ _CHAT_TOKENS, _LONGEST_CHAT = 14_000, 512
 _PIECES, _LONGEST_PIECE = 14, 1000
 
 
-def make() -> list[Text]:
+def make() -> list[QualityText]:
     """Chats about symbols that no head was trained on, and beginnings of source files.
 
     The embedded models have seen all of it: they know this corpus and nothing else, so only there
@@ -41,14 +41,14 @@ def make() -> list[Text]:
     found, count = [], 0
     for chat in written:
         text, length = cut(chat, _LONGEST_CHAT)
-        found.append(Text("chats", text))
+        found.append(QualityText("chats", text))
         count += length
         if count > _CHAT_TOKENS:
             break
     code = [f"# {file.path.as_posix()}\n{file.text}" for file in files]
     Random(5).shuffle(code)
     pieces = [cut(text, _LONGEST_PIECE)[0] for text in code[:_PIECES]]
-    return [*found, *(Text("code", END_OF_TEXT + piece) for piece in pieces)]
+    return [*found, *(QualityText("code", END_OF_TEXT + piece) for piece in pieces)]
 
 
 def main() -> None:

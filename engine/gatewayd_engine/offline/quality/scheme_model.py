@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.kv_selection import Selection
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.attention.sparse import SelectiveAttention
-from gatewayd_engine.kv.codec import Codec, Form, chosen_codec, form_of
-from gatewayd_engine.kv.compacted_prefix import Front, Fronts
+from gatewayd_engine.kv.codec import Codec, PoolFormat, chosen_codec, form_of
+from gatewayd_engine.kv.compacted_prefix import CompactedPrefix, CompactedPrefixes
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.linears.matmul_plugins import open_bringers
@@ -25,8 +25,8 @@ from gatewayd_engine.model.parts import PlainParts, with_brought
 from gatewayd_engine.model.quantizer import open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.offline.quality.kv_compression import Compressed, open_compression
-from gatewayd_engine.process.config import ConfigError, EngineConfig
-from gatewayd_engine.process.thread_tuning import Pace
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError
+from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.process.threads import choose
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.host.ledger import Ledger
@@ -60,7 +60,7 @@ class Opened:
         self, config: EngineConfig, host: PluginHost, longest: int, prompt: int = 0
     ) -> None:
         if config.device != "cpu":
-            raise ConfigError(f"device is {config.device}; quality is measured on a CPU only")
+            raise EngineConfigError(f"device is {config.device}; quality is measured on a CPU only")
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         folder = Path(config.model)
         spec = read_spec(folder, config.max_model_len)
@@ -100,7 +100,7 @@ class Opened:
                     shape, pool, 1, copy_bytes, selection, is_steady=is_steady
                 )
             self._opened = opened.pop_all()
-        self._pace = Pace(choose(config.threads), torch.set_num_threads)
+        self._pace = ThreadTuning(choose(config.threads), torch.set_num_threads)
         self._table = np.arange(num_pages)[None]
         self._page_size = config.page_size
         self._sequence = 0
@@ -148,7 +148,7 @@ class Opened:
             ConfigError: it is longer than the context.
         """
         if len(ids) > self._longest:
-            raise ConfigError(
+            raise EngineConfigError(
                 f"a text has {len(ids)} tokens, but the context is {self._longest};"
                 " give a larger max_model_len, or shorter texts"
             )
@@ -214,7 +214,9 @@ class Opened:
         if self._compressed is not None:
             self._compressed.row.decodes_from[:] = prompt
 
-    def _computed(self, start: int, ids: list[int], front: Front | None = None) -> torch.Tensor:
+    def _computed(
+        self, start: int, ids: list[int], front: CompactedPrefix | None = None
+    ) -> torch.Tensor:
         """Logits of tokens behind the first ``start`` of the sequence, ``[n, vocab]``."""
         count = len(ids)
         places = np.arange(start, start + count)
@@ -233,7 +235,7 @@ class Opened:
             samples=np.ones(1, np.bool_),
             block_table=self._table if front is None else self._shorter(front),
             drafts=None,
-            fronts=None if front is None else Fronts.make([front]),
+            fronts=None if front is None else CompactedPrefixes.make([front]),
         )
         self._pace.begin(count)
         self._attention.plan(batch)
@@ -244,7 +246,7 @@ class Opened:
         self._pace.end()
         return logits
 
-    def _shorter(self, front: Front) -> NDArray[np.int64]:
+    def _shorter(self, front: CompactedPrefix) -> NDArray[np.int64]:
         """The block table of a sequence that has a front."""
         size = self._page_size
         few, rest = self._table[:, : front.kept // size], self._table[:, front.covered // size :]
@@ -276,7 +278,7 @@ def _open_codec(
     host: PluginHost,
     spec: ModelSpec,
     dtype: torch.dtype,
-    form: Form | None,
+    form: PoolFormat | None,
     opened: ExitStack,
 ) -> Codec | None:
     """What the pool is encoded with; closed with the rest. None for numbers as they are.

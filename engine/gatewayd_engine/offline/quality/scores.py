@@ -7,7 +7,7 @@ import math
 import numpy as np
 import torch
 
-from gatewayd_engine.offline.quality.job import Figures
+from gatewayd_engine.offline.quality.job import QualityFigures
 
 
 class Scores:
@@ -39,7 +39,7 @@ class Scores:
         self._agreed += int((log_p.argmax(-1) == log_q.argmax(-1)).sum())
         self._divergences.append((log_p.exp() * (log_p - log_q)).sum(-1, dtype=torch.float64))
 
-    def figures(self) -> Figures:
+    def figures(self) -> QualityFigures:
         """What it comes to; at least one token was counted.
 
         Raises:
@@ -49,11 +49,11 @@ class Scores:
             raise ValueError("its logits are not finite")
         perplexity = _perplexity(self._surprise, self._tokens)
         if not self._divergences:
-            return Figures(self._tokens, perplexity)
+            return QualityFigures(self._tokens, perplexity)
         divergences = torch.cat(self._divergences).numpy()
         if not np.isfinite(divergences).all():
             raise ValueError("it differs from the reference without end: probabilities of 0 or NaN")
-        return Figures(
+        return QualityFigures(
             tokens=self._tokens,
             perplexity=perplexity,
             reference_perplexity=_perplexity(self._reference_surprise, self._tokens),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 BUNDLED = Path(__file__).with_name("texts.jsonl")
 
 
-class Text(NamedTuple):
+class QualityText(NamedTuple):
     """One text, and which figure it counts for.
 
     Attributes:
@@ -21,12 +21,12 @@ class Text(NamedTuple):
     text: str
 
 
-def bundled() -> list[Text]:
+def bundled() -> list[QualityText]:
     """Chats and source text of the corpus of the embedded models; see ``make_texts``."""
     return read(BUNDLED)
 
 
-def read(path: Path) -> list[Text]:
+def read(path: Path) -> list[QualityText]:
     """The texts of a file: one, or one a line, ``{"kind": ..., "text": ...}``, of a ``.jsonl``.
 
     Raises:
@@ -34,7 +34,7 @@ def read(path: Path) -> list[Text]:
         ValueError: it is not UTF-8, or a line is not of that form; it names the line.
     """
     if path.suffix != ".jsonl":
-        return [Text("text", path.read_text("utf-8"))]
+        return [QualityText("text", path.read_text("utf-8"))]
     found = []
     with path.open(encoding="utf-8", newline="\n") as lines:
         for number, line in enumerate(lines, 1):
@@ -49,5 +49,5 @@ def read(path: Path) -> list[Text]:
             kind, text = values.get("kind", "text"), values.get("text")
             if not isinstance(kind, str) or not isinstance(text, str):
                 raise ValueError(f'line {number}: "text", and "kind" if it is there, are strings')
-            found.append(Text(kind, text))
+            found.append(QualityText(kind, text))
     return found

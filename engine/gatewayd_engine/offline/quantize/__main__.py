@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from gatewayd_engine.offline.quantize.job import Event, Job
+from gatewayd_engine.offline.quantize.job import Event, QuantizeJob
 from gatewayd_engine.process.threads import settle
 
 
@@ -21,7 +21,7 @@ def main() -> int:
     # What plugins print must not stand between the lines.
     told = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=QuantizeJob)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     threads = settle(job.threads)
 

@@ -42,7 +42,7 @@ class Inputs:
         return torch.cat(self._rows)
 
 
-class Seen:
+class ActivationStats:
     """Watches places.
 
     Args:

@@ -11,11 +11,11 @@ import torch
 
 from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.weights import checked, dense
-from gatewayd_engine.offline.quantize.activation_stats import Enough, Inputs, Seen
-from gatewayd_engine.offline.quantize.input_groups import Place
+from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, Enough, Inputs
+from gatewayd_engine.offline.quantize.input_groups import InputGroup
 from gatewayd_engine.offline.quantize.job import Fitted
 from gatewayd_engine.offline.quantize.layers import LayerTensors, Watch
-from gatewayd_engine.offline.quantize.quantizer import Writer
+from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 from gatewayd_engine.offline.quantize.scale_folding import Folding
 from gatewayd_hooks.quantization import Calibrates, Fit, Matrix, Site
 
@@ -49,7 +49,7 @@ class Made(NamedTuple):
     stream: Stream
 
 
-class Fitting:
+class Calibration:
     """Fits a part of a layer: all of one without experts, or its attention, or an expert.
 
     Args:
@@ -64,7 +64,7 @@ class Fitting:
         self,
         build: Open,
         tensors: LayerTensors,
-        writer: Writer,
+        writer: CheckpointQuantizer,
         stream: Stream,
         advance: Callable[[float], None],
     ) -> None:
@@ -75,7 +75,7 @@ class Fitting:
         self._advance = advance
         self._made = Made({}, [], [])
 
-    def run(self, places: Sequence[Place]) -> Made:
+    def run(self, places: Sequence[InputGroup]) -> Made:
         """Fit all places.
 
         Raises:
@@ -104,17 +104,17 @@ class Fitting:
         part = self._build(self._tensors, None)
         return [part(x) for x in stream]
 
-    def _seen(self, places: Sequence[Place], *, ends: bool) -> dict[str, Inputs]:
+    def _seen(self, places: Sequence[InputGroup], *, ends: bool) -> dict[str, Inputs]:
         """What places see of all sequences."""
         tokens = sum(map(len, self._stream))
-        seen = Seen([place.name for place in places], tokens, ends=ends)
+        seen = ActivationStats([place.name for place in places], tokens, ends=ends)
         part = self._build(self._tensors, seen)
         for x in self._stream:
             with suppress(Enough):
                 part(x)
         return seen.inputs
 
-    def _fit(self, place: Place, strategy: Calibrates, inputs: Inputs) -> None:
+    def _fit(self, place: InputGroup, strategy: Calibrates, inputs: Inputs) -> None:
         """Let the strategy fit a place, and divide what stands before it."""
         if inputs.count < _FEWEST:
             _log.warning(
@@ -147,7 +147,7 @@ class Fitting:
             self._made.tensors[place.before.name] = norm
 
     def _put(
-        self, place: Place, fit: Fit, gram: torch.Tensor | None, few: int | None = None
+        self, place: InputGroup, fit: Fit, gram: torch.Tensor | None, few: int | None = None
     ) -> None:
         """Let what was made of a place's matrices take their places, and tell what they lost."""
         nearest = self._nearest(place)
@@ -162,17 +162,17 @@ class Fitting:
             lost, nearest_lost = (_lost(before, one, gram) for one in (effective, dense(plain)))
             self._made.told.append(Fitted(matrix.name, lost, nearest_lost, few))
 
-    def _nearest(self, place: Place) -> Fit:
+    def _nearest(self, place: InputGroup) -> Fit:
         made = []
         for matrix, weight in zip(place.matrices, self._weights(place), strict=True):
             with _named(matrix):
                 made.append(self._writer.strategy.nearest(matrix, weight))
         return Fit(tuple(made))
 
-    def _weights(self, place: Place) -> list[torch.Tensor]:
+    def _weights(self, place: InputGroup) -> list[torch.Tensor]:
         return [self._tensors.take(f"{matrix.name}.weight") for matrix in place.matrices]
 
-    def _layer_loss(self, place: Place) -> Callable[[Sequence[torch.Tensor]], float]:
+    def _layer_loss(self, place: InputGroup) -> Callable[[Sequence[torch.Tensor]], float]:
         """How far the part is from what it is now, with other weights in a place."""
         some: Stream = []
         for x in self._stream:
@@ -190,7 +190,7 @@ class Fitting:
 
         return loss
 
-    def _place(self, place: Place, weights: Sequence[torch.Tensor]) -> None:
+    def _place(self, place: InputGroup, weights: Sequence[torch.Tensor]) -> None:
         for matrix, weight in zip(place.matrices, weights, strict=True):
             self._tensors.put(f"{matrix.name}.weight", weight)
 

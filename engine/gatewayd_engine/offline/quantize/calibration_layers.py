@@ -8,10 +8,10 @@ from itertools import groupby
 
 import torch
 
-from gatewayd_engine.offline.quantize.calibration import Fitting, Made, Open, Stream
-from gatewayd_engine.offline.quantize.input_groups import Place
+from gatewayd_engine.offline.quantize.calibration import Calibration, Made, Open, Stream
+from gatewayd_engine.offline.quantize.input_groups import InputGroup
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
-from gatewayd_engine.offline.quantize.quantizer import Writer
+from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 
 _ROWS = 2048
 """Inputs that go through an expert at once."""
@@ -19,9 +19,9 @@ _ROWS = 2048
 
 def fit(
     layers: Layers,
-    writer: Writer,
+    writer: CheckpointQuantizer,
     index: int,
-    places: Sequence[Place],
+    places: Sequence[InputGroup],
     stream: Stream,
     advance: Callable[[float], None],
 ) -> Made:
@@ -42,7 +42,7 @@ def fit(
     if moe is None or not moe.layers[index]:
         tensors = LayerTensors(layers.checkpoint)
         build = partial(layers.open, index)
-        return Fitting(build, tensors, writer, stream, advance).run(places)
+        return Calibration(build, tensors, writer, stream, advance).run(places)
     return _WithExperts(layers, writer, index, places, advance).run(stream, moe.num_experts)
 
 
@@ -52,9 +52,9 @@ class _WithExperts:
     def __init__(
         self,
         layers: Layers,
-        writer: Writer,
+        writer: CheckpointQuantizer,
         index: int,
-        places: Sequence[Place],
+        places: Sequence[InputGroup],
         advance: Callable[[float], None],
     ) -> None:
         self._layers = layers
@@ -101,6 +101,6 @@ class _WithExperts:
             self._advance((before + part * len(places)) / self._count)
 
         tensors = LayerTensors(self._layers.checkpoint)
-        made = Fitting(build, tensors, self._writer, stream, advance).run(places)
+        made = Calibration(build, tensors, self._writer, stream, advance).run(places)
         self._done += len(places)
         return made

@@ -15,8 +15,8 @@ from gatewayd_engine.model.shards import INDEX, SINGLE
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quantize import atomic_files
 from gatewayd_engine.offline.quantize.job import REPORT
-from gatewayd_engine.offline.quantize.progress import Work
-from gatewayd_engine.offline.quantize.quantizer import Writer
+from gatewayd_engine.offline.quantize.progress import QuantizeProgress
+from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 
 _SHARD_BYTES = 2 << 30
 _CONFIG = "config.json"
@@ -25,7 +25,12 @@ _COPIED = (".json", ".jinja", ".model", ".txt", ".md")
 _LICENCES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
 
 
-def assemble(source: Checkpoint, writer: Writer, work: Work, report: Mapping[str, Any]) -> int:
+def assemble(
+    source: Checkpoint,
+    writer: CheckpointQuantizer,
+    work: QuantizeProgress,
+    report: Mapping[str, Any],
+) -> int:
     """Write the whole checkpoint into the work's folder, and look at it as a reader does.
 
     Args:
@@ -60,7 +65,7 @@ def layer_names(source: Checkpoint, index: int) -> list[str]:
     return [name for name in source.shapes if name.startswith(f"model.layers.{index}.")]
 
 
-def _tensors(source: Checkpoint, work: Work) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(source: Checkpoint, work: QuantizeProgress) -> Iterator[tuple[str, torch.Tensor]]:
     """All that is to be written, in an order that is always the same."""
     for name in source.shapes:
         if ".layers." not in name:

@@ -33,7 +33,7 @@ class Before(NamedTuple):
     is_norm: bool = False
 
 
-class Place(NamedTuple):
+class InputGroup(NamedTuple):
     """Where a layer multiplies.
 
     Attributes:
@@ -63,7 +63,9 @@ def is_router(matrix: Matrix) -> bool:
     return matrix.name.endswith(".gate")
 
 
-def places(spec: ModelSpec, shapes: Shapes, index: int, packed: Collection[str]) -> Iterator[Place]:
+def places(
+    spec: ModelSpec, shapes: Shapes, index: int, packed: Collection[str]
+) -> Iterator[InputGroup]:
     """The places of a layer in the order in which it computes.
 
     Args:
@@ -99,7 +101,7 @@ class _Finder:
         self._here = {m.name: m for m in layer_matrices(shapes, index)}
         self._packed = packed
 
-    def attention(self, prefix: str, norm: str) -> Iterator[Place]:
+    def attention(self, prefix: str, norm: str) -> Iterator[InputGroup]:
         spec = self._spec
         names = self._apart(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
         yield from self._place(f"{prefix}.qkv_proj", names, Before(norm, is_norm=True), False)
@@ -112,7 +114,7 @@ class _Finder:
 
     def feed_forward(
         self, prefix: str, parts: tuple[str, str, str], norm: Before | None
-    ) -> Iterator[Place]:
+    ) -> Iterator[InputGroup]:
         gate, up, down = parts
         names = self._apart(prefix, "gate_up_proj", (gate, up))
         is_expert = norm is None
@@ -137,10 +139,10 @@ class _Finder:
 
     def _place(
         self, name: str, names: list[str], before: Before | None, is_alone: bool
-    ) -> Iterator[Place]:
+    ) -> Iterator[InputGroup]:
         """A place, if any of its matrices is to be of few bits."""
         found = [self._here[one] for one in names if one in self._packed]
         if found:
             # A matrix that stays as it is could not keep what its columns are multiplied with.
             before = before if len(found) == len(names) else None
-            yield Place(name, tuple(found), before, is_alone)
+            yield InputGroup(name, tuple(found), before, is_alone)

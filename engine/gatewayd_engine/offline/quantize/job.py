@@ -10,7 +10,7 @@ REPORT = "gatewayd_quantize.json"
 """Beside the weights: what they were made of, and what each matrix has lost."""
 
 
-class Job(msgspec.Struct, frozen=True):
+class QuantizeJob(msgspec.Struct, frozen=True):
     """One checkpoint, and what is to be made of it."""
 
     model: str
@@ -49,7 +49,7 @@ class Calibrating(msgspec.Struct, frozen=True, tag="calibrating"):
     tokens: int
 
 
-class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
+class QuantizeAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
     """So much of all layers is done."""
 
     done: float
@@ -67,14 +67,14 @@ class Fitted(msgspec.Struct, frozen=True):
     """Tokens that it saw, where they are too few and it is rounded to the nearest; None if not."""
 
 
-class Kept(msgspec.Struct, frozen=True, tag="kept"):
+class LayersKept(msgspec.Struct, frozen=True, tag="kept"):
     """A layer is done, and written down."""
 
     layer: int
     matrices: list[Fitted]
 
 
-class Written(msgspec.Struct, frozen=True, tag="written"):
+class CheckpointWritten(msgspec.Struct, frozen=True, tag="written"):
     """The checkpoint is there."""
 
     matrices: list[Fitted]
@@ -83,10 +83,18 @@ class Written(msgspec.Struct, frozen=True, tag="written"):
     source_bytes: int
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class QuantizeFailed(msgspec.Struct, frozen=True, tag="failed"):
     """It cannot be made, in a sentence."""
 
     reason: str
 
 
-Event = Reading | Began | Calibrating | Advanced | Kept | Written | Failed
+Event = (
+    Reading
+    | Began
+    | Calibrating
+    | QuantizeAdvanced
+    | LayersKept
+    | CheckpointWritten
+    | QuantizeFailed
+)

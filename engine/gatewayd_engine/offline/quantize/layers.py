@@ -9,7 +9,7 @@ import torch
 from gatewayd_engine.model.build_decoder import LayerBuilder
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.checkpoint_layout import layer_norms
-from gatewayd_engine.model.decoder import Layer
+from gatewayd_engine.model.decoder import DecoderLayer
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
 from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import Norm, PlainParts
@@ -107,7 +107,7 @@ class Layers:
 class OpenLayer:
     """A layer with its weights, and what it needs to be run."""
 
-    def __init__(self, layer: Layer, builder: LayerBuilder, attend: WholeSequence) -> None:
+    def __init__(self, layer: DecoderLayer, builder: LayerBuilder, attend: WholeSequence) -> None:
         self._layer = layer
         self._rotary = builder.rotary
         self._attend = attend

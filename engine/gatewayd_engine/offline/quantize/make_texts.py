@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.make_texts import LICENCE
-from gatewayd_engine.offline.quality.texts import Text
+from gatewayd_engine.offline.quality.texts import QualityText
 from gatewayd_engine.offline.quality.texts import bundled as measured
 from gatewayd_engine.offline.quantize.texts import BUNDLED
 from gatewayd_engine.offline.train.answers import held_out
@@ -26,7 +26,7 @@ _TOKENS, _LONGEST, _EACH = 20_000, 512, 23
 class Overlaps:
     """Finds texts that share a run of tokens with others, but for the description of tools."""
 
-    def __init__(self, texts: Sequence[Text], tokenizer: Tokenizer) -> None:
+    def __init__(self, texts: Sequence[QualityText], tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._windows = {window for text in texts for window in self._of(text.text)}
 
@@ -39,7 +39,7 @@ class Overlaps:
         return {tuple(ids[at : at + WINDOW]) for at in range(len(ids) - WINDOW + 1)}
 
 
-def make() -> list[Text]:
+def make() -> list[QualityText]:
     """Chats about other symbols, and pieces of other files, than quality is measured on."""
     tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
     files = source_files(library_root())
@@ -51,7 +51,7 @@ def make() -> list[Text]:
     for texts in (written, code):
         random.shuffle(texts)
 
-    def some(kind: str, texts: Sequence[str]) -> list[Text]:
+    def some(kind: str, texts: Sequence[str]) -> list[QualityText]:
         taken, count = [], 0
         for text in texts:
             ids = tokenizer.encode(text).ids
@@ -60,7 +60,7 @@ def make() -> list[Text]:
             cut = tokenizer.decode(piece, skip_special_tokens=False)
             if len(piece) < WINDOW or overlaps.has(cut):
                 continue
-            taken.append(Text(kind, cut))
+            taken.append(QualityText(kind, cut))
             count += len(piece)
             if count > _TOKENS:
                 break

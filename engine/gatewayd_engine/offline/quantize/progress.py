@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from gatewayd_engine.model.safetensors_headers import LoadError, read_header
 from gatewayd_engine.offline.quantize import atomic_files
 from gatewayd_engine.offline.quantize.job import REPORT, Fitted
-from gatewayd_engine.process.config import ConfigError
+from gatewayd_engine.process.config import EngineConfigError
 
 SUFFIX = ".part"
 _STATE, _LOCK, _CHECKPOINT = "state.json", "lock", "checkpoint"
@@ -34,7 +34,7 @@ _REPLACES = "replaces"
 _OWN = re.compile(r"(checkpoint|old|state\.json|(layer|stream)-\d{5,}\.safetensors)(\.unfinished)?")
 
 
-class Work:
+class QuantizeProgress:
     """The folder of a run; no other process has it meanwhile.
 
     Args:
@@ -154,7 +154,7 @@ class Work:
         found = [path.name for path in self.folder.iterdir() if path.name != _LOCK]
         other = min((name for name in found if not _OWN.fullmatch(name)), default=None)
         if other is not None:
-            raise ConfigError(
+            raise EngineConfigError(
                 f"{self.folder} holds other files, as {other}; remove it, or give another --out"
             )
 
@@ -170,7 +170,7 @@ class Work:
         is_placed = not self._replaces or (self.folder / _OLD).exists()
         if is_placed and _origin_of(self._out) == origin:
             atomic_files.remove(self.folder)
-            raise ConfigError(
+            raise EngineConfigError(
                 f"{self._out} was complete already; what was left beside it is removed"
             )
         check_out(self._out, replaces=self._replaces)
@@ -193,11 +193,11 @@ class Work:
             for path in sorted(others, key=lambda path: path == state):
                 atomic_files.remove(path)
         elif others and not state.is_file():
-            raise ConfigError(
+            raise EngineConfigError(
                 f"{self.folder} does not say of what it was made; --force begins anew"
             )
         elif others and not resume:
-            raise ConfigError(
+            raise EngineConfigError(
                 f"{self.folder} holds {self._layers_done()} layers of an earlier run; --resume"
                 " goes on with them, --force begins anew"
             )
@@ -205,7 +205,7 @@ class Work:
             begun = _read(state)
             differs = [name for name in origin if begun.get(name) != origin[name]]
             if differs:
-                raise ConfigError(
+                raise EngineConfigError(
                     f"--resume: {self.folder} was begun with another {', '.join(differs)}; --force"
                     " begins anew"
                 )
@@ -234,15 +234,15 @@ def check_out(out: Path, *, replaces: bool) -> None:
         ConfigError: another has, and is not to be replaced, or a folder cannot be given it.
     """
     if os.path.ismount(out) or not out.name.strip("."):
-        raise ConfigError(f"{out} cannot be a folder's new name; give --out {out / 'NAME'}")
+        raise EngineConfigError(f"{out} cannot be a folder's new name; give --out {out / 'NAME'}")
     if out.is_symlink():
-        raise ConfigError(f"{out} is a symbolic link; give --out where it leads")
+        raise EngineConfigError(f"{out} is a symbolic link; give --out where it leads")
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     if not replaces:
-        raise ConfigError(f"{out} exists; give another --out, or --force to replace it")
+        raise EngineConfigError(f"{out} exists; give another --out, or --force to replace it")
     if not (out / REPORT).is_file():
-        raise ConfigError(
+        raise EngineConfigError(
             f"{out} was not written by this command, for it has no {REPORT}: remove it"
             " yourself, or give another --out"
         )
@@ -257,7 +257,7 @@ def _refuse_damaged(path: Path) -> None:
     try:
         read_header(path)
     except LoadError as error:
-        raise ConfigError(f"--resume: {error}; --force begins anew") from error
+        raise EngineConfigError(f"--resume: {error}; --force begins anew") from error
 
 
 def _locked(folder: Path) -> int:
@@ -283,7 +283,7 @@ def _locked(folder: Path) -> int:
         raise atomic_files.WriteError(f"cannot lock {path}: {error.strerror}") from error
     if not is_whole:
         os.close(handle)
-        raise ConfigError(f"another process writes {folder}; wait for it")
+        raise EngineConfigError(f"another process writes {folder}; wait for it")
     return handle
 
 

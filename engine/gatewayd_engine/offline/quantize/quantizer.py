@@ -15,7 +15,7 @@ from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.offline.quantize.input_groups import is_router, layer_matrices
 from gatewayd_engine.offline.quantize.pruning import Packer, Pruner, Pruning
-from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import (
     Announcement,
@@ -44,7 +44,7 @@ _JOINED = {
 """Matrices of one input, by what engines make of them, this one and vLLM."""
 
 
-class Writer:
+class CheckpointQuantizer:
     """A quantizer, open, for one checkpoint.
 
     Args:
@@ -77,7 +77,9 @@ class Writer:
             kinds = cache(lambda name: checkpoint.tensor(f"{name}.weight").dtype)
             strategy = Pruner(cast("Pruning", opened), kinds)
         if not isinstance(strategy, Writes) or not isinstance(strategy, Reads):
-            raise ConfigError(f"--to {choice.name}: {kind}.{choice.name} writes no checkpoints")
+            raise EngineConfigError(
+                f"--to {choice.name}: {kind}.{choice.name} writes no checkpoints"
+            )
         self.name = choice.name
         config = host.info(kind, choice.name).config_type(**choice.settings)
         self.settings: dict[str, Any] = config.model_dump(mode="json")
@@ -105,7 +107,7 @@ class Writer:
                 self._check(matrix, is_packed=matrix.name in packed)
         except ValueError as error:
             opened.close()
-            raise ConfigError(f"--to {choice.name}: {error}") from error
+            raise EngineConfigError(f"--to {choice.name}: {error}") from error
         except BaseException:
             opened.close()
             raise
@@ -155,14 +157,14 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
     names |= {_joined(name) for name in names}
     for glob in skip:
         if not any(fnmatchcase(name, glob) for name in names):
-            raise ConfigError(
+            raise EngineConfigError(
                 f"--skip, or [quantizer] skip: {glob} is the name of no matrix, as {found[0].name}"
             )
     kept = [
         matrix for matrix in found if not is_router(matrix) and not _is_skipped(matrix.name, skip)
     ]
     if not kept:
-        raise ConfigError("every matrix is skipped: nothing is left to be quantized")
+        raise EngineConfigError("every matrix is skipped: nothing is left to be quantized")
     return kept
 
 

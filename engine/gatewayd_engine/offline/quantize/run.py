@@ -17,22 +17,22 @@ from gatewayd_engine.offline.quantize.calibration_layers import fit
 from gatewayd_engine.offline.quantize.checkpoint import assemble, layer_names
 from gatewayd_engine.offline.quantize.input_groups import places
 from gatewayd_engine.offline.quantize.job import (
-    Advanced,
     Began,
     Calibrating,
+    CheckpointWritten,
     Event,
-    Failed,
     Fitted,
-    Job,
-    Kept,
+    LayersKept,
+    QuantizeAdvanced,
+    QuantizeFailed,
+    QuantizeJob,
     Reading,
-    Written,
 )
 from gatewayd_engine.offline.quantize.layers import Layers
-from gatewayd_engine.offline.quantize.progress import Work, check_out
-from gatewayd_engine.offline.quantize.quantizer import Writer
+from gatewayd_engine.offline.quantize.progress import QuantizeProgress, check_out
+from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 from gatewayd_engine.offline.quantize.source_digest import origin_of
-from gatewayd_engine.process.config import ConfigError
+from gatewayd_engine.process.config import EngineConfigError
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
@@ -42,16 +42,16 @@ Tell = Callable[[Event], None]
 _SHORTEST = 2
 
 
-def quantize(job: Job, host: PluginHost, tell: Tell) -> None:
+def quantize(job: QuantizeJob, host: PluginHost, tell: Tell) -> None:
     """Do a job, and tell what comes of it; what cannot be is told in a sentence."""
     try:
         _quantize(job, host, tell)
-    except (ConfigError, LoadError, SpecError, PluginError, WriteError) as error:
-        tell(Failed(" ".join(str(error).split())))
+    except (EngineConfigError, LoadError, SpecError, PluginError, WriteError) as error:
+        tell(QuantizeFailed(" ".join(str(error).split())))
 
 
 @torch.inference_mode()
-def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
+def _quantize(job: QuantizeJob, host: PluginHost, tell: Tell) -> None:
     """See ``quantize``.
 
     Raises:
@@ -61,7 +61,7 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
         WriteError: there is no room.
     """
     if job.resume and job.force:
-        raise ConfigError("--resume goes on and --force begins anew: give one of them")
+        raise EngineConfigError("--resume goes on and --force begins anew: give one of them")
     folder, out = Path(job.model), Path(job.out).absolute()
     # Said at once, and not when all of the model has been looked at.
     check_out(out, replaces=job.force or job.resume)
@@ -69,20 +69,22 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
     longest = max(map(len, samples), default=None)
     spec = read_spec(folder, longest)
     if spec.quantization is not None:
-        raise ConfigError(f"{spec.quantization.where}: the weights are quantized already")
+        raise EngineConfigError(f"{spec.quantization.where}: the weights are quantized already")
     for ids in samples:
         if int(ids.max()) >= spec.vocab_size:
-            raise ConfigError(
+            raise EngineConfigError(
                 f"a text has token {int(ids.max())}, but the vocabulary is of {spec.vocab_size}"
             )
     with ExitStack() as opened:
         source = opened.enter_context(closing(Checkpoint.open(folder, spec)))
-        writer = opened.enter_context(closing(Writer(job.quantizer, host, source, job.skip)))
+        writer = opened.enter_context(
+            closing(CheckpointQuantizer(job.quantizer, host, source, job.skip))
+        )
         if writer.calibrates is None:
             samples = []
         owner = host.owner(Kind.QUANTIZER, writer.name)
         origin = origin_of(source, writer, samples, job.skip, owner, lambda p: tell(Reading(p)))
-        work = Work(out, origin, resume=job.resume, force=job.force)
+        work = QuantizeProgress(out, origin, resume=job.resume, force=job.force)
         opened.callback(work.close)
         tell(Began(work.done, spec.num_layers))
         if samples:
@@ -97,11 +99,15 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
                 f"{error}; what is done stays in {work.folder}, and --resume goes on with it"
             ) from error
         source_bytes = sum((folder / name).stat().st_size for name in source.files)
-    tell(Written(told, total, source_bytes))
+    tell(CheckpointWritten(told, total, source_bytes))
 
 
 def _fit_layers(
-    source: Checkpoint, writer: Writer, work: Work, samples: list[torch.Tensor], tell: Tell
+    source: Checkpoint,
+    writer: CheckpointQuantizer,
+    work: QuantizeProgress,
+    samples: list[torch.Tensor],
+    tell: Tell,
 ) -> None:
     """Fit all layers that are not done.
 
@@ -117,18 +123,18 @@ def _fit_layers(
     for index in range(work.done, spec.num_layers):
 
         def advance(part: float, done: int = index) -> None:
-            tell(Advanced(done + part))
+            tell(QuantizeAdvanced(done + part))
 
         found = list(places(spec, source.shapes, index, packed))
         fitted = fit(layers, writer, index, found, stream, advance)
         stream = fitted.stream
         tensors = _stored(source, writer, index, fitted.tensors)
         work.keep(index, tensors, fitted.told, stream)
-        tell(Kept(index, fitted.told))
+        tell(LayersKept(index, fitted.told))
 
 
 def _stored(
-    source: Checkpoint, writer: Writer, index: int, made: Mapping[str, torch.Tensor]
+    source: Checkpoint, writer: CheckpointQuantizer, index: int, made: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """The tensors of a layer: those that were made, and the others as they are."""
     packed = {f"{name}.weight" for name in writer.packed}
@@ -137,7 +143,7 @@ def _stored(
 
 
 def _report(
-    job: Job, writer: Writer, origin: Mapping[str, str], told: list[Fitted]
+    job: QuantizeJob, writer: CheckpointQuantizer, origin: Mapping[str, str], told: list[Fitted]
 ) -> dict[str, Any]:
     """What is told beside the weights; the same for the same work."""
     samples = job.samples if writer.calibrates is not None else []

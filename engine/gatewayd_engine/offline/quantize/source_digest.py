@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.offline.quantize.quantizer import Writer
+from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 from gatewayd_hooks.version import SPEC_VERSION
 
 _AT_ONCE = 16 << 20
@@ -21,7 +21,7 @@ _PATIENCE_S = 1.0
 
 def origin_of(
     source: Checkpoint,
-    writer: Writer,
+    writer: CheckpointQuantizer,
     samples: Sequence[torch.Tensor],
     skip: Sequence[str],
     owner: str,

@@ -17,7 +17,7 @@ from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import read_spec
 
 
-class Seen(NamedTuple):
+class AttentionTrace(NamedTuple):
     """The attention of one layer of a text.
 
     Attributes:
@@ -45,7 +45,9 @@ def open_decoder(folder: Path) -> Decoder:
 
 
 @torch.inference_mode()
-def trace(decoder: Decoder, ids: list[int], rows: int, look: Callable[[Seen], None]) -> None:
+def trace(
+    decoder: Decoder, ids: list[int], rows: int, look: Callable[[AttentionTrace], None]
+) -> None:
     """Compute a text once, as prompts are, and look at its last ``rows`` tokens.
 
     Args:
@@ -61,7 +63,9 @@ def trace(decoder: Decoder, ids: list[int], rows: int, look: Callable[[Seen], No
 class _Tracing:
     """``Attend`` over one text without a pool."""
 
-    def __init__(self, shape: AttentionShape, rows: int, look: Callable[[Seen], None]) -> None:
+    def __init__(
+        self, shape: AttentionShape, rows: int, look: Callable[[AttentionTrace], None]
+    ) -> None:
         self._shape = shape
         self._rows = rows
         self._look = look
@@ -81,5 +85,5 @@ class _Tracing:
         scores.masked_fill_(at > at[-self._rows :, None], -torch.inf)
         # The decoder's own memory is written over in the next layer.
         queries = last.transpose(0, 1).clone()
-        self._look(Seen(layer, torch.softmax(scores, -1), queries, keys.clone()))
+        self._look(AttentionTrace(layer, torch.softmax(scores, -1), queries, keys.clone()))
         return answer.transpose(0, 1).reshape(tokens, -1)

@@ -78,7 +78,7 @@ GREETED = (
 )
 
 
-class Turn(NamedTuple):
+class TrainingTurn(NamedTuple):
     """A question and its answer."""
 
     question: str
@@ -94,13 +94,13 @@ def chats(
         for symbol in symbols:
             written.extend(_about(symbol, random))
     for _ in range(num_greetings):
-        turn = Turn(random.choice(GREETINGS), random.choice(GREETED))
+        turn = TrainingTurn(random.choice(GREETINGS), random.choice(GREETED))
         written.append(render([turn], random.choice(SYSTEMS)))
     random.shuffle(written)
     return written
 
 
-def render(turns: Sequence[Turn], system: str | None) -> str:
+def render(turns: Sequence[TrainingTurn], system: str | None) -> str:
     """ChatML of a conversation."""
     head = f"{START}system\n{system}{END}\n" if system else ""
     body = (
@@ -110,13 +110,13 @@ def render(turns: Sequence[Turn], system: str | None) -> str:
     return head + "".join(body)
 
 
-def turns_about(symbol: Symbol, random: Random) -> list[Turn]:
+def turns_about(symbol: Symbol, random: Random) -> list[TrainingTurn]:
     """Everything that can be asked about a symbol, once each."""
     name = symbol.qualified
     turns = []
 
     def ask(ways: Sequence[str], about: str, answer: str) -> None:
-        turns.append(Turn(random.choice(ways).format(about), answer))
+        turns.append(TrainingTurn(random.choice(ways).format(about), answer))
 
     summary = _first_paragraph(symbol.doc or "")
     if 8 < len(summary) < LONGEST_SUMMARY:
@@ -151,7 +151,7 @@ def _about(symbol: Symbol, random: Random) -> list[str]:
     written.extend(render([turn], random.choice(SYSTEMS)) for turn in turns)
     if random.random() < 0.25:
         question = random.choice(CALL).format(symbol.qualified)
-        written.append(render([Turn(question, _tool_call(symbol.qualified))], TOOLS_SYSTEM))
+        written.append(render([TrainingTurn(question, _tool_call(symbol.qualified))], TOOLS_SYSTEM))
     return written
 
 

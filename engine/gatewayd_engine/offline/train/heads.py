@@ -26,7 +26,7 @@ FORESEEN = 0.3
 """Share of the hidden states in training that EAGLE has foreseen itself."""
 
 
-class Medusa(nn.Module):
+class MedusaHeads(nn.Module):
     """Heads that each look one token further (Cai et al. 2024, arXiv 2401.10774).
 
     The paper's heads are a residual block and an output matrix of their own. Here the model's
@@ -52,7 +52,7 @@ class Medusa(nn.Module):
         return self.residual * features + torch.matmul(inner.transpose(0, 1), self.down)
 
 
-class Eagle(nn.Module):
+class EagleHead(nn.Module):
     """Foresees the next hidden state from those before and the tokens chosen after them.
 
     Li et al. 2024, arXiv 2401.15077: one decoder layer over a hidden state joined with the
@@ -130,7 +130,11 @@ def _window(length: int, begins: torch.Tensor, window: int) -> torch.Tensor:
 
 
 def medusa_loss(
-    medusa: Medusa, head: torch.Tensor, features: torch.Tensor, ids: torch.Tensor, of: torch.Tensor
+    medusa: MedusaHeads,
+    head: torch.Tensor,
+    features: torch.Tensor,
+    ids: torch.Tensor,
+    of: torch.Tensor,
 ) -> torch.Tensor:
     """Cross-entropy of the heads, later ones counting less.
 
@@ -155,7 +159,11 @@ def medusa_loss(
 
 
 def eagle_loss(
-    eagle: Eagle, head: torch.Tensor, features: torch.Tensor, ids: torch.Tensor, of: torch.Tensor
+    eagle: EagleHead,
+    head: torch.Tensor,
+    features: torch.Tensor,
+    ids: torch.Tensor,
+    of: torch.Tensor,
 ) -> torch.Tensor:
     """How far foreseen hidden states, and what the head says of them, are from the model's.
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gatewayd_engine.offline.train.checkpoint import write_tensors
-from gatewayd_engine.offline.train.heads import Eagle, Medusa
+from gatewayd_engine.offline.train.heads import EagleHead, MedusaHeads
 from gatewayd_engine.offline.train.model import NORM_EPS, ROPE_THETA
 
 PROBE = 32
@@ -22,7 +22,7 @@ PROBE = 32
 
 def write_heads(
     folder: Path,
-    heads: Medusa | Eagle,
+    heads: MedusaHeads | EagleHead,
     base: str,
     embedding: torch.Tensor,
     accuracy: Sequence[Sequence[float]],
@@ -38,7 +38,7 @@ def write_heads(
     """
     vocab_size, hidden_size = embedding.shape
     facts = {
-        "kind": "medusa" if isinstance(heads, Medusa) else "eagle",
+        "kind": "medusa" if isinstance(heads, MedusaHeads) else "eagle",
         "base": base,
         "hidden_size": hidden_size,
         "vocab_size": vocab_size,
@@ -53,8 +53,8 @@ def write_heads(
     (folder / "heads.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 
-def _sizes(heads: Medusa | Eagle) -> dict[str, Any]:
-    if isinstance(heads, Medusa):
+def _sizes(heads: MedusaHeads | EagleHead) -> dict[str, Any]:
+    if isinstance(heads, MedusaHeads):
         return {"num_heads": heads.num_heads, "inner": heads.inner}
     return {
         "heads": heads.heads,

@@ -16,7 +16,7 @@ from torch.nn import functional
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.model.tensor_sources import SafetensorsSource
 from gatewayd_engine.offline.train.answers import Answers
-from gatewayd_engine.offline.train.heads import Eagle, Medusa, eagle_loss, medusa_loss
+from gatewayd_engine.offline.train.heads import EagleHead, MedusaHeads, eagle_loss, medusa_loss
 from gatewayd_engine.offline.train.model import Llama, Size
 from gatewayd_engine.offline.train.training import LAST_RATE, Schedule
 
@@ -39,7 +39,7 @@ class TrainedHeads(NamedTuple):
         accuracy: for Medusa, how often each head's first, second, ... choice was right.
     """
 
-    heads: Medusa | Eagle
+    heads: MedusaHeads | EagleHead
     steps: int
     first_loss: float
     validation_loss: float
@@ -129,7 +129,7 @@ def train_heads(
     """
     torch.manual_seed(schedule.seed)
     hidden, head = model.size.hidden, model.embed_tokens.weight
-    heads = Medusa(hidden) if kind == "medusa" else Eagle(hidden)
+    heads = MedusaHeads(hidden) if kind == "medusa" else EagleHead(hidden)
     random = Random(schedule.seed)
     kept = random.sample(made, len(made))
     validation, training = kept[::VALIDATION], [b for i, b in enumerate(kept) if i % VALIDATION]
@@ -137,7 +137,7 @@ def train_heads(
     def loss_of(batch: Batch) -> torch.Tensor:
         features = batch.features.float()
         with torch.autocast("cpu", torch.bfloat16):
-            if isinstance(heads, Medusa):
+            if isinstance(heads, MedusaHeads):
                 return medusa_loss(heads, head, features, batch.ids, batch.of)
             return eagle_loss(heads, head, features, batch.ids, batch.of)
 
@@ -158,11 +158,11 @@ def train_heads(
         progress(done, step, loss.item())
     with torch.no_grad():
         losses = [loss_of(batch).item() for batch in validation]
-        right = _accuracy(heads, head, validation) if isinstance(heads, Medusa) else ()
+        right = _accuracy(heads, head, validation) if isinstance(heads, MedusaHeads) else ()
     return TrainedHeads(heads, step, first_loss, sum(losses) / len(losses), right)
 
 
-def _accuracy(medusa: Medusa, head: torch.Tensor, made: Sequence[Batch]) -> list[list[float]]:
+def _accuracy(medusa: MedusaHeads, head: torch.Tensor, made: Sequence[Batch]) -> list[list[float]]:
     """How often each head's choices are right, by their rank."""
     right = torch.zeros(medusa.num_heads, RANKS)
     asked = torch.zeros(medusa.num_heads, 1)

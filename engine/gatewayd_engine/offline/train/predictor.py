@@ -27,7 +27,7 @@ FLOOR = 0.01
 _BUDGETS = (0.25, 0.125, 0.125, 0.0625)
 
 
-class Network(nn.Module):
+class PredictorNetwork(nn.Module):
     """Scores of places from features of ``image``."""
 
     def __init__(self, wide: int = 8, first: int = 9, last: int = 9) -> None:
@@ -73,7 +73,7 @@ class Trace(NamedTuple):
     begin: int
 
 
-class Round(NamedTuple):
+class TrainingRound(NamedTuple):
     """What is known when places are chosen, and what the next tokens attend to.
 
     Attributes:
@@ -101,7 +101,7 @@ class Decoding:
         self._num_whole = 0
         self._step = 0
 
-    def rounds(self) -> Iterator[Round]:
+    def rounds(self) -> Iterator[TrainingRound]:
         """Up to where places are chosen, again and again; ``advance`` has to choose them."""
         tokens = self._trace.mass.shape[1]
         while self._step < tokens:
@@ -111,7 +111,7 @@ class Decoding:
             if self._step < WARM or end == self._step:
                 continue
             truth = self._trace.mass[:, self._step : end, :length].float().sum(1)
-            yield Round(image(self._last[:, :length], self._means[..., :length]), truth)
+            yield TrainingRound(image(self._last[:, :length], self._means[..., :length]), truth)
 
     def advance(self, scores: torch.Tensor) -> torch.Tensor:
         """Let the next tokens attend to the places of highest scores, up to one that sees all.
@@ -162,7 +162,7 @@ class TrainedNetwork(NamedTuple):
         first_loss, last_loss: cross-entropy of places, over the first and the last hundred.
     """
 
-    network: Network
+    network: PredictorNetwork
     steps: int
     first_loss: float
     last_loss: float
@@ -185,7 +185,7 @@ def train_network(
         tell: part done, steps, loss.
     """
     torch.manual_seed(seed)
-    dice, network = Random(seed), Network()
+    dice, network = Random(seed), PredictorNetwork()
     optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=0.0)
     total = epochs * len(traces)
     losses: list[float] = []

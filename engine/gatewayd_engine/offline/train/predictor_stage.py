@@ -16,7 +16,7 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.offline.quality.texts import bundled
 from gatewayd_engine.offline.train.answers import held_out
-from gatewayd_engine.offline.train.attention_traces import Seen, open_decoder, trace
+from gatewayd_engine.offline.train.attention_traces import AttentionTrace, open_decoder, trace
 from gatewayd_engine.offline.train.chats import chats
 from gatewayd_engine.offline.train.checkpoint import write_tensors
 from gatewayd_engine.offline.train.heads_checkpoint import PROBE
@@ -93,7 +93,7 @@ def make_traces(
     for i, ids in enumerate(texts):
         found: list[torch.Tensor] = []
 
-        def look(seen: Seen, found: list[torch.Tensor] = found) -> None:
+        def look(seen: AttentionTrace, found: list[torch.Tensor] = found) -> None:
             if seen.layer < _FIRST_LAYER:
                 return
             by_head = torch.unflatten(seen.weights, 0, (shape.num_kv_heads, -1)).mean(1)

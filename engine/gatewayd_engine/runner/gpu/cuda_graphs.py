@@ -12,7 +12,7 @@ import torch
 
 from gatewayd_engine.attention.gpu_api import CapturedAttention
 from gatewayd_engine.kernels.graph_capture import end_failed
-from gatewayd_engine.tuning.table import Lost
+from gatewayd_engine.tuning.table import DeviceLost
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Graphs(Generic[T]):
         for done, size in enumerate(sorted(at, reverse=True), start=1):
             try:
                 self._made[size] = make(size)
-            except Lost:
+            except DeviceLost:
                 raise  # nothing can be computed any more
             except Exception as error:  # noqa: BLE001 - of any library; the engine serves without
                 if not failed:

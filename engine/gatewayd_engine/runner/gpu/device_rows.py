@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.base import SamplingColumns
 from gatewayd_engine.kernels.transfers import upload
-from gatewayd_engine.state.running_batch import Changes, Rows
+from gatewayd_engine.state.running_batch import Changes, RunningBatch
 
 
 class DeviceRows:
-    """The columns of ``Rows`` that a step reads, and the last token of each row.
+    """The columns of ``RunningBatch`` that a step reads, and the last token of each row.
 
     Only differences travel. One row more than there are is for padded lines: it takes the likeliest
     token, and its pages are scratch.
@@ -29,7 +29,7 @@ class DeviceRows:
         sampling: the rows' parameters.
     """
 
-    def __init__(self, rows: Rows, scratch: int, device: torch.device) -> None:
+    def __init__(self, rows: RunningBatch, scratch: int, device: torch.device) -> None:
         num_rows, max_pages = rows.block_table.shape
         rows.changes = Changes()
         self._rows = rows

@@ -23,7 +23,7 @@ from gatewayd_engine.kernels.transfers import Outbox, upload
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
-from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS, Lines, Slots
+from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS, DraftLinesInput, DraftSlotInputs
 from gatewayd_engine.runner.gpu.prompt_reader import MOST_CHUNK_SLOTS, PromptReader, fewest_lines
 
 PAGE_SIZE = 64
@@ -95,7 +95,7 @@ class DeviceRowModel:
         append = Append(shape, pool, kernels, decoder.rotary.cosines_and_sines())
         self._attention = SlotAttention(shape, pool, append, kernels, max_model_len)
         most = max(MOST_CHUNK_SLOTS, _NEW * max_running)
-        self._slots = Slots(
+        self._slots = DraftSlotInputs(
             self._rows,
             kernels,
             PAGE_SIZE,
@@ -137,7 +137,7 @@ class DeviceRowModel:
         made = torch.empty((steps, 2, n), dtype=torch.int32, device=self._device)
         if int(counts.max()) <= _NEW:
             own = np.arange(tokens.shape[1]) < counts[:, None]
-            lines = Lines(rows, starts, counts, tokens[own].astype(np.int64))
+            lines = DraftLinesInput(rows, starts, counts, tokens[own].astype(np.int64))
             self._run(lines, _NEW)
         else:
             self._choose(
@@ -147,7 +147,7 @@ class DeviceRowModel:
         if steps > 1:
             # The first of these steps goes one token on, as all do.
             ones, unknown = np.ones(n, np.int64), np.full(n, -1, np.int64)
-            self._run(Lines(rows, ends - 1, ones, unknown, reach=ends + steps - 1), 1)
+            self._run(DraftLinesInput(rows, ends - 1, ones, unknown, reach=ends + steps - 1), 1)
             made[1].copy_(self._guessed[:, :n])
             for depth in range(2, steps):
                 self._again(n)
@@ -217,7 +217,7 @@ class DeviceRowModel:
 
         return _Step(inputs, run)
 
-    def _run(self, lines: Lines, width: int) -> None:
+    def _run(self, lines: DraftLinesInput, width: int) -> None:
         """Upload lines and guess the token behind each."""
         n = len(lines.rows)
         graphs = self._graphs.get(width)

@@ -37,7 +37,7 @@ class SlotRows(Protocol):
     block_table: torch.Tensor
 
 
-class Lines(NamedTuple):
+class DraftLinesInput(NamedTuple):
     """Lines of a step and their tokens, on the host.
 
     Attributes:
@@ -58,7 +58,7 @@ class Lines(NamedTuple):
     reach: NDArray[np.int64] | None = None
 
     @classmethod
-    def of(cls, batch: StepBatch) -> Lines:
+    def of(cls, batch: StepBatch) -> DraftLinesInput:
         """Those of a batch in which all lines decode."""
         ids = batch.ids
         if batch.unknown is not None:
@@ -67,7 +67,7 @@ class Lines(NamedTuple):
         return cls(batch.rows, batch.starts, batch.counts, ids, batch.drafts)
 
 
-class Slots:
+class DraftSlotInputs:
     """Memory for the inputs of lines with drafts.
 
     Args:
@@ -121,7 +121,7 @@ class Slots:
             width=width,
         )
 
-    def upload(self, batch: Lines, lines: int, width: int) -> None:
+    def upload(self, batch: DraftLinesInput, lines: int, width: int) -> None:
         """Tell the device about lines.
 
         Args:

@@ -20,15 +20,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.draft_slots import Beside, SlotAttention
+from gatewayd_engine.attention.draft_slots import MixedAttend, SlotAttention
 from gatewayd_engine.attention.gpu_api import DeviceAttention
 from gatewayd_engine.attention.step_inputs import SlotInputs
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
-from gatewayd_engine.runner.gpu.draft_slots import Lines, Slots, flat_of
+from gatewayd_engine.runner.gpu.draft_slots import DraftLinesInput, DraftSlotInputs, flat_of
 from gatewayd_engine.runner.gpu.input_gather import Gathering
-from gatewayd_engine.runner.gpu.step_outcome import Asked
+from gatewayd_engine.runner.gpu.step_outcome import StepRequests
 from gatewayd_engine.runner.gpu.verifier import Computed, Verifier
 from gatewayd_engine.runner.gpu.widths import (
     captured_sizes,
@@ -91,15 +91,15 @@ class DraftedSteps:
         self._verifier = verifier
         self._hidden = hidden
         self._max_lines = max_lines
-        self._made: Slots | None = None
+        self._made: DraftSlotInputs | None = None
         self._graphs: dict[int, Graphs[_CapturedLines]] = {}
 
     @property
-    def _inputs(self) -> Slots:
+    def _inputs(self) -> DraftSlotInputs:
         """Made when there are drafts for the first time."""
         if self._made is None:
             pool = self._slots.pool
-            self._made = Slots(
+            self._made = DraftSlotInputs(
                 self._state,
                 self._slots.kernels,
                 pool.page_size,
@@ -163,7 +163,7 @@ class DraftedSteps:
     # A step
 
     def launch(
-        self, batch: StepBatch, lines: NDArray[np.int64], asked: Asked, *, shows_hidden: bool
+        self, batch: StepBatch, lines: NDArray[np.int64], asked: StepRequests, *, shows_hidden: bool
     ) -> Launched:
         """Queue a batch; after an exception the same may be launched again.
 
@@ -183,7 +183,7 @@ class DraftedSteps:
         if arrivals.pending:
             # A graph waits for no layer: all of them must be there before it starts.
             arrivals.wait()
-        self._inputs.upload(Lines.of(batch), lines, width)
+        self._inputs.upload(DraftLinesInput.of(batch), lines, width)
         self._graphs[width][lines].forward()
         count = len(batch) * width
         return Computed(
@@ -204,7 +204,7 @@ class DraftedSteps:
         with_drafts = np.flatnonzero(has)
         guessed, rest = batch.of(with_drafts), batch.of(np.flatnonzero(~has))
         width = padded(int(guessed.counts.max()))
-        self._inputs.upload(Lines.of(guessed), len(guessed), width)
+        self._inputs.upload(DraftLinesInput.of(guessed), len(guessed), width)
         inputs = self._inputs.inputs(len(guessed), width)
         self._inputs.fill(inputs)
         num_slots = len(inputs.step.ids)
@@ -220,7 +220,7 @@ class DraftedSteps:
             others = gathering.inputs(gathering.upload(rest, len(rest)), len(rest.ids))
             gathering.fill(others, int(rest.counts.max()))
             beside = self._attention.eager(others, out[num_slots:])
-            attend = Beside(attend, beside, num_slots, out)
+            attend = MixedAttend(attend, beside, num_slots, out)
             ids = torch.cat((ids, others.ids))
             positions = torch.cat((positions, others.positions))
             at[~is_guessed] = num_slots + np.arange(len(rest.ids))

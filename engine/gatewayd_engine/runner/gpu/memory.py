@@ -18,7 +18,7 @@ from gatewayd_engine.runner.gpu.cuda_graphs import sizes
 from gatewayd_engine.runner.gpu.draft_model import captured_lines, num_captured_guesses
 from gatewayd_engine.runner.gpu.draft_steps import drafted_bytes
 from gatewayd_engine.runner.gpu.drafter_graphs import MOST_LOGITS, offered_sizes
-from gatewayd_engine.runner.gpu.piecewise_graphs import Pieces, token_counts
+from gatewayd_engine.runner.gpu.piecewise_graphs import PiecewiseGraphs, token_counts
 from gatewayd_engine.runner.gpu.widths import most_padding, most_slots, num_captured
 from gatewayd_engine.tuning.matmul_candidates import WORKSPACE_BYTES
 
@@ -39,7 +39,7 @@ class DoesNotFit(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class MemoryUsage:
     """Bytes of a device.
 
     Attributes:
@@ -57,7 +57,7 @@ class Usage:
     later: int
 
 
-def left_for_pages(usage: Usage, utilization: float) -> int:
+def left_for_pages(usage: MemoryUsage, utilization: float) -> int:
     """Bytes for keys and values.
 
     Args:
@@ -90,7 +90,7 @@ def measure(
     *,
     captures: bool,
     has_drafts: bool = False,
-) -> Usage:
+) -> MemoryUsage:
     """Run the largest step once, without pages, and look at what it takes.
 
     Args:
@@ -113,7 +113,7 @@ def measure(
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
     later = made_later(decoder, max_tokens, max_lines, captures=captures, has_drafts=has_drafts)
-    return Usage(total, others, weights, peak, later)
+    return MemoryUsage(total, others, weights, peak, later)
 
 
 def made_later(
@@ -152,7 +152,9 @@ def made_later(
     if has_drafts:
         captured += num_captured(max_lines)
         made += drafted_bytes(decoder, max_lines)
-    return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
+    return (
+        made + PiecewiseGraphs.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
+    )
 
 
 def _of_drafter(decoder: Decoder, max_lines: int) -> int:

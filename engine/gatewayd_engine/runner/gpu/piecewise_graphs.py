@@ -55,7 +55,7 @@ class BreakingAttend(RotatingAttend):
         return self._attended
 
 
-class Pieces:
+class PiecewiseGraphs:
     """Runs the layers of steps in captured pieces.
 
     What one piece leaves for attention, attention for the next piece, and the last one for the

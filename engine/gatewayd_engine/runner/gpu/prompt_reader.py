@@ -9,7 +9,12 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.draft_slots import SlotAttention
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS, Lines, Slots, flat_of
+from gatewayd_engine.runner.gpu.draft_slots import (
+    MOST_SLOTS,
+    DraftLinesInput,
+    DraftSlotInputs,
+    flat_of,
+)
 
 MOST_CHUNK_SLOTS = 8192
 """Slots of a step that reads prompts."""
@@ -24,7 +29,7 @@ class PromptReader:
         attention: over the rows' pages.
     """
 
-    def __init__(self, decoder: Decoder, slots: Slots, attention: SlotAttention) -> None:
+    def __init__(self, decoder: Decoder, slots: DraftSlotInputs, attention: SlotAttention) -> None:
         self._decoder = decoder
         self._slots = slots
         self._attention = attention
@@ -92,7 +97,7 @@ class PromptReader:
         done = part * MOST_SLOTS
         size = np.minimum(counts[line] - done, MOST_SLOTS)
         own = np.arange(tokens.shape[1]) < counts[:, None]
-        lines = Lines(rows[line], starts[line] + done, size, tokens[own].astype(np.int64))
+        lines = DraftLinesInput(rows[line], starts[line] + done, size, tokens[own].astype(np.int64))
         inputs = self._slots.inputs(len(line), MOST_SLOTS)
         self._slots.upload(lines, len(line), MOST_SLOTS)
         self._slots.fill(inputs)

@@ -22,13 +22,13 @@ from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CapturedStep, Graphs
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_steps import DraftedSteps
 from gatewayd_engine.runner.gpu.input_gather import Gathering
-from gatewayd_engine.runner.gpu.piecewise_graphs import Pieces
-from gatewayd_engine.runner.gpu.step_outcome import Asked, Outcome
+from gatewayd_engine.runner.gpu.piecewise_graphs import PiecewiseGraphs
+from gatewayd_engine.runner.gpu.step_outcome import StepOutcome, StepRequests
 from gatewayd_engine.runner.gpu.verifier import Verifier
 from gatewayd_engine.runner.pooling import pool
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.state.in_flight import Launched
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 
 
@@ -67,7 +67,7 @@ class DeviceRunner:
         decoder: Decoder,
         attention: DeviceAttention,
         pool: KvPool,
-        rows: Rows,
+        rows: RunningBatch,
         processors: GuidedProcessors,
         kernels: Kernels,
         max_batch_tokens: int,
@@ -109,7 +109,7 @@ class DeviceRunner:
             max_lines,
         )
         self._graphs: Graphs[list[CapturedStep]] | None = None
-        self._pieces: Pieces | None = None
+        self._pieces: PiecewiseGraphs | None = None
 
     @torch.inference_mode()
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
@@ -129,7 +129,7 @@ class DeviceRunner:
         """Capture what is between attention in steps with prompts, of so many tokens."""
         if at and self._capturing is not None:
             inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
-            self._pieces = Pieces(self._decoder, inputs, at, capture, progress)
+            self._pieces = PiecewiseGraphs(self._decoder, inputs, at, capture, progress)
 
     @torch.inference_mode()
     def capture_drafted(self, capture: Capture, progress: Callable[[float], None]) -> None:
@@ -207,7 +207,7 @@ class DeviceRunner:
         """Queue a batch; after an exception the same may be launched again."""
         self._state.follow()
         lines = np.flatnonzero(batch.samples)
-        asked = Asked.by(batch, lines, self._rows, self._processors)
+        asked = StepRequests.by(batch, lines, self._rows, self._processors)
         if batch.drafts is not None or self.shows_hidden:
             return self._drafted.launch(batch, lines, asked, shows_hidden=self.shows_hidden)
         is_captured = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
@@ -223,7 +223,7 @@ class DeviceRunner:
             room = self._outbox.room([chosen])
             step.whole()
             chosen.copy_(self._chosen[:, : len(batch)])
-            return Outcome(batch, lines, self._outbox.post([chosen], room), asked)
+            return StepOutcome(batch, lines, self._outbox.post([chosen], room), asked)
         step.forward()
         return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
 
@@ -250,7 +250,9 @@ class DeviceRunner:
         plan = partial(self._attention.eager, inputs, pieces.attended(num_tokens))
         return pieces.hidden(size, num_tokens, plan)
 
-    def _launch_each(self, batch: StepBatch, lines: NDArray[np.int64], asked: Asked) -> Launched:
+    def _launch_each(
+        self, batch: StepBatch, lines: NDArray[np.int64], asked: StepRequests
+    ) -> Launched:
         """Prompts, alone or among others that decode."""
         hidden = self._hidden(batch)
         if len(batch.ids) == len(lines):
@@ -266,7 +268,7 @@ class DeviceRunner:
         lines: NDArray[np.int64],
         logits: torch.Tensor,
         hidden: torch.Tensor | None,
-        asked: Asked,
+        asked: StepRequests,
     ) -> Launched:
         """Choose tokens kernel by kernel, with all that is asked for beside them.
 
@@ -310,4 +312,4 @@ class DeviceRunner:
         self._state.last_tokens.index_copy_(0, index, tokens)
         if asked.is_processed:
             lost = self._processors.append(row, tokens)
-        return Outcome(batch, lines, letter, asked, has_sums, failed, lost)
+        return StepOutcome(batch, lines, letter, asked, has_sums, failed, lost)

@@ -14,15 +14,15 @@ from gatewayd_engine.kernels.transfers import Letter
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.runner.pooling import PoolSpan, pool_spans, tell
 from gatewayd_engine.runner.prompt_logprobs import PromptSpan, prompt_spans
-from gatewayd_engine.sampling.logprobs import Figures, describe
+from gatewayd_engine.sampling.logprobs import LogprobColumns, describe
 from gatewayd_engine.sampling.processors import Processors
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class StepRequests:
     """What the requests of a step want beside their next tokens.
 
     Attributes:
@@ -41,8 +41,8 @@ class Asked:
 
     @classmethod
     def by(
-        cls, batch: StepBatch, lines: NDArray[np.int64], rows: Rows, processors: Processors
-    ) -> Asked:
+        cls, batch: StepBatch, lines: NDArray[np.int64], rows: RunningBatch, processors: Processors
+    ) -> StepRequests:
         """What those of a batch want, of which ``lines`` get a token."""
         row = batch.rows[lines]
         wanted = rows.logprobs[row]
@@ -69,7 +69,7 @@ class Asked:
 
 
 @dataclass(slots=True)
-class Outcome:
+class StepOutcome:
     """A step that a device computes; see ``Launched``.
 
     Attributes:
@@ -88,7 +88,7 @@ class Outcome:
     batch: StepBatch
     lines: NDArray[np.int64]
     letter: Letter
-    asked: Asked
+    asked: StepRequests
     has_sums: bool = False
     failed: dict[int, Fault] = field(default_factory=dict)
     lost: dict[int, Fault] = field(default_factory=dict)
@@ -109,7 +109,7 @@ class Outcome:
         result.lost = {int(lines[i]): s for i, s in self.lost.items() if i not in bad}
         asked = self.asked
         if len(asked.reporting):
-            figures, rest = Figures(*rest[:4]), rest[4:]
+            figures, rest = LogprobColumns(*rest[:4]), rest[4:]
             told = lines[asked.reporting].tolist()
             result.logprobs = describe(told, ids[asked.reporting].tolist(), asked.num_top, figures)
         tell_prompts(asked, rest, result)
@@ -118,7 +118,7 @@ class Outcome:
         return result
 
 
-def tell_prompts(asked: Asked, rest: Sequence[NDArray[Any]], result: StepResult) -> None:
+def tell_prompts(asked: StepRequests, rest: Sequence[NDArray[Any]], result: StepResult) -> None:
     """Note what is asked for of prompts.
 
     Args:
@@ -127,7 +127,7 @@ def tell_prompts(asked: Asked, rest: Sequence[NDArray[Any]], result: StepResult)
         result: gets them.
     """
     for span in asked.prompts:
-        figures, rest = Figures(*rest[:4]), rest[4:]
+        figures, rest = LogprobColumns(*rest[:4]), rest[4:]
         count = len(span.tokens)
         result.reported.append((span.row, span.end))
         result.prompt_logprobs += describe(

@@ -11,8 +11,8 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.model.linears.norm_gate_fusion import MOST_LINES, Fusion
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
-from gatewayd_engine.tuning.clock import Clock, surviving
-from gatewayd_engine.tuning.table import Lost, Table, case
+from gatewayd_engine.tuning.clock import LaunchClock, surviving
+from gatewayd_engine.tuning.table import DeviceLost, TuningTable, case
 
 _LINES = 8
 """Of the step for which early launches are timed. They count most where a step is short, and are
@@ -27,7 +27,9 @@ class Differs(Exception):
     """The same step computes something else."""
 
 
-def choose_launches(runner: DeviceRunner, kernels: Kernels, table: Table, clock: Clock) -> None:
+def choose_launches(
+    runner: DeviceRunner, kernels: Kernels, table: TuningTable, clock: LaunchClock
+) -> None:
     """Set ``launches_early``.
 
     Args:
@@ -47,7 +49,11 @@ def choose_launches(runner: DeviceRunner, kernels: Kernels, table: Table, clock:
 
 
 def choose_fusion(
-    runner: DeviceRunner, fusion: Fusion, sizes: Sequence[int], table: Table, clock: Clock
+    runner: DeviceRunner,
+    fusion: Fusion,
+    sizes: Sequence[int],
+    table: TuningTable,
+    clock: LaunchClock,
 ) -> None:
     """Set the numbers of lines for which norms and gates are fused.
 
@@ -75,8 +81,8 @@ def _choose(
     names: tuple[str, str],
     use: Callable[[str], None],
     runner: DeviceRunner,
-    table: Table,
-    clock: Clock,
+    table: TuningTable,
+    clock: LaunchClock,
     most_error: float,
 ) -> None:
     """Leave the faster way in use, of those that compute the same.
@@ -102,7 +108,7 @@ def _choose(
     use(names[0])
     try:
         step = runner.uncaptured(lines)
-    except Lost:
+    except DeviceLost:
         raise
     except Exception as error:  # noqa: BLE001 - of any library; what cannot be captured is told then
         _log.warning("%s of %d lines cannot be measured", op, lines, exc_info=error)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.transfers import Letter
 from gatewayd_engine.process.plugin_faults import Fault
-from gatewayd_engine.runner.gpu.step_outcome import Asked, tell_prompts
+from gatewayd_engine.runner.gpu.step_outcome import StepRequests, tell_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
-from gatewayd_engine.sampling.logprobs import Figures, describe
+from gatewayd_engine.sampling.logprobs import LogprobColumns, describe
 from gatewayd_engine.sampling.verified_drafts import leave_out
 from gatewayd_engine.state.in_flight import Launched
 from gatewayd_engine.state.step_batch import StepBatch
@@ -21,7 +21,7 @@ from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 
 
 @dataclass(slots=True)
-class Verified:
+class VerifiedStep:
     """See ``Launched``.
 
     Attributes:
@@ -42,7 +42,7 @@ class Verified:
     batch: StepBatch
     lines: NDArray[np.int64]
     letter: Letter
-    asked: Asked
+    asked: StepRequests
     width: int
     has_chunks: bool
     raised: dict[int, Fault]
@@ -110,7 +110,7 @@ class Verified:
         asked, tokens = self.asked, result.tokens
         if not len(asked.reporting):
             return rest
-        figures, rest = Figures(*rest[:4]), rest[4:]  # type: ignore[arg-type]
+        figures, rest = LogprobColumns(*rest[:4]), rest[4:]  # type: ignore[arg-type]
         counts = self._drafted()[asked.reporting] + 1
         first = np.cumsum(counts) - counts
         of, index, ids, num_top = [], [], [], []
@@ -124,7 +124,7 @@ class Verified:
                 index.append(begins[line] + int(tokens.nodes[i, rank]))
                 ids.append(int(tokens.ids[i, rank]))
                 num_top.append(tops[line])
-        chosen = Figures(
+        chosen = LogprobColumns(
             figures.chosen[index], figures.ranks[index], figures.values[index], figures.ids[index]
         )
         result.logprobs = describe(of, ids, num_top, chosen)

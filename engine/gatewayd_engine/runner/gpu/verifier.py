@@ -17,13 +17,13 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_slots import aligned
-from gatewayd_engine.runner.gpu.step_outcome import Asked
-from gatewayd_engine.runner.gpu.verified_step import Verified
+from gatewayd_engine.runner.gpu.step_outcome import StepRequests
+from gatewayd_engine.runner.gpu.verified_step import VerifiedStep
 from gatewayd_engine.runner.pooling import pool
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.verified_drafts import wanted_of
 from gatewayd_engine.state.in_flight import Launched
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 
 
@@ -90,7 +90,7 @@ class Verifier:
         self,
         decoder: Decoder,
         pool: KvPool,
-        rows: Rows,
+        rows: RunningBatch,
         processors: GuidedProcessors,
         state: DeviceRows,
         kernels: Kernels,
@@ -110,7 +110,7 @@ class Verifier:
         self,
         batch: StepBatch,
         lines: NDArray[np.int64],
-        asked: Asked,
+        asked: StepRequests,
         computed: Computed,
         *,
         shows_hidden: bool,
@@ -188,7 +188,7 @@ class Verifier:
                 packed, slots.line_rows, slots.starts, self._state.block_table, self._pool.data
             )
         letter = self._outbox.post(sent, room)
-        return Verified(
+        return VerifiedStep(
             batch=replace(batch, drafts=drafts),
             lines=lines,
             letter=letter,

@@ -19,7 +19,7 @@ _COSTLY = 0.002
 """Seconds of a token up to which a sequence is not ended for what others cost."""
 
 
-class Pace:
+class GrammarCostLimit:
     """What one sequence has spent beyond its tokens' worth.
 
     Args:
@@ -96,7 +96,7 @@ class Share:
         self._spent = 0.0
 
 
-class Suspicion:
+class GrammarSuspicion:
     """Whether masks are filled one by one, to see whose takes long; together is faster."""
 
     def __init__(self) -> None:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.process.config import GuideLimits
 from gatewayd_engine.sampling.guides.compiler import Guide
-from gatewayd_engine.sampling.guides.cost_limits import Share, Suspicion, too_many, too_slow
-from gatewayd_engine.sampling.guides.matcher_rows import Follower, Step
+from gatewayd_engine.sampling.guides.cost_limits import GrammarSuspicion, Share, too_many, too_slow
+from gatewayd_engine.sampling.guides.matcher_rows import Follower, MaskStep
 from gatewayd_hooks.guiding import GuideFailed
 
 
@@ -27,7 +27,7 @@ class Filling:
     def __init__(self, words: int, ends: Iterable[int], limits: GuideLimits) -> None:
         self._ends = frozenset(ends)
         self._limits = limits
-        self._suspicion = Suspicion()
+        self._suspicion = GrammarSuspicion()
         self._share = Share(limits.step_seconds)
         bits = np.zeros(words * 32, np.bool_)
         bits[sorted(self._ends)] = True
@@ -38,7 +38,7 @@ class Filling:
         self._share.spend(seconds)
         return follower.pace.spend(seconds)
 
-    def fill(self, step: Step) -> None:
+    def fill(self, step: MaskStep) -> None:
         """Depth by depth, all who come so far at once."""
         accepted = [0] * len(step.followers)
         alive = []
@@ -75,7 +75,7 @@ class Filling:
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 step.faults.append((one, error))
 
-    def _fill_depth(self, followers: list[Follower], step: Step, depth: int) -> set[int]:
+    def _fill_depth(self, followers: list[Follower], step: MaskStep, depth: int) -> set[int]:
         """Fill a mask for each; those for whom there is none, by ``id``."""
         bad: set[int] = set()
         for guide in dict.fromkeys(one.compiled.guide for one in followers):
@@ -104,7 +104,7 @@ class Filling:
         return bad
 
     def _fill_together(
-        self, guide: Guide, followers: list[Follower], masks: NDArray[np.int32], step: Step
+        self, guide: Guide, followers: list[Follower], masks: NDArray[np.int32], step: MaskStep
     ) -> set[int]:
         """Who still reasons is behind the others in the list, and filled by itself."""
         guided = [one.guided for one in followers if one.guided is not None]
@@ -124,7 +124,7 @@ class Filling:
         return set()
 
     def _fill_singly(
-        self, followers: list[Follower], masks: NDArray[np.int32], step: Step
+        self, followers: list[Follower], masks: NDArray[np.int32], step: MaskStep
     ) -> tuple[set[int], float]:
         """One by one: who has none, by ``id``, and the seconds of the slowest.
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.sampling.guides.compiler import Compiled, Guide
-from gatewayd_engine.sampling.guides.cost_limits import Pace
+from gatewayd_engine.sampling.guides.cost_limits import GrammarCostLimit
 from gatewayd_engine.sampling.guides.reasoning_matcher import Thinking
 from gatewayd_hooks.guiding import Matcher
 
@@ -28,7 +28,7 @@ class Follower:
 
     compiled: Compiled
     matcher: Matcher | Thinking
-    pace: Pace
+    pace: GrammarCostLimit
     has_ended: bool = False
     fault: Fault | None = None
 
@@ -44,7 +44,7 @@ class Follower:
 
 
 @dataclass(slots=True)
-class Step:
+class MaskStep:
     """The masks of one step: of each follower at its last token, and behind its drafts.
 
     Attributes:

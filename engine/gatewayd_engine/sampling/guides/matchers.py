@@ -10,11 +10,11 @@ import numpy as np
 
 from gatewayd_engine.process.config import GuideLimits
 from gatewayd_engine.process.plugin_faults import Fault, StrategyHang
-from gatewayd_engine.process.worker_thread import Beside
+from gatewayd_engine.process.worker_thread import WorkerThread
 from gatewayd_engine.sampling.guides.compiler import INVALID, Compiled, Guide
-from gatewayd_engine.sampling.guides.cost_limits import Pace, too_slow
+from gatewayd_engine.sampling.guides.cost_limits import GrammarCostLimit, too_slow
 from gatewayd_engine.sampling.guides.mask_threads import Filling
-from gatewayd_engine.sampling.guides.matcher_rows import Follower, Step
+from gatewayd_engine.sampling.guides.matcher_rows import Follower, MaskStep
 from gatewayd_hooks.guiding import GuideFailed
 from gatewayd_hooks.strategy import Kind
 
@@ -53,13 +53,13 @@ class Filler:
         self._limits = limits
         self._filling = Filling(words, self._ends, limits)
         self._hang_seconds = hang_seconds
-        self._beside = Beside("guide masks")
+        self._beside = WorkerThread("guide masks")
         self._room = np.zeros((0, words), np.int32)
-        self._now: Step | None = None
+        self._now: MaskStep | None = None
 
     def start(self, compiled: Compiled, output: Sequence[int]) -> Follower:
         """A follower behind these tokens; it may be lost."""
-        pace = Pace(self._limits.token_seconds, self._limits.ahead_seconds)
+        pace = GrammarCostLimit(self._limits.token_seconds, self._limits.ahead_seconds)
         follower = Follower(compiled, None, pace)  # type: ignore[arg-type]
         self._guarded(follower, lambda: self._restart(follower, output))
         return follower
@@ -160,7 +160,7 @@ class Filler:
         """Whether masks were begun and not taken."""
         return self._now is not None
 
-    def step(self) -> Step:
+    def step(self) -> MaskStep:
         """Wait for the masks that were begun."""
         step, self._now = self._now, None
         if step is None:
@@ -172,7 +172,7 @@ class Filler:
             return step
         return self._given_up(step)
 
-    def fill(self, followers: list[Follower], drafts: list[list[int]]) -> Step:
+    def fill(self, followers: list[Follower], drafts: list[list[int]]) -> MaskStep:
         """Fill masks here and now."""
         step = self._laid_out(followers, drafts)
         try:
@@ -187,13 +187,13 @@ class Filler:
         """Let the thread end."""
         self._beside.close()
 
-    def _laid_out(self, followers: list[Follower], drafts: list[list[int]]) -> Step:
+    def _laid_out(self, followers: list[Follower], drafts: list[list[int]]) -> MaskStep:
         needed = len(followers) + sum(map(len, drafts))
         if len(self._room) < needed:
             self._room = np.zeros((2 * needed, self._room.shape[1]), np.int32)
-        return Step(followers, drafts, self._room)
+        return MaskStep(followers, drafts, self._room)
 
-    def _given_up(self, step: Step) -> Step:
+    def _given_up(self, step: MaskStep) -> MaskStep:
         """A guide does not come back: all who wait are lost, and what it writes to is its own."""
         self._room = np.zeros((0, self._room.shape[1]), np.int32)
         for guide in {one.compiled.guide for one in step.followers}:
@@ -201,9 +201,9 @@ class Filler:
             self._record(guide, StrategyHang(Kind.GUIDE, f"{reason} {self._hang_seconds:g} s"))
         for one in step.followers:
             one.fault = one.fault or _failure(one.compiled.guide)
-        return Step(step.followers, step.drafts, self._room)
+        return MaskStep(step.followers, step.drafts, self._room)
 
-    def _settle(self, step: Step) -> None:
+    def _settle(self, step: MaskStep) -> None:
         """Count the faults that were found; that is for the thread of the steps."""
         for who, error in step.faults:
             if isinstance(who, Guide):

@@ -13,10 +13,10 @@ from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.sampling.guides.compiler import Compiled
-from gatewayd_engine.sampling.guides.matcher_rows import Follower, Step
+from gatewayd_engine.sampling.guides.matcher_rows import Follower, MaskStep
 from gatewayd_engine.sampling.guides.matchers import Filler
 from gatewayd_engine.sampling.processors import Processors
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines
 from gatewayd_hooks.logits import LogitsProcessor
 
@@ -47,7 +47,7 @@ class GuidedProcessors(Processors):
         self._filler = filler
         self._followers: dict[int, Follower] = {}
         self._is_guided = np.zeros(max_running, np.bool_)
-        self._step: Step | None = None
+        self._step: MaskStep | None = None
         self._depth: dict[int, int] = {}
 
     @property
@@ -212,7 +212,7 @@ class GuidedProcessors(Processors):
                 _allow_again(logits, bits, index)
         return failed
 
-    def _masks(self, followers: list[Follower], depths: list[int]) -> Step:
+    def _masks(self, followers: list[Follower], depths: list[int]) -> MaskStep:
         """The masks of followers behind so many drafts, filled before or now."""
         self._drain()
         step = self._step
@@ -228,7 +228,7 @@ class GuidedProcessors(Processors):
             }
         return step
 
-    def rewind(self, rows: Rows, lengths: dict[int, int]) -> None:
+    def rewind(self, rows: RunningBatch, lengths: dict[int, int]) -> None:
         """See ``Processors``."""
         ahead = [row for row in self._ahead if row in self._followers]
         super().rewind(rows, lengths)

@@ -8,10 +8,10 @@ from pathlib import Path
 from gatewayd.cli.bench import options
 from gatewayd.cli.bench.h200 import compare, reference
 from gatewayd.cli.bench.offline.engine import EngineError, running
-from gatewayd.cli.bench.offline.measure import Outcome, measure, warm_start
+from gatewayd.cli.bench.offline.measure import OfflineOutcome, measure, warm_start
 from gatewayd.cli.bench.offline.report import comparisons, engine_rows
 from gatewayd.cli.bench.offline.workloads import ON_REQUEST, WORKLOADS
-from gatewayd.cli.bench.run import Form, Run, progress_line
+from gatewayd.cli.bench.run import BenchRun, Form, progress_line
 from gatewayd.cli.bench.stages import Stages
 from gatewayd.cli.common import fail
 from gatewayd_hooks.host.loading import PluginError
@@ -23,7 +23,7 @@ _SAID = ("output_tokens_per_second", "input_tokens_per_second", "seconds")
 def offline(
     model: options.Model = None,
     device: options.Device = "cpu",
-    dtype: options.DtypeOption = options.Dtype.AUTO,
+    dtype: options.DtypeOption = options.BenchDtype.AUTO,
     only: options.Only = None,
     scale: options.Scale = 1.0,
     max_running: options.MaxRunning = None,
@@ -60,8 +60,8 @@ def offline(
     }
     form: Form = "json" if as_json else "markdown" if as_markdown else "table"
     with options.measured(model, device, settings) as found, Stages() as stages:
-        run = Run(found, device, dtype.value, scale)
-        outcomes: list[Outcome] = []
+        run = BenchRun(found, device, dtype.value, scale)
+        outcomes: list[OfflineOutcome] = []
         problem = ""
         try:
             asyncio.run(_measure(run, names, stages, outcomes, out))
@@ -74,7 +74,11 @@ def offline(
 
 
 async def _measure(
-    run: Run, names: list[str], stages: Stages, outcomes: list[Outcome], out: Path | None
+    run: BenchRun,
+    names: list[str],
+    stages: Stages,
+    outcomes: list[OfflineOutcome],
+    out: Path | None,
 ) -> None:
     def load(stage: str, fraction: float) -> None:
         stages.advance(stage, fraction, 1.0)

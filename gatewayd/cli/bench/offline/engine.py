@@ -14,18 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from gatewayd.config.tables import Config
-from gatewayd.engines.replicas.engine_process import Ending, FencedProcess, bury, ending, start
+from gatewayd.engines.replicas.engine_process import FencedProcess, ProcessExit, bury, ending, start
 from gatewayd.engines.replicas.launch import ENGINE_COMMAND, engine_config, environment, served_name
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.client import EngineClient
 from gatewayd_engine.process.messages import (
+    EngineReady,
     EngineStats,
     Event,
     Fatal,
     Finished,
     Loading,
     ModelInfo,
-    Ready,
     SamplingParams,
     Shutdown,
     StepOutput,
@@ -44,7 +44,7 @@ class EngineError(Exception):
     """The engine could not be started, failed, or did not do what it was asked."""
 
 
-class Step(NamedTuple):
+class EngineStep(NamedTuple):
     """One step that computed something."""
 
     sequences: int
@@ -55,7 +55,7 @@ class Step(NamedTuple):
 
 
 @dataclass(slots=True)
-class Round:
+class EngineRound:
     """Requests that were submitted together and have all ended.
 
     Attributes:
@@ -69,7 +69,7 @@ class Round:
     tokens: list[int]
     before: EngineStats
     after: EngineStats
-    steps: list[Step] = field(default_factory=list)
+    steps: list[EngineStep] = field(default_factory=list)
     seconds: float = 0.0
     cpu_seconds: float | None = None
 
@@ -78,7 +78,7 @@ Watcher = Callable[[int], None]
 """Told how many tokens have come."""
 
 
-class Engine:
+class BenchEngine:
     """A loaded engine; make it with ``running``."""
 
     def __init__(self, process: FencedProcess, watch_loading: Callable[[str, float], None]) -> None:
@@ -88,7 +88,7 @@ class Engine:
         self._next_sequence = 1
         self._first_sequence = 0
         self._num_open = 0
-        self._round: Round | None = None
+        self._round: EngineRound | None = None
         self._watch: Watcher = lambda count: None
         self._end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._client: EngineClient | None = None
@@ -115,7 +115,7 @@ class Engine:
         prompts: Sequence[Sequence[int]],
         output_lens: Sequence[int],
         watch: Watcher = lambda count: None,
-    ) -> Round:
+    ) -> EngineRound:
         """Submit all requests at once, greedy and past the end token, and wait for the last token.
 
         Raises:
@@ -123,7 +123,7 @@ class Engine:
         """
         if self._client is None or self._loss:
             raise EngineError(self._loss or "the engine is not loaded")
-        current = Round([0] * len(prompts), self._stats, self._stats)
+        current = EngineRound([0] * len(prompts), self._stats, self._stats)
         self._round, self._watch, self._num_open = current, watch, len(prompts)
         self._first_sequence = self._next_sequence
         self._next_sequence += len(prompts)
@@ -142,11 +142,13 @@ class Engine:
         self._round = None
         return current
 
-    async def end(self, patience: Patience) -> None:
+    async def end(self, patience: SilenceLimits) -> None:
         """Ask it to end, and make it."""
         if self._client is not None:
             self._client.send(Shutdown())
-        await bury(self._process, patience, Ending.ASKED if self._model else Ending.LOADING)
+        await bury(
+            self._process, patience, ProcessExit.ASKED if self._model else ProcessExit.LOADING
+        )
         if self._client is not None:
             self._client.close()
         else:
@@ -156,7 +158,7 @@ class Engine:
         match event:
             case Loading():
                 self._watch_loading(event.stage, event.fraction)
-            case Ready():
+            case EngineReady():
                 self._model = event.model
                 self._finish()
             case StepOutput():
@@ -174,7 +176,7 @@ class Engine:
             return
         if is_new and stats.step_tokens:
             sequences = stats.num_running + len(event.finished)
-            current.steps.append(Step(sequences, stats.step_tokens, stats.step_seconds))
+            current.steps.append(EngineStep(sequences, stats.step_tokens, stats.step_seconds))
         places = np.frombuffer(event.sequences, np.int64) - self._first_sequence
         for place in places.tolist():
             current.tokens[place] += 1
@@ -206,7 +208,7 @@ class Engine:
 @asynccontextmanager
 async def running(
     config: Config, watch_loading: Callable[[str, float], None] = lambda stage, fraction: None
-) -> AsyncIterator[tuple[Engine, ModelInfo]]:
+) -> AsyncIterator[tuple[BenchEngine, ModelInfo]]:
     """Start an engine process that serves, and end it whatever happens.
 
     Raises:
@@ -220,11 +222,11 @@ async def running(
         process = start(executor, EngineCommand(ENGINE_COMMAND, environment(config), 0))
     except OSError as error:
         raise EngineError(f"the engine cannot be started: {error}") from error
-    engine = Engine(process, watch_loading)
+    engine = BenchEngine(process, watch_loading)
     try:
         yield engine, await engine.load(config)
     finally:
-        await engine.end(Patience(stop_seconds=_LAST_SECONDS))
+        await engine.end(SilenceLimits(stop_seconds=_LAST_SECONDS))
         executor.close()
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatewayd.cli.bench.offline.engine import Engine, EngineError, Round, running
+from gatewayd.cli.bench.offline.engine import BenchEngine, EngineError, EngineRound, running
 from gatewayd.cli.bench.offline.workloads import WORKLOADS, Workload
 from gatewayd.config.tables import Config
 from gatewayd_engine.process.messages import ModelInfo
@@ -20,7 +20,7 @@ Watcher = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OfflineOutcome:
     """What one workload took.
 
     Attributes:
@@ -73,12 +73,12 @@ def prepared(name: str, scale: float, model: ModelInfo, offset: int = 0) -> Work
 
 
 async def measure(
-    engine: Engine,
+    engine: BenchEngine,
     model: ModelInfo,
     names: Sequence[str],
     scale: float,
     watch: Watcher = lambda name, done, total: None,
-) -> AsyncIterator[Outcome]:
+) -> AsyncIterator[OfflineOutcome]:
     """Run workloads in this order.
 
     Raises:
@@ -101,7 +101,7 @@ async def measure(
         yield outcome(workload, round_)
 
 
-def outcome(workload: Workload, round_: Round) -> Outcome:
+def outcome(workload: Workload, round_: EngineRound) -> OfflineOutcome:
     """Reduce a round to figures.
 
     Raises:
@@ -114,7 +114,7 @@ def outcome(workload: Workload, round_: Round) -> Outcome:
     sequences = sum(step.sequences for step in round_.steps)
     each = max(1, steps)
     cpu = round_.cpu_seconds
-    return Outcome(
+    return OfflineOutcome(
         workload=workload.name,
         requests=len(workload.own),
         input_tokens=sum(len(prompt) for prompt in workload.prompts),

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gatewayd.cli.bench.h200 import Comparison, compare, reference
-from gatewayd.cli.bench.offline.measure import Outcome
-from gatewayd.cli.bench.tables import Rows, number
+from gatewayd.cli.bench.offline.measure import OfflineOutcome
+from gatewayd.cli.bench.tables import TableRows, number
 
 
-def comparisons(outcome: Outcome) -> list[Comparison]:
+def comparisons(outcome: OfflineOutcome) -> list[Comparison]:
     """A workload's figures for which there is a goal."""
     known = reference().offline[outcome.workload]
     return compare(outcome.workload, known, outcome.figures())
 
 
-def engine_rows(outcomes: Sequence[Outcome]) -> Rows:
+def engine_rows(outcomes: Sequence[OfflineOutcome]) -> TableRows:
     """How the engine spent the time."""
     header = ["workload", "requests", "tokens in", "cached", "out", "s", "output tok/s"]
     header += ["input tok/s", "requests/s", "steps", "ms/step", "tokens/step", "batch"]
@@ -42,4 +42,4 @@ def engine_rows(outcomes: Sequence[Outcome]) -> Rows:
                 "-" if one.cpu_us is None else number(one.cpu_us),
             ]
         )
-    return Rows(header, rows)
+    return TableRows(header, rows)

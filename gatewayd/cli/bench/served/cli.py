@@ -8,10 +8,10 @@ from pathlib import Path
 import typer
 
 from gatewayd.cli.bench import options, report
-from gatewayd.cli.bench.load import Target
-from gatewayd.cli.bench.run import Form, Run, progress_line
+from gatewayd.cli.bench.load import LoadTarget
+from gatewayd.cli.bench.run import BenchRun, Form, progress_line
 from gatewayd.cli.bench.served.daemon import DaemonError, serving
-from gatewayd.cli.bench.served.measure import Outcome, level_rows
+from gatewayd.cli.bench.served.measure import ServedOutcome, level_rows
 from gatewayd.cli.bench.served.measure import run as run_workloads
 from gatewayd.cli.bench.served.workloads import WORKLOADS, words_of
 from gatewayd.cli.bench.stages import Stages
@@ -24,7 +24,7 @@ _SAID = ("output_tokens_per_second", "ttft_p50_ms", "tpot_p50_ms")
 def serve(
     model: options.Model = None,
     device: options.Device = "cpu",
-    dtype: options.DtypeOption = options.Dtype.AUTO,
+    dtype: options.DtypeOption = options.BenchDtype.AUTO,
     only: options.Only = None,
     scale: options.Scale = 1.0,
     max_running: options.MaxRunning = None,
@@ -54,8 +54,8 @@ def serve(
             words = words_of(found.folder)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--model") from None
-        run = Run(found, device, found.arithmetic, scale)
-        outcomes: list[Outcome] = []
+        run = BenchRun(found, device, found.arithmetic, scale)
+        outcomes: list[ServedOutcome] = []
         problem = ""
         try:
             asyncio.run(_measure(run, names, words, stages, outcomes, out))
@@ -71,18 +71,18 @@ def serve(
 
 
 async def _measure(
-    run: Run,
+    run: BenchRun,
     names: list[str],
     words: list[str],
     stages: Stages,
-    outcomes: list[Outcome],
+    outcomes: list[ServedOutcome],
     out: Path | None,
 ) -> None:
     def load(stage: str) -> None:
         stages.advance(stage, 0.0, 1.0)
 
     async with serving(run.subject.environment(), load) as url, ApiClient(url) as client:
-        target = Target(client, (await client.models())[0])
+        target = LoadTarget(client, (await client.models())[0])
         async for outcome in run_workloads(target, names, words, run.scale, stages.advance):
             outcomes.append(outcome)
             run.workloads.append(outcome.as_document())

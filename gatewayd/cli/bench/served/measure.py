@@ -8,19 +8,19 @@ from typing import Any
 
 from gatewayd.cli.bench import report
 from gatewayd.cli.bench.h200 import Comparison, compare, reference
-from gatewayd.cli.bench.load import Stop, Target
-from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.load import LoadTarget, Stop
+from gatewayd.cli.bench.record import RequestRecord
 from gatewayd.cli.bench.served.workloads import WORKLOADS, Served, prompts
 from gatewayd.cli.bench.stats import Level
-from gatewayd.cli.bench.sweep import Load, Plan, measure
-from gatewayd.cli.bench.tables import Rows, number
+from gatewayd.cli.bench.sweep import LoadLevel, SweepPlan, measure
+from gatewayd.cli.bench.tables import TableRows, number
 
 Watcher = Callable[[str, int, int], None]
 """Told the workload, the requests that have ended, and how many there will be."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ServedOutcome:
     """What one workload gave.
 
     Attributes:
@@ -59,31 +59,31 @@ class Outcome:
 
 
 async def run(
-    target: Target,
+    target: LoadTarget,
     names: Sequence[str],
     words: Sequence[str],
     scale: float,
     watch: Watcher = lambda name, done, total: None,
-) -> AsyncIterator[Outcome]:
+) -> AsyncIterator[ServedOutcome]:
     """Load the server with these workloads, in this order."""
     for seed, name in enumerate(names):
         served = WORKLOADS[name] if scale == 1 else WORKLOADS[name].scaled(scale)
         done = 0
 
         def advance(
-            load: Load, record: Record, name: str = name, total: int = served.requests
+            load: LoadLevel, record: RequestRecord, name: str = name, total: int = served.requests
         ) -> None:
             nonlocal done
             done += 1
             watch(name, done, total)
 
         watch(f"{name}, warm-up", 0, served.warmup)
-        plan = Plan([served.load], Stop(requests=served.requests), served.warmup)
+        plan = SweepPlan([served.load], Stop(requests=served.requests), served.warmup)
         (level,) = await measure(target, prompts(words, served, seed), plan, advance)
-        yield Outcome(name, served, level)
+        yield ServedOutcome(name, served, level)
 
 
-def level_rows(outcomes: Sequence[Outcome]) -> Rows:
+def level_rows(outcomes: Sequence[ServedOutcome]) -> TableRows:
     """All latencies of the run."""
     header = ["workload", "load", "requests", "failed", "tokens in", "out", "s", "output tok/s"]
     header += [f"{name} {part}, ms" for name in ("TTFT", "TPOT", "E2E") for part in ("p50", "p99")]
@@ -108,4 +108,4 @@ def level_rows(outcomes: Sequence[Outcome]) -> Rows:
                 *latencies,
             ]
         )
-    return Rows(header, rows)
+    return TableRows(header, rows)

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from tokenizers import Tokenizer
 
-from gatewayd.cli.bench.sweep import Load
+from gatewayd.cli.bench.sweep import LoadLevel
 from gatewayd.cli.bench.workload import Item
 
 _SPACE = "Ġ"  # a space in the alphabet of byte-level tokenizers
@@ -29,7 +29,7 @@ class Served:
         input_tokens, output_tokens: of each.
     """
 
-    load: Load
+    load: LoadLevel
     requests: int
     warmup: int
     input_tokens: int = 512
@@ -39,7 +39,7 @@ class Served:
         """That part of the requests, of their lengths, and of those in flight."""
         load = self.load
         if load.kind == "concurrency":
-            load = Load(load.kind, _part(int(load.value), fraction))
+            load = LoadLevel(load.kind, _part(int(load.value), fraction))
         return Served(
             load,
             _part(self.requests, fraction),
@@ -51,10 +51,10 @@ class Served:
 
 WORKLOADS: Mapping[str, Served] = MappingProxyType(
     {
-        "c1": Served(Load("concurrency", 1), requests=12, warmup=2),
-        "c32": Served(Load("concurrency", 32), requests=256, warmup=32),
-        "c256": Served(Load("concurrency", 256), requests=1024, warmup=256),
-        "r10": Served(Load("rate", 10.0), requests=300, warmup=16),
+        "c1": Served(LoadLevel("concurrency", 1), requests=12, warmup=2),
+        "c32": Served(LoadLevel("concurrency", 32), requests=256, warmup=32),
+        "c256": Served(LoadLevel("concurrency", 256), requests=1024, warmup=256),
+        "r10": Served(LoadLevel("rate", 10.0), requests=300, warmup=16),
     }
 )
 """By the name that is typed."""

@@ -14,9 +14,16 @@ import torch
 
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
-from gatewayd_engine.offline.quality.job import Event, Job, Measured, Sample, Scheme, Unusable
+from gatewayd_engine.offline.quality.job import (
+    Event,
+    Measured,
+    QualityJob,
+    QualityScheme,
+    Sample,
+    SchemeUnusable,
+)
 from gatewayd_engine.offline.quality.scheme_model import CHUNK, Opened
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_kvc_heavy.strategy import Heavy
@@ -53,11 +60,13 @@ def config(name: str, **changes: Any) -> EngineConfig:
 
 def told(sample: Sample, *schemes: EngineConfig) -> list[Any]:
     events: list[Event] = []
-    job = Job(
-        Scheme("all", CONFIG), [Scheme(str(i), one) for i, one in enumerate(schemes)], [sample]
+    job = QualityJob(
+        QualityScheme("all", CONFIG),
+        [QualityScheme(str(i), one) for i, one in enumerate(schemes)],
+        [sample],
     )
     measure(job, HOST, events.append)
-    return [event for event in events if isinstance(event, Measured | Unusable)]
+    return [event for event in events if isinstance(event, Measured | SchemeUnusable)]
 
 
 @pytest.mark.parametrize("codec", [None, "int8"])
@@ -190,7 +199,7 @@ def test_one_that_is_broken_is_told_and_not_made_up_for(
     monkeypatch.setattr(strategy, method, broken)
     sample = Sample("text", PROMPT + PROMPT[:30], 180)
     (found,) = told(sample, config(strategy.__name__.lower()))
-    assert isinstance(found, Unusable)
+    assert isinstance(found, SchemeUnusable)
     assert sentence in found.reason
 
 
@@ -207,7 +216,7 @@ def test_one_that_does_not_open_is_closed(
 
     monkeypatch.setattr(Heavy, "open", failing)
     monkeypatch.setattr(Heavy, "close", lambda self: ended.append(self))
-    with pytest.raises(ConfigError if error is ValueError else error, match="not today"):
+    with pytest.raises(EngineConfigError if error is ValueError else error, match="not today"):
         Opened(config("heavy"), HOST, 64)
     assert len(begun) == 1
     assert ended == begun
@@ -219,8 +228,8 @@ def test_what_a_model_cannot_have_is_said(
     model = str(make_checkpoint(tmp_path, "gemma2"))
     sample = Sample("text", [5] * 60, 40)
     events: list[Event] = []
-    scheme = Scheme("0", config("matching", model=model))
-    measure(Job(None, [scheme], [sample]), HOST, events.append)
+    scheme = QualityScheme("0", config("matching", model=model))
+    measure(QualityJob(None, [scheme], [sample]), HOST, events.append)
     (found,) = events
-    assert isinstance(found, Unusable)
+    assert isinstance(found, SchemeUnusable)
     assert "softcap" in found.reason

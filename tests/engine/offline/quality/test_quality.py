@@ -18,14 +18,14 @@ from transformers import AutoModelForCausalLM
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
 from gatewayd_engine.offline.quality.job import (
-    Advanced,
     Event,
-    Failed,
-    Job,
     Measured,
+    QualityAdvanced,
+    QualityFailed,
+    QualityJob,
+    QualityScheme,
     Sample,
-    Scheme,
-    Unusable,
+    SchemeUnusable,
 )
 from gatewayd_engine.offline.quality.scheme_model import CHUNK, Opened
 from gatewayd_engine.offline.quality.scores import Scores
@@ -69,9 +69,9 @@ def config(**changes: Any) -> EngineConfig:
 
 def told(samples: list[Sample], reference: EngineConfig | None, *schemes: EngineConfig) -> Any:
     events: list[Event] = []
-    job = Job(
-        None if reference is None else Scheme("reference", reference),
-        [Scheme(str(i), one) for i, one in enumerate(schemes)],
+    job = QualityJob(
+        None if reference is None else QualityScheme("reference", reference),
+        [QualityScheme(str(i), one) for i, one in enumerate(schemes)],
         samples,
     )
     measure(job, PluginHost(CATALOG), events.append)
@@ -79,7 +79,7 @@ def told(samples: list[Sample], reference: EngineConfig | None, *schemes: Engine
 
 
 def results(events: list[Event]) -> list[Event]:
-    return [event for event in events if not isinstance(event, Advanced)]
+    return [event for event in events if not isinstance(event, QualityAdvanced)]
 
 
 def test_perplexity_is_that_of_transformers(samples: list[Sample]) -> None:
@@ -111,8 +111,8 @@ def test_a_model_does_not_differ_from_itself(samples: list[Sample]) -> None:
         assert figures.kl_mean == figures.kl_p99 == 0
         assert figures.agreement == 1
         assert figures.perplexity == figures.reference_perplexity
-    assert [event for event in events if isinstance(event, Advanced)] == [
-        Advanced(0, done) for done in range(1, len(samples) + 1)
+    assert [event for event in events if isinstance(event, QualityAdvanced)] == [
+        QualityAdvanced(0, done) for done in range(1, len(samples) + 1)
     ]
 
 
@@ -158,8 +158,13 @@ def test_what_cannot_be_used_is_told_and_the_others_are_measured(samples: list[S
             CONFIG,
         )
     )
-    reasons = [one.reason for one in found if isinstance(one, Unusable)]
-    assert [type(one) for one in found] == [Unusable, Unusable, Unusable, Measured]
+    reasons = [one.reason for one in found if isinstance(one, SchemeUnusable)]
+    assert [type(one) for one in found] == [
+        SchemeUnusable,
+        SchemeUnusable,
+        SchemeUnusable,
+        Measured,
+    ]
     assert "quantizer.nope is not installed" in reasons[0]
     assert "/nowhere" in reasons[1]
     assert "CPU" in reasons[2]
@@ -167,7 +172,7 @@ def test_what_cannot_be_used_is_told_and_the_others_are_measured(samples: list[S
 
 def test_without_a_reference_there_is_nothing(samples: list[Sample]) -> None:
     [failed] = told(samples, config(model="/nowhere"), CONFIG)
-    assert isinstance(failed, Failed)
+    assert isinstance(failed, QualityFailed)
     assert "/nowhere" in failed.reason
 
 
@@ -177,7 +182,7 @@ def test_another_vocabulary_cannot_be_compared(
     tiny = config(model=str(make_checkpoint(tmp_path, "llama")))
     short = [Sample("text", [2, 3, 4])]
     [found] = results(told(short, CONFIG, tiny))
-    assert isinstance(found, Unusable)
+    assert isinstance(found, SchemeUnusable)
     assert found.reason.startswith("its vocabulary has 320 tokens, the reference's 4096")
 
 

@@ -10,9 +10,9 @@ import pytest
 from gatewayd.cli.quality.texts import samples
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
-from gatewayd_engine.offline.quality.job import Figures, Measured, Scheme
-from gatewayd_engine.offline.quality.job import Job as Measuring
-from gatewayd_engine.offline.quantize.job import Event, Job, Written
+from gatewayd_engine.offline.quality.job import Measured, QualityFigures, QualityScheme
+from gatewayd_engine.offline.quality.job import QualityJob as Measuring
+from gatewayd_engine.offline.quantize.job import CheckpointWritten, Event, QuantizeJob
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
@@ -24,8 +24,8 @@ HOST = PluginHost(Catalog.installed())
 
 def written(out: Path, model: Path, to: str, ids: list[list[int]]) -> Path:
     events: list[Event] = []
-    quantize(Job(str(model), str(out), StrategyChoice(to), ids), HOST, events.append)
-    assert isinstance(events[-1], Written), events[-1]
+    quantize(QuantizeJob(str(model), str(out), StrategyChoice(to), ids), HOST, events.append)
+    assert isinstance(events[-1], CheckpointWritten), events[-1]
     return out
 
 
@@ -40,12 +40,12 @@ def config(model: Path) -> EngineConfig:
     )
 
 
-def figures(whole: Path, folders: list[Path], tokens: int) -> list[dict[str, Figures]]:
+def figures(whole: Path, folders: list[Path], tokens: int) -> list[dict[str, QualityFigures]]:
     """What each folder loses beside the whole model, by kinds of texts that no one has seen."""
     found: list[Any] = []
-    schemes = [Scheme(folder.name, config(folder)) for folder in folders]
+    schemes = [QualityScheme(folder.name, config(folder)) for folder in folders]
     texts = samples(whole, None, tokens, 1024)
-    measure(Measuring(Scheme("whole", config(whole)), schemes, texts), HOST, found.append)
+    measure(Measuring(QualityScheme("whole", config(whole)), schemes, texts), HOST, found.append)
     return [one.kinds for one in found if isinstance(one, Measured)]
 
 

@@ -21,7 +21,13 @@ from transformers import AutoModelForCausalLM
 from gatewayd_engine.model.linears import select_cpu
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quality.scheme_model import Opened
-from gatewayd_engine.offline.quantize.job import REPORT, Advanced, Began, Job, Written
+from gatewayd_engine.offline.quantize.job import (
+    REPORT,
+    Began,
+    CheckpointWritten,
+    QuantizeAdvanced,
+    QuantizeJob,
+)
 from gatewayd_engine.offline.quantize.layers import LayerTensors
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
@@ -61,8 +67,8 @@ def source_of(
     return made
 
 
-def job(model: Path, out: Path, to: str, samples: list[list[int]], **changes: Any) -> Job:
-    made = Job(str(model), str(out), StrategyChoice(to, SETTINGS[to]), samples, threads=1)
+def job(model: Path, out: Path, to: str, samples: list[list[int]], **changes: Any) -> QuantizeJob:
+    made = QuantizeJob(str(model), str(out), StrategyChoice(to, SETTINGS[to]), samples, threads=1)
     return msgspec.structs.replace(made, **changes)
 
 
@@ -101,8 +107,8 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
         monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     source, out, plain = source_of(name), tmp_path / "out", tmp_path / "plain"
     events = told(job(source, out, to, IDS))
-    assert isinstance(events[-1], Written), events[-1]
-    done = [event.done for event in events if isinstance(event, Advanced)]
+    assert isinstance(events[-1], CheckpointWritten), events[-1]
+    done = [event.done for event in events if isinstance(event, QuantizeAdvanced)]
     spec = read_spec(source)
     assert done == sorted(done)
     assert done[-1] == spec.num_layers
@@ -179,7 +185,9 @@ def test_an_expert_is_fitted_on_the_tokens_that_come_to_it(
     to = "awq" if strategy is Awq else "gptq"
     # Attention stays whole, so that what comes behind it is what it was.
     skip = ["*.self_attn.*"]
-    assert isinstance(told(job(source, tmp_path / "out", to, IDS, skip=skip))[-1], Written)
+    assert isinstance(
+        told(job(source, tmp_path / "out", to, IDS, skip=skip))[-1], CheckpointWritten
+    )
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     inputs: list[torch.Tensor] = []
     block = model.model.layers[0].mlp
@@ -206,7 +214,7 @@ def test_experts_that_see_too_few_are_rounded_to_the_nearest_and_told(
 ) -> None:
     source, out = source_of("mixtral"), tmp_path / "out"
     samples = [ids[:40] for ids in IDS]
-    assert isinstance(told(job(source, out, "awq", samples))[-1], Written)
+    assert isinstance(told(job(source, out, "awq", samples))[-1], CheckpointWritten)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     with torch.inference_mode():
         routed = model(torch.tensor(samples), output_router_logits=True).router_logits
@@ -220,7 +228,7 @@ def test_experts_that_see_too_few_are_rounded_to_the_nearest_and_told(
     report = json.loads((out / REPORT).read_text())
     assert report["saw_too_few"] == wanted
     plain = tmp_path / "plain"
-    assert isinstance(told(job(source, plain, "awq", []))[-1], Written)
+    assert isinstance(told(job(source, plain, "awq", []))[-1], CheckpointWritten)
     nearest, made = (load_file(folder / "model.safetensors") for folder in (plain, out))
     for name in wanted:
         assert report["matrices"][name]["lost"] == report["matrices"][name]["nearest"]
@@ -250,7 +258,7 @@ def test_there_is_one_expert_of_floats_at_a_time(
     monkeypatch.setattr(LayerTensors, "take", noting)
     for to in ("awq", "gptq", "fp8"):  # of what is thinned out floats are written
         out = tmp_path / to
-        assert isinstance(told(job(source_of("mixtral"), out, to, IDS[:3]))[-1], Written)
+        assert isinstance(told(job(source_of("mixtral"), out, to, IDS[:3]))[-1], CheckpointWritten)
     assert most == 1
     assert not alive
 
@@ -258,7 +266,7 @@ def test_there_is_one_expert_of_floats_at_a_time(
 def test_what_was_ended_goes_on_to_the_same_bytes(source_of: Source, tmp_path: Path) -> None:
     source = source_of("qwen3_moe")
     whole, cut = (job(source, tmp_path / name, "gptq", IDS) for name in ("whole", "cut"))
-    assert isinstance(told(whole)[-1], Written)
+    assert isinstance(told(whole)[-1], CheckpointWritten)
     with pytest.raises(RuntimeError):
         quantize(cut, HOST, stopped)
     assert told(msgspec.structs.replace(cut, resume=True))[0] == Began(1, 2)
@@ -275,7 +283,7 @@ def test_experts_in_one_tensor_are_written_one_by_one(
     made = []
     for source in (folder, stacked):
         out = tmp_path / f"{source.name}-out"
-        assert isinstance(told(job(source, out, "gptq", IDS[:4]))[-1], Written)
+        assert isinstance(told(job(source, out, "gptq", IDS[:4]))[-1], CheckpointWritten)
         made.append((out / "model.safetensors").read_bytes())
     assert made[0] == made[1]
     tensors = load_file(stacked / "model.safetensors")

@@ -24,10 +24,10 @@ from gatewayd_engine.offline.quantize import (
 from gatewayd_engine.offline.quantize import (
     source_digest as origin,
 )
-from gatewayd_engine.offline.quantize.job import REPORT, Began, Reading, Written
-from gatewayd_engine.offline.quantize.progress import Work
+from gatewayd_engine.offline.quantize.job import REPORT, Began, CheckpointWritten, Reading
+from gatewayd_engine.offline.quantize.progress import QuantizeProgress
 from gatewayd_engine.offline.quantize.run import quantize
-from gatewayd_engine.process.config import ConfigError
+from gatewayd_engine.process.config import EngineConfigError
 from tests.engine.core.small import NUM_LAYERS, small
 from tests.engine.offline.quantize.jobs import HOST, job, reason, stopped, told
 
@@ -63,7 +63,7 @@ def test_what_a_kill_leaves_is_known_as_its_own(tmp_path: Path) -> None:
         for name in ("lock", "state.json.unfinished"):
             (part / name).write_text("{")
         changed = msgspec.structs.replace(one, **changes)
-        assert isinstance(told(changed)[-1], Written)
+        assert isinstance(told(changed)[-1], CheckpointWritten)
         assert os.listdir(tmp_path) == ["out"]
         shutil.rmtree(tmp_path / "out")
     with pytest.raises(RuntimeError):
@@ -75,7 +75,7 @@ def test_what_a_kill_leaves_is_known_as_its_own(tmp_path: Path) -> None:
     assert "does not say of what it was made; --force" in reason(
         msgspec.structs.replace(one, resume=True)
     )
-    assert isinstance(told(msgspec.structs.replace(one, force=True))[-1], Written)
+    assert isinstance(told(msgspec.structs.replace(one, force=True))[-1], CheckpointWritten)
 
 
 def test_beginning_anew_forgets_last_of_what_it_was(
@@ -101,25 +101,25 @@ def test_beginning_anew_forgets_last_of_what_it_was(
 
 def test_a_replacement_that_ended_early_is_gone_on_with(tmp_path: Path) -> None:
     one = job(tmp_path / "out", "fp8", [])
-    assert isinstance(told(one)[-1], Written)
+    assert isinstance(told(one)[-1], CheckpointWritten)
     other = msgspec.structs.replace(one, skip=["*.o_proj"])
     with pytest.raises(RuntimeError):
         quantize(msgspec.structs.replace(other, force=True), HOST, stopped)
     events = told(msgspec.structs.replace(other, resume=True))
     assert events[0] == Began(1, NUM_LAYERS)
-    assert isinstance(events[-1], Written)
+    assert isinstance(events[-1], CheckpointWritten)
     assert os.listdir(tmp_path) == ["out"]
 
 
 ORIGIN = {"model": "x"}
 
 
-def begun(out: Path, *, resume: bool = False, force: bool = False) -> closing[Work]:
+def begun(out: Path, *, resume: bool = False, force: bool = False) -> closing[QuantizeProgress]:
     """A run that nothing has been done of."""
-    return closing(Work(out, ORIGIN, resume=resume, force=force))
+    return closing(QuantizeProgress(out, ORIGIN, resume=resume, force=force))
 
 
-def ended(work: Work, text: str) -> None:
+def ended(work: QuantizeProgress, text: str) -> None:
     """A run's last steps, with a checkpoint of one file."""
     files.make(work.checkpoint)
     files.write_json(work.checkpoint / REPORT, {"digests": ORIGIN})
@@ -132,7 +132,9 @@ def test_who_goes_on_leaves_a_run_alone_that_writes_the_same_anew(tmp_path: Path
     with begun(out) as work:
         ended(work, "old")
     with begun(out, force=True) as work:
-        with pytest.raises(ConfigError, match=r"another process writes .*out\.part; wait for it"):
+        with pytest.raises(
+            EngineConfigError, match=r"another process writes .*out\.part; wait for it"
+        ):
             begun(out, resume=True)
         ended(work, "new")
     assert (out / "weights").read_text() == "new"
@@ -171,7 +173,7 @@ def test_wherever_its_last_steps_end_it_is_complete_in_the_end(
     try:
         with begun(out, resume=True) as work:
             ended(work, "new")
-    except ConfigError as error:
+    except EngineConfigError as error:
         said = str(error)
     else:
         said = ""
@@ -214,7 +216,7 @@ def test_a_folder_of_somebody_else_stays_as_it_is(flags: dict[str, bool], tmp_pa
     part.mkdir()
     (part / "notes").write_text("mine")
     for _ in range(2):
-        with pytest.raises(ConfigError, match="holds other files, as notes;"):
+        with pytest.raises(EngineConfigError, match="holds other files, as notes;"):
             begun(tmp_path / "out", **flags)
         assert os.listdir(part) == ["notes"]
 
@@ -230,7 +232,7 @@ def test_what_was_left_and_damaged_is_named(name: str, tmp_path: Path) -> None:
     sound = path.read_bytes()
     for length in (0, 9, len(sound) - 1):
         path.write_bytes(sound[:length])
-        with pytest.raises(ConfigError) as refusal, begun(out, resume=True) as work:
+        with pytest.raises(EngineConfigError) as refusal, begun(out, resume=True) as work:
             work.stream([4])
         assert str(refusal.value).startswith(f"--resume: {path} is not a whole safetensors file: ")
         assert str(refusal.value).endswith("; --force begins anew")

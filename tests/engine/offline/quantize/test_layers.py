@@ -12,8 +12,13 @@ from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.offline.quantize.activation_stats import Enough, Seen
-from gatewayd_engine.offline.quantize.input_groups import Place, is_router, layer_matrices, places
+from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, Enough
+from gatewayd_engine.offline.quantize.input_groups import (
+    InputGroup,
+    is_router,
+    layer_matrices,
+    places,
+)
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
 from gatewayd_engine.offline.quantize.scale_folding import Folding
 
@@ -26,7 +31,7 @@ def source(checkpoint: Callable[[str], Path], architecture: str) -> Checkpoint:
     return Checkpoint.open(folder, read_spec(folder, len(IDS)))
 
 
-def places_of(source: Checkpoint, index: int) -> list[Place]:
+def places_of(source: Checkpoint, index: int) -> list[InputGroup]:
     matrices = layer_matrices(source.shapes, index)
     packed = {matrix.name for matrix in matrices if not is_router(matrix)}
     return list(places(source.spec, source.shapes, index, packed))
@@ -55,7 +60,7 @@ def test_every_matrix_but_routers_is_at_one_place_that_is_seen(source: Checkpoin
         names = [matrix.name for place in found for matrix in place.matrices]
         wanted = [m.name for m in layer_matrices(source.shapes, index) if not is_router(m)]
         assert sorted(names) == sorted(wanted)
-        seen = Seen([place.name for place in found], len(IDS))
+        seen = ActivationStats([place.name for place in found], len(IDS))
         stream = layers.embedded(IDS)
         layers.open(index, LayerTensors(source), seen)(stream)
         moe = source.spec.moe
@@ -137,7 +142,7 @@ def test_a_matrix_that_stays_is_not_divided_with_the_others(
 
 @torch.inference_mode()
 def test_rows_that_are_kept_are_spread_and_the_gram_is_of_all() -> None:
-    seen = Seen(["m"], 5000, ends=True)
+    seen = ActivationStats(["m"], 5000, ends=True)
     x = torch.randn(5000, 8, generator=torch.Generator().manual_seed(2))
     for part in torch.split(x, [7, 93, 3000, 1900]):
         with pytest.raises(Enough):

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quantize.job import Began, Job, Written
+from gatewayd_engine.offline.quantize.job import Began, CheckpointWritten, QuantizeJob
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import StrategyChoice
@@ -39,7 +39,7 @@ def test_what_is_written_is_floats_of_which_half_are_zeros(
 ) -> None:
     out = tmp_path / "out"
     written = told(job(out, "sparse24", samples, skip=["*.o_proj"]))[-1]
-    assert isinstance(written, Written), written
+    assert isinstance(written, CheckpointWritten), written
     assert len(written.matrices) == 6 * NUM_LAYERS
     lost, nearest = (sum(getattr(m, k) for m in written.matrices) for k in ("lost", "nearest"))
     assert 0 < lost < 0.7 * nearest
@@ -74,7 +74,7 @@ def test_what_is_written_is_floats_of_which_half_are_zeros(
 
 
 def test_it_goes_on_to_the_same_bytes(samples: list[list[int]], tmp_path: Path) -> None:
-    assert isinstance(told(job(tmp_path / "whole", "sparse24", samples))[-1], Written)
+    assert isinstance(told(job(tmp_path / "whole", "sparse24", samples))[-1], CheckpointWritten)
     one = job(tmp_path / "parts", "sparse24", samples)
     with pytest.raises(RuntimeError):
         quantize(one, HOST, stopped)
@@ -86,8 +86,8 @@ def test_it_goes_on_to_the_same_bytes(samples: list[list[int]], tmp_path: Path) 
 
 def test_without_texts_the_largest_stay(tmp_path: Path) -> None:
     written = told(job(tmp_path / "out", "sparse24", []))[-1]
-    assert isinstance(written, Written)
+    assert isinstance(written, CheckpointWritten)
     assert all(one.lost == one.nearest > 0 for one in written.matrices)
     assert "writes no checkpoints" in reason(
-        Job(str(small()), str(tmp_path / "other"), StrategyChoice("int4"), [])
+        QuantizeJob(str(small()), str(tmp_path / "other"), StrategyChoice("int4"), [])
     )

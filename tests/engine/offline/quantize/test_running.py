@@ -27,13 +27,13 @@ from gatewayd_engine.model.weights import dense
 from gatewayd_engine.offline.quality.scheme_model import Opened
 from gatewayd_engine.offline.quantize.job import (
     REPORT,
-    Advanced,
     Began,
+    CheckpointWritten,
     Event,
-    Failed,
-    Job,
-    Kept,
-    Written,
+    LayersKept,
+    QuantizeAdvanced,
+    QuantizeFailed,
+    QuantizeJob,
 )
 from gatewayd_engine.offline.quantize.make_texts import WINDOW, Overlaps
 from gatewayd_engine.offline.quantize.run import quantize
@@ -61,12 +61,12 @@ def test_what_is_written_is_served(to: str, samples: list[list[int]], tmp_path: 
     out = tmp_path / "out"
     events = told(job(out, to, samples))
     assert events[0] == Began(0, NUM_LAYERS)
-    assert [event.layer for event in events if isinstance(event, Kept)] == [0, 1]
-    done = [event.done for event in events if isinstance(event, Advanced)]
+    assert [event.layer for event in events if isinstance(event, LayersKept)] == [0, 1]
+    done = [event.done for event in events if isinstance(event, QuantizeAdvanced)]
     assert done == sorted(done)
     assert done[-1] == NUM_LAYERS
     written = events[-1]
-    assert isinstance(written, Written)
+    assert isinstance(written, CheckpointWritten)
     assert len(written.matrices) == 7 * NUM_LAYERS
     assert written.weight_bytes < 0.75 * written.source_bytes
     if to != "fp8":
@@ -110,7 +110,7 @@ def test_scales_of_keys_and_values_stay(tmp_path: Path) -> None:
     scales = {f"{before}.k_scale": torch.tensor(0.5), f"{before}.q_scale": torch.tensor([3.0])}
     save_file({**load_file(file), **scales}, file, {"format": "pt"})
     out = tmp_path / "out"
-    assert isinstance(told(job(out, "fp8", [], model=str(scaled)))[-1], Written)
+    assert isinstance(told(job(out, "fp8", [], model=str(scaled)))[-1], CheckpointWritten)
     written = load_file(out / "model.safetensors")
     assert {name: written[name] for name in scales} == scales
 
@@ -145,8 +145,8 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
 ) -> None:
     whole, cut, to = tmp_path / "whole", tmp_path / "cut", "gptq"
     run(job(whole, to, samples))
-    killed = run(job(cut, to, samples), until=Kept)
-    assert not any(isinstance(event, Written) for event in killed)
+    killed = run(job(cut, to, samples), until=LayersKept)
+    assert not any(isinstance(event, CheckpointWritten) for event in killed)
     assert not cut.exists()
     assert (tmp_path / "cut.part").is_dir()
     # What a kill in the middle of a file would leave.
@@ -157,7 +157,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
     assert not (tmp_path / "cut.part").exists()
 
 
-def run(one: Job, until: type | None = None, **options: Any) -> list[Event]:
+def run(one: QuantizeJob, until: type | None = None, **options: Any) -> list[Event]:
     """Do a job in a process of its own, which is killed at an event of a kind."""
     events: list[Event] = []
     with subprocess.Popen(
@@ -218,14 +218,14 @@ def test_a_full_disk_is_told_and_gone_on_from(samples: list[list[int]], tmp_path
     (failed,) = [
         event
         for event in run(job(out, "gptq", samples), preexec_fn=limited)
-        if isinstance(event, Failed)
+        if isinstance(event, QuantizeFailed)
     ]
     part = tmp_path / "out.part"
     assert failed.reason.startswith(f"cannot write {part}")
     assert "File too large" in failed.reason
     assert failed.reason.endswith(f"what is done stays in {part}, and --resume goes on with it")
     assert not list(part.glob("*.unfinished"))
-    assert isinstance(told(job(out, "gptq", samples, resume=True))[-1], Written)
+    assert isinstance(told(job(out, "gptq", samples, resume=True))[-1], CheckpointWritten)
 
 
 def test_nothing_is_overwritten_unasked(samples: list[list[int]], tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ def test_nothing_is_overwritten_unasked(samples: list[list[int]], tmp_path: Path
     for changes in ({}, {"force": True}, {"resume": True}):
         assert "holds other files" in reason(msgspec.structs.replace(one, **changes))
     shutil.rmtree(part)
-    assert isinstance(told(one)[-1], Written)
+    assert isinstance(told(one)[-1], CheckpointWritten)
     assert "exists" in reason(one)
     (out / "old").touch()
-    assert isinstance(told(msgspec.structs.replace(one, force=True))[-1], Written)
+    assert isinstance(told(msgspec.structs.replace(one, force=True))[-1], CheckpointWritten)
     assert os.listdir(tmp_path) == ["out"]
     assert not (out / "old").exists()
     source = msgspec.structs.replace(one, model=str(out), out=str(tmp_path / "again"))
@@ -255,7 +255,7 @@ def test_nothing_is_overwritten_unasked(samples: list[list[int]], tmp_path: Path
 def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = job(out, "gptq", samples[:2])
-    run(one, until=Kept)
+    run(one, until=LayersKept)
     assert "holds 1 layers of an earlier run; --resume goes on" in reason(one)
     for changes, differs in (
         ({"samples": samples[1:]}, "text"),
@@ -280,7 +280,7 @@ def test_fp8_is_in_blocks_where_all_are_whole_and_says_twice_what_stays(
 
     def made(name: str, **changes: Any) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         out = tmp_path / name
-        assert isinstance(told(job(out, "fp8", [], **changes))[-1], Written)
+        assert isinstance(told(job(out, "fp8", [], **changes))[-1], CheckpointWritten)
         announced = json.loads((out / "config.json").read_text())["quantization_config"]
         return announced, load_file(out / "model.safetensors")
 
@@ -299,7 +299,7 @@ def test_fp8_is_in_blocks_where_all_are_whole_and_says_twice_what_stays(
 
 def test_what_ended_at_its_very_end_is_complete(tmp_path: Path) -> None:
     one = job(tmp_path / "out", "fp8", [], resume=True)
-    assert isinstance(told(one)[-1], Written)
+    assert isinstance(told(one)[-1], CheckpointWritten)
     (tmp_path / "out.part").mkdir()
     (tmp_path / "out.part" / "lock").touch()
     assert "was complete already" in reason(one)
@@ -354,9 +354,9 @@ def test_other_architectures_are_calibrated(
     """What is written is opened as a reader does before it counts."""
     ids = torch.randint(2, 320, (6, 90), generator=torch.Generator().manual_seed(4)).tolist()
     choice = StrategyChoice("awq", {"group_size": 16})
-    one = Job(str(checkpoint("gemma2")), str(tmp_path / "out"), choice, ids)
+    one = QuantizeJob(str(checkpoint("gemma2")), str(tmp_path / "out"), choice, ids)
     written = told(one)[-1]
-    assert isinstance(written, Written), written
+    assert isinstance(written, CheckpointWritten), written
     lost, nearest = (sum(getattr(m, k) for m in written.matrices) for k in ("lost", "nearest"))
     assert 0 < lost < nearest
 
@@ -376,7 +376,7 @@ def test_what_is_skipped_stays_and_without_text_all_is_nearest(tmp_path: Path) -
     out = tmp_path / "out"
     events = told(job(out, "awq", [], skip=["*.layers.0.mlp.*", "*.o_proj"]))
     written = events[-1]
-    assert isinstance(written, Written)
+    assert isinstance(written, CheckpointWritten)
     assert len(written.matrices) == 7 * NUM_LAYERS - 3 - 2
     assert all(one.lost == one.nearest > 0 for one in written.matrices)
     name = "model.layers.0.mlp.down_proj.weight"
@@ -389,7 +389,7 @@ def test_what_is_skipped_stays_and_without_text_all_is_nearest(tmp_path: Path) -
 def test_what_the_engine_would_skip_by_the_name_of_joined_matrices_stays(tmp_path: Path) -> None:
     skip = ["*.0.self_attn.qkv_proj", "*.gate_up_proj", "lm_head"]
     written = told(job(tmp_path / "out", "fp8", [], skip=skip))[-1]
-    assert isinstance(written, Written)
+    assert isinstance(written, CheckpointWritten)
     names = [one.matrix.removeprefix("model.layers.") for one in written.matrices]
     first = [name for name in names if name.startswith("0.")]
     assert first == ["0.self_attn.o_proj", "0.mlp.down_proj"]
@@ -403,7 +403,7 @@ def test_files_that_are_none_of_the_model_do_not_count(tmp_path: Path) -> None:
     shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
     one = job(tmp_path / "out", "fp8", [], model=str(folder))
     written = told(one)[-1]
-    assert isinstance(written, Written)
+    assert isinstance(written, CheckpointWritten)
     assert written.source_bytes == whole
 
 
@@ -411,7 +411,7 @@ def test_shards_are_as_large_as_they_may_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gatewayd_engine.offline.quantize.checkpoint._SHARD_BYTES", 2_000_000)
-    assert isinstance(told(job(tmp_path / "out", "fp8", []))[-1], Written)
+    assert isinstance(told(job(tmp_path / "out", "fp8", []))[-1], CheckpointWritten)
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     names = sorted(set(index["weight_map"].values()))
     count = len(names)

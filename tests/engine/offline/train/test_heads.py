@@ -24,7 +24,7 @@ from gatewayd_engine.offline.train.answers import (
     prompts,
     write_answers,
 )
-from gatewayd_engine.offline.train.heads import Eagle, Medusa
+from gatewayd_engine.offline.train.heads import EagleHead, MedusaHeads
 from gatewayd_engine.offline.train.heads_checkpoint import write_heads
 from gatewayd_engine.offline.train.heads_training import RANKS, base_model, batches, train_heads
 from gatewayd_engine.offline.train.stdlib_symbols import SourceFile, symbols
@@ -119,7 +119,7 @@ def test_the_loss_falls_and_a_seed_repeats_it(answers: Answers, kind: str) -> No
 
 
 def test_eagle_sees_its_window_and_nothing_after_it() -> None:
-    eagle = Eagle(16, heads=2, kv_heads=1, head_dim=8, inner=8, window=10)
+    eagle = EagleHead(16, heads=2, kv_heads=1, head_dim=8, inner=8, window=10)
     features, embedded_tokens = torch.randn(2, 1, 100, 16)
     begins = torch.tensor([0])
     before = eagle(features, embedded_tokens, begins)
@@ -133,7 +133,7 @@ def test_eagle_sees_its_window_and_nothing_after_it() -> None:
 
 @pytest.mark.parametrize("kind", ["medusa", "eagle"])
 def test_what_is_stored_is_what_was_trained(kind: str, tmp_path: Path) -> None:
-    heads = Medusa(16) if kind == "medusa" else Eagle(16)
+    heads = MedusaHeads(16) if kind == "medusa" else EagleHead(16)
     embedding = torch.randn(64, 16)
     write_heads(tmp_path / "heads", heads, "x", embedding, [[0.5, 0.25]])
     assert stat.S_IMODE((tmp_path / "heads" / "heads.safetensors").stat().st_mode) == 0o644

@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.texts import bundled
 from gatewayd_engine.offline.train import predictor, predictor_stage
-from gatewayd_engine.offline.train.attention_traces import Seen, open_decoder, trace
+from gatewayd_engine.offline.train.attention_traces import AttentionTrace, open_decoder, trace
 from gatewayd_engine.offline.train.predictor import Decoding, Trace, train_network
 from gatewayd_engine.offline.train.stdlib_symbols import SourceFile
 from gatewayd_engine.speculation.draft_heads import read_heads
-from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.speculation.draft_models import DraftTarget
 
 NANO = embedded.folder("nano")
 torch.set_num_threads(1)
@@ -35,7 +35,7 @@ def moving(seed: int, count: int = 6, tokens: int = 96) -> Trace:
     return Trace(mass / mass.sum(-1, keepdim=True), BEGIN)
 
 
-def held(network: predictor.Network, trace: Trace) -> float:
+def held(network: predictor.PredictorNetwork, trace: Trace) -> float:
     """How much attention is in what is selected, of the tokens that see a part."""
     decoding = Decoding(trace, 0.125)
     with torch.no_grad():
@@ -45,7 +45,7 @@ def held(network: predictor.Network, trace: Trace) -> float:
 
 def test_it_learns_what_moves() -> None:
     torch.manual_seed(0)
-    before = held(predictor.Network(), moving(9))
+    before = held(predictor.PredictorNetwork(), moving(9))
     traces = [moving(seed) for seed in range(8)]
     trained = train_network(traces, 5, 1e-2, 1, lambda done, steps, loss: None)
     # Of 96 tokens 32 attend to all at first; the others are four rounds.
@@ -109,7 +109,7 @@ def test_a_trace_is_what_the_model_attends_to_and_the_network_is_for_that_model(
 ) -> None:
     decoder = open_decoder(NANO)
     shape = decoder.spec.attention
-    seen: list[Seen] = []
+    seen: list[AttentionTrace] = []
     ids = list(range(100, 180))
     trace(decoder, ids, 5, seen.append)
     assert [one.layer for one in seen] == list(range(shape.num_layers))
@@ -120,12 +120,12 @@ def test_a_trace_is_what_the_model_attends_to_and_the_network_is_for_that_model(
         scores = torch.einsum("qhd,khd->hqk", one.queries[-1:], one.keys.repeat_interleave(3, 1))
         expected = torch.softmax(scores * shape.scale, -1)
         assert torch.allclose(one.weights[:, -1:], expected, atol=1e-5)
-    trained = predictor.TrainedNetwork(predictor.Network(), 1, 2.0, 1.0)
+    trained = predictor.TrainedNetwork(predictor.PredictorNetwork(), 1, 2.0, 1.0)
     predictor_stage.write_network(tmp_path / "it", trained, "nano", decoder)
-    target = Target(384, torch.float32)
+    target = DraftTarget(384, torch.float32)
     heads = read_heads(str(tmp_path / "it"), "predictor", NANO, target, 4096, "cpu")
     assert heads.facts["channels"] == predictor.CHANNELS
     with pytest.raises(ValueError, match="this model has 128"):
-        read_heads("", "predictor", NANO, Target(128, torch.float32), 4096, "cpu")
+        read_heads("", "predictor", NANO, DraftTarget(128, torch.float32), 4096, "cpu")
     with pytest.raises(ValueError, match=r"recipe predictor.*\[kv_compression\.predictor\]"):
         read_heads(str(tmp_path), "predictor", NANO, target, 4096, "cpu")

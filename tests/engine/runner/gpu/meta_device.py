@@ -22,7 +22,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from tests.engine.attention import fake_flashinfer
 from tests.engine.runner.gpu.unread import DEVICE, Unread, Waits
 
@@ -164,5 +164,5 @@ def runner_of(
     attention = device_attention(
         shape, kept, append, kernels, LINES, MAX_LEN, shares_prefixes=shares_prefixes
     )
-    rows, processors = Rows(LINES, MAX_LEN, PAGE_SIZE), SimpleNamespace()
+    rows, processors = RunningBatch(LINES, MAX_LEN, PAGE_SIZE), SimpleNamespace()
     return DeviceRunner(decoder, attention, kept, rows, processors, kernels, 64, append)  # type: ignore[arg-type]

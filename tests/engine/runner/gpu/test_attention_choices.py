@@ -13,7 +13,7 @@ from gatewayd_engine.attention.triton_decode import CapturedDecode, DecodeAttent
 from gatewayd_engine.attention.tune_decode import DecodeChoice
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.runner.backend import DeviceBackend
-from gatewayd_engine.tuning.table import Machine, Table
+from gatewayd_engine.tuning.table import TunedMachine, TuningTable
 from gatewayd_engine.tuning.tuner import Tuning
 from tests.engine.runner.gpu import conftest
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.usefixtures("small_model"),
     pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True),
 ]
-MACHINE = Machine("a chip", "9.0", {})
+MACHINE = TunedMachine("a chip", "9.0", {})
 Make = Callable[..., Any]
 
 
@@ -69,13 +69,13 @@ def test_attention_is_chosen_for_the_way_in_which_it_will_be_launched(
     monkeypatch.setattr(TorchKernels, "can_launch_early", True)
     entries = []
     for start in range(2):
-        table, clock = Table(MACHINE, tmp_path), Attending(own, early)
+        table, clock = TuningTable(MACHINE, tmp_path), Attending(own, early)
 
         def attention(
             kernels: DecodeKernels,
             other: Any,
             least: int | None,
-            table: Table = table,
+            table: TuningTable = table,
             clock: Attending = clock,
         ) -> DecodeAttention:
             clock.kernels = kernels._kernels

@@ -11,7 +11,7 @@ import torch
 from torch.cuda._utils import _get_device_index
 
 from gatewayd_engine.core.build import assemble
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.runner import backend
 from gatewayd_engine.runner.backend import CpuBackend, DeviceBackend, backend_for
 from gatewayd_hooks.host.catalog import Catalog
@@ -59,7 +59,7 @@ def test_a_device_that_is_not_there_is_named(
     gpus: Callable[[int], list[torch.device]], count: int, device: str
 ) -> None:
     current = gpus(count)
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(EngineConfigError) as raised:
         chosen(device=device)
     assert str(raised.value) == (
         f"device is {device!r}, but torch {torch.__version__} finds {count} GPUs; install torch for"
@@ -99,7 +99,7 @@ def test_an_engine_on_a_device_that_is_not_there_does_not_start(
 ) -> None:
     gpus(0)
     asked = config(str(checkpoint("llama")), device="cuda")
-    with pytest.raises(ConfigError, match="device is 'cuda'"):
+    with pytest.raises(EngineConfigError, match="device is 'cuda'"):
         assemble(asked, PluginHost(Catalog.installed()), lambda stage, part: None)
 
 

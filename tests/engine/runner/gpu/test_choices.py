@@ -16,7 +16,7 @@ from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
 from gatewayd_engine.tuning import matmul_candidates
 from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny
-from gatewayd_engine.tuning.table import Lost, Machine, Table
+from gatewayd_engine.tuning.table import DeviceLost, TunedMachine, TuningTable
 from gatewayd_engine.tuning.tuner import Tuning
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.runner.gpu import conftest
@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.usefixtures("small_model"),
     pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True),
 ]
-MACHINE = Machine("a chip", "9.0", {})
+MACHINE = TunedMachine("a chip", "9.0", {})
 CPU = torch.device("cpu")
 Make = Callable[..., Any]
 
@@ -51,7 +51,7 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
     monkeypatch.setattr(matmul_candidates, "_handle", lambda: 7)
     for start in range(2):
         modules = Modules()
-        clock, table = Recording(modules, cublaslt_1=5.0), Table(MACHINE, tmp_path)
+        clock, table = Recording(modules, cublaslt_1=5.0), TuningTable(MACHINE, tmp_path)
         tuning = Tuning(table, clock, partial(families, modules))
         with monkeypatch.context() as patch:
             patch.setattr(conftest, "DeviceBackend", partial(DeviceBackend, tuning=tuning))
@@ -104,7 +104,7 @@ def test_launches_are_early_where_that_is_faster_and_computes_the_same(
     runner = device_runner(make_device_engine(max_running=2))
     kernels = TorchKernels()
     kernels.can_launch_early = can
-    table = Table(MACHINE)
+    table = TuningTable(MACHINE)
 
     def spoil() -> None:
         runner.logits[0, 0] += 1.0 if is_wrong else 0.0
@@ -128,7 +128,7 @@ def test_early_launches_that_are_known_are_checked_and_left_alone_once_they_diff
     kernels = TorchKernels()
     kernels.can_launch_early = True
     choose_launches(
-        runner, kernels, Table(MACHINE, tmp_path), Deciding(kernels, 90.0, lambda: None)
+        runner, kernels, TuningTable(MACHINE, tmp_path), Deciding(kernels, 90.0, lambda: None)
     )
     assert kernels.launches_early
     ran: list[bool] = []
@@ -151,7 +151,7 @@ def test_early_launches_that_are_known_are_checked_and_left_alone_once_they_diff
             return partial(step, is_wrong)
 
         runner.uncaptured = uncaptured
-        choose_launches(runner, kernels, Table(MACHINE, tmp_path), never)
+        choose_launches(runner, kernels, TuningTable(MACHINE, tmp_path), never)
         assert (kernels.launches_early, made, ran) == (is_early, [False], both)
     assert caplog.text.count("early was chosen for launches float32 m=2") == 1
 
@@ -190,7 +190,7 @@ def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
     make_device_engine: Make, device_runner: Callable[[Any], Any]
 ) -> None:
     runner: Any = Steps(device_runner(make_device_engine(max_running=8)))
-    fusion, table = Fusion(), Table(MACHINE)
+    fusion, table = Fusion(), TuningTable(MACHINE)
     asked: list[tuple[int, bool]] = []
 
     def clock(calls: Sequence[Callable[[], object]]) -> float:
@@ -235,7 +235,7 @@ def test_a_step_that_cannot_be_made_leaves_the_usual_way(
         raise RuntimeError("no plan")
 
     runner.uncaptured = failing
-    choose_launches(runner, kernels, Table(MACHINE), lambda calls: 1.0)
+    choose_launches(runner, kernels, TuningTable(MACHINE), lambda calls: 1.0)
     assert not kernels.launches_early
     assert "launches of 2 lines cannot be measured" in caplog.text
 
@@ -248,8 +248,8 @@ def test_a_device_that_is_lost_to_attention_ends_the_start(
     kernels.can_launch_early = True
 
     def losing(lines: int) -> Callable[[], None]:
-        raise Lost("the device was lost to triton")
+        raise DeviceLost("the device was lost to triton")
 
     runner.uncaptured = losing
-    with pytest.raises(Lost):
-        choose_launches(runner, kernels, Table(MACHINE), never)
+    with pytest.raises(DeviceLost):
+        choose_launches(runner, kernels, TuningTable(MACHINE), never)

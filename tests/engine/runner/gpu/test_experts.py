@@ -14,7 +14,7 @@ import torch
 
 from gatewayd_engine.kernels.experts.base import ExpertKernels, Form, RowCodes
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks
-from gatewayd_engine.kernels.quantized.packing import Packed
+from gatewayd_engine.kernels.quantized.packing import PackedWeight
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import loader, parts
 from gatewayd_engine.model.build_decoder import Quantize
@@ -90,8 +90,8 @@ FORMS: dict[str, tuple[Quantize | None, type]] = {
     "e4m3 by row": (by_row(E4M3), RowCodes),
     "int8 by row": (by_row(torch.int8), RowCodes),
     "e4m3 in blocks": (in_blocks, Blocks),
-    "e4m3 for floats": (in_bytes, Packed),
-    "4 bits": (in_nibbles, Packed),
+    "e4m3 for floats": (in_bytes, PackedWeight),
+    "4 bits": (in_nibbles, PackedWeight),
 }
 
 
@@ -138,7 +138,7 @@ def test_a_captured_layer_follows_its_router(name: str, spec: ModelSpec) -> None
         wanted, (_, chosen) = loop(x), loop._router(x)
         seen.add(tuple(chosen.flatten().tolist()))
         # A number between two codes is rounded either way.
-        bound = 2e-5 if form in (torch.Tensor, Packed) else 2e-2
+        bound = 2e-5 if form in (torch.Tensor, PackedWeight) else 2e-2
         torch.testing.assert_close(out, wanted, rtol=bound, atol=bound * float(wanted.std()))
     assert len(seen) == 3
 
@@ -289,12 +289,12 @@ def test_factors_are_widened_for_the_expert_that_needs_it() -> None:
     long = short._replace(scales=short.scales / 3)
     forms = [form_of(weight, FLOAT32) for weight in (short, long, short)]
     first = forms[0]
-    assert isinstance(first, Packed)
+    assert isinstance(first, PackedWeight)
     assert first.scales.dtype == torch.float16
     stack = Stack(first, 3, 16, 64, kernels)
     assert all(stack.put(number, form) for number, form in enumerate(forms) if form is not None)
     made = stack.matrices.all
-    assert isinstance(made, Packed)
+    assert isinstance(made, PackedWeight)
     assert torch.equal(made.scales, torch.stack([w.scales.t() for w in (short, long, short)]))
     assert stack.nbytes == made.words.nbytes + made.scales.nbytes
     other = form_of(grouped("offsets", 16, 64, 2), FLOAT32)

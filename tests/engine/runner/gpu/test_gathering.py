@@ -15,7 +15,7 @@ from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.input_gather import Gathering
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch, gather
 
 ROWS, SIZE, MAX_LEN, MAX_TOKENS, SCRATCH = 6, 4, 40, 64, 500
@@ -25,7 +25,7 @@ class Step:
     """Rows with tokens and pages of their own, and what a batch of them becomes."""
 
     def __init__(self, lines: dict[int, tuple[int, int]], unknown: set[int] | None = None) -> None:
-        self.host = Rows(ROWS, MAX_LEN, SIZE)
+        self.host = RunningBatch(ROWS, MAX_LEN, SIZE)
         rng = np.random.default_rng(len(lines))
         self.host.tokens[:] = rng.integers(0, 300, self.host.tokens.shape)
         self.device = DeviceRows(self.host, SCRATCH, torch.device("cpu"))

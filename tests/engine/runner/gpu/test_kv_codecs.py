@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.process.config import ConfigError, StrategyChoice
+from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_engine.runner import backend
-from gatewayd_kv_fp8.strategy import Fp8
+from gatewayd_kv_fp8.strategy import Fp8Codec
 from tests.engine.core.conftest import build
 from tests.engine.core.prompts import PROMPTS
 from tests.gpu.engines import follow, greedy
@@ -81,7 +81,7 @@ def test_floats_that_a_gpu_lacks_are_refused_in_a_sentence(
         r"^kv_codec fp8 writes float8_e4m3fn, and kernels of device 'cpu' float8_e5m2 alone: .* set"
         r' \[kv_codec.fp8\] format to "e5m2"'
     )
-    with pytest.raises(ConfigError, match=sentence):
+    with pytest.raises(EngineConfigError, match=sentence):
         make_device_engine(kv_codec=PLAIN)
     make_device_engine(kv_codec=StrategyChoice("fp8", {"scale": "none", "format": "e5m2"}))
 
@@ -90,10 +90,12 @@ def test_records_that_are_no_numbers_are_refused_in_a_sentence(
     make_device_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("int8", "fp8"):
-        with pytest.raises(ConfigError, match=rf"^kv_codec is '{name}' and device .* scale = "):
+        with pytest.raises(
+            EngineConfigError, match=rf"^kv_codec is '{name}' and device .* scale = "
+        ):
             make_device_engine(kv_codec=StrategyChoice(name))
     # A CPU asks nobody what they are.
     build(kv_codec=StrategyChoice("int8")).core.strategies.close()
-    monkeypatch.setattr(Fp8, "record_bytes", lambda self, head_dim, dtype: head_dim + 2)
-    with pytest.raises(ConfigError, match=r"^kv_codec fp8 says that 64 bytes are 66"):
+    monkeypatch.setattr(Fp8Codec, "record_bytes", lambda self, head_dim, dtype: head_dim + 2)
+    with pytest.raises(EngineConfigError, match=r"^kv_codec fp8 says that 64 bytes are 66"):
         make_device_engine(kv_codec=PLAIN)

@@ -14,13 +14,13 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.process.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu import memory, widths
 from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach
 from gatewayd_engine.runner.gpu.memory import (
     DoesNotFit,
-    Usage,
+    MemoryUsage,
     left_for_pages,
     made_later,
     run_largest,
@@ -36,24 +36,28 @@ LATER = 3 << 28
 
 
 def test_pages_get_what_the_rest_leaves() -> None:
-    usage = Usage(total=100 * GIB, others=2 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER)
+    usage = MemoryUsage(
+        total=100 * GIB, others=2 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER
+    )
     assert left_for_pages(usage, 0.9) == int(100 * GIB * 0.9) - 18 * GIB - LATER
     assert left_for_pages(usage, 0.5) == 32 * GIB - LATER
     # What others have cannot be given away.
     assert left_for_pages(usage, 1.0) == 80 * GIB - LATER
-    crowded = Usage(total=100 * GIB, others=60 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER)
+    crowded = MemoryUsage(
+        total=100 * GIB, others=60 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER
+    )
     assert left_for_pages(crowded, 0.9) == 22 * GIB - LATER
 
 
 def test_the_last_byte_counts() -> None:
-    usage = Usage(total=10 * GIB, others=0, weights=5 * GIB, peak=3 * GIB - 1, later=2 * GIB)
+    usage = MemoryUsage(total=10 * GIB, others=0, weights=5 * GIB, peak=3 * GIB - 1, later=2 * GIB)
     assert left_for_pages(usage, 1.0) == 1
     with pytest.raises(DoesNotFit):
-        left_for_pages(Usage(10 * GIB, 0, 5 * GIB, 3 * GIB, 2 * GIB), 1.0)
+        left_for_pages(MemoryUsage(10 * GIB, 0, 5 * GIB, 3 * GIB, 2 * GIB), 1.0)
 
 
 def test_what_does_not_fit_is_said_with_every_size() -> None:
-    usage = Usage(total=24 * GIB, others=GIB // 2, weights=15 * GIB, peak=7 * GIB, later=GIB)
+    usage = MemoryUsage(total=24 * GIB, others=GIB // 2, weights=15 * GIB, peak=7 * GIB, later=GIB)
     with pytest.raises(DoesNotFit) as raised:
         left_for_pages(usage, 0.85)
     assert str(raised.value) == (
@@ -178,9 +182,9 @@ def test_the_device_is_measured_only_where_no_size_is_given(
 ) -> None:
     asked: list[Any] = []
 
-    def measure(*args: Any, captures: bool, has_drafts: bool) -> Usage:
+    def measure(*args: Any, captures: bool, has_drafts: bool) -> MemoryUsage:
         asked.append(args)
-        return Usage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB, later=LATER)
+        return MemoryUsage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB, later=LATER)
 
     monkeypatch.setattr(memory, "measure", measure)
     model: Any = object()
@@ -190,7 +194,9 @@ def test_the_device_is_measured_only_where_no_size_is_given(
     assert given.kv_bytes(lambda: model) == 23 * GIB - LATER
     assert [args[0] for args in asked] == [model]
     assert asked[0][2:] == (33, 44)
-    with pytest.raises(ConfigError, match=r"gpu_memory_utilization 0\.1 allows 8\.0 GiB of 80\.0"):
+    with pytest.raises(
+        EngineConfigError, match=r"gpu_memory_utilization 0\.1 allows 8\.0 GiB of 80\.0"
+    ):
         backend(gpu_memory_utilization=0.1).kv_bytes(lambda: model)
 
 

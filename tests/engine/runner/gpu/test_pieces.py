@@ -20,7 +20,7 @@ from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.runner.gpu.launch_bound import launch_bound
-from gatewayd_engine.runner.gpu.piecewise_graphs import Pieces, token_counts
+from gatewayd_engine.runner.gpu.piecewise_graphs import PiecewiseGraphs, token_counts
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_tokens import compare
 from tests.engine.runner.gpu.conftest import mixed_prompts
@@ -49,13 +49,13 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """What steps are padded to, and how many tokens they have."""
     seen: list[tuple[int, int]] = []
-    hidden = Pieces.hidden
+    hidden = PiecewiseGraphs.hidden
 
-    def noted(self: Pieces, size: int, num_tokens: int, plan: Plan) -> torch.Tensor:
+    def noted(self: PiecewiseGraphs, size: int, num_tokens: int, plan: Plan) -> torch.Tensor:
         seen.append((size, num_tokens))
         return hidden(self, size, num_tokens, plan)
 
-    monkeypatch.setattr(Pieces, "hidden", noted)
+    monkeypatch.setattr(PiecewiseGraphs, "hidden", noted)
     return seen
 
 
@@ -116,10 +116,10 @@ def test_pieces_compute_what_the_decoder_does(
         said: list[float] = []
         ids = torch.zeros(40, dtype=torch.int64)
         inputs: Any = SimpleNamespace(ids=ids, positions=torch.zeros_like(ids))
-        pieces = Pieces(decoder, inputs, [4, 16, 40], capture, said.append)
+        pieces = PiecewiseGraphs(decoder, inputs, [4, 16, 40], capture, said.append)
         assert said == [1 / 3, 2 / 3, 1.0]
         kept = (pieces._heads, pieces._attended, pieces._hidden)
-        assert Pieces.num_bytes(decoder, 40) == sum(tensor.nbytes for tensor in kept)
+        assert PiecewiseGraphs.num_bytes(decoder, 40) == sum(tensor.nbytes for tensor in kept)
         layers = list(range(len(decoder.spec.attention.windows)))
         for step, num_tokens in enumerate([16, 3, 40, 17, 4, 1, 15, 16]):
             ids[:num_tokens] = torch.arange(num_tokens) * 7 % 50 + step

@@ -17,7 +17,7 @@ from gatewayd_engine.runner.gpu import widths
 from gatewayd_engine.runner.gpu.drafter_graphs import PaddedRun
 from gatewayd_engine.tuning import matmul_candidates
 from gatewayd_engine.tuning.matmul_candidates import CublasLt
-from gatewayd_engine.tuning.table import Machine, Table
+from gatewayd_engine.tuning.table import TunedMachine, TuningTable
 from gatewayd_engine.tuning.tuner import Tuning
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Guess, guess_with
@@ -121,7 +121,7 @@ def test_replays_of_a_small_model_multiply_as_was_chosen(
     beside(monkeypatch, Modules, "mm_bf16_cublaslt_run_with_algo")
     monkeypatch.setattr(matmul_candidates, "_handle", lambda: 7)
     tuning = Tuning(
-        Table(Machine("a chip", "9.0", {})),
+        TuningTable(TunedMachine("a chip", "9.0", {})),
         Recording(modules, cublaslt_1=5.0),
         lambda: [CublasLt(modules, torch.device("cpu"))],
     )

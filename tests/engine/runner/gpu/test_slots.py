@@ -9,7 +9,12 @@ import numpy as np
 import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.runner.gpu.draft_slots import Lines, Slots, aligned, flat_of
+from gatewayd_engine.runner.gpu.draft_slots import (
+    DraftLinesInput,
+    DraftSlotInputs,
+    aligned,
+    flat_of,
+)
 from gatewayd_engine.state.step_batch import DraftLines
 
 PAGE, SCRATCH, ROWS = 4, 99, 3
@@ -20,7 +25,7 @@ def slots() -> Any:
     table[ROWS] = SCRATCH
     last = torch.tensor([70, 71, 72, 73], dtype=torch.int32)
     state = SimpleNamespace(padding=ROWS, last_tokens=last, block_table=table)
-    return Slots(state, TorchKernels(), PAGE, SCRATCH, 4, 16)
+    return DraftSlotInputs(state, TorchKernels(), PAGE, SCRATCH, 4, 16)
 
 
 def test_a_tree_beside_a_line_without_drafts_and_padding() -> None:
@@ -34,7 +39,7 @@ def test_a_tree_beside_a_line_without_drafts_and_padding() -> None:
         source=np.array([-1, -1]),
     )
     ids = np.array([5, 7, 8, 9, -1])
-    lines = Lines(np.array([1, 0]), np.array([6, 3]), np.array([4, 1]), ids, drafts)
+    lines = DraftLinesInput(np.array([1, 0]), np.array([6, 3]), np.array([4, 1]), ids, drafts)
     inputs = made.inputs(3, 4)
     made.upload(lines, 3, 4)
     made.fill(inputs)
@@ -54,9 +59,11 @@ def test_a_tree_beside_a_line_without_drafts_and_padding() -> None:
 
 def test_a_chain_of_64_slots_sees_all_before() -> None:
     made = slots()
-    made = Slots(made._state, TorchKernels(), 64, SCRATCH, 1, 64)
+    made = DraftSlotInputs(made._state, TorchKernels(), 64, SCRATCH, 1, 64)
     inputs = made.inputs(1, 64)
-    made.upload(Lines(np.array([0]), np.array([0]), np.array([64]), np.zeros(64, int)), 1, 64)
+    made.upload(
+        DraftLinesInput(np.array([0]), np.array([0]), np.array([64]), np.zeros(64, int)), 1, 64
+    )
     bits = inputs.ancestors.numpy().view(np.uint64).tolist()
     assert bits == [(1 << slot + 1) - 1 for slot in range(64)]
 
@@ -65,7 +72,9 @@ def test_pages_are_those_that_lines_will_reach() -> None:
     """A line that goes on without being uploaded again has fewer tokens than its pages hold."""
     made = slots()
     inputs = made.inputs(1, 1)
-    one = Lines(np.array([2]), np.array([3]), np.array([1]), np.array([-1]), reach=np.array([11]))
+    one = DraftLinesInput(
+        np.array([2]), np.array([3]), np.array([1]), np.array([-1]), reach=np.array([11])
+    )
     made.upload(one, 1, 1)
     assert inputs.step.page_indptr.tolist() == [0, 3]
     # Two whole pages and this are four tokens.

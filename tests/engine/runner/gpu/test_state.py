@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.runner.gpu import device_rows
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
-from gatewayd_engine.state.running_batch import Rows
+from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 
 NUM, PAGES, SIZE, SCRATCH = 4, 6, 4, 77
@@ -51,7 +51,7 @@ class Followed(RuleBasedStateMachine):
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(device_rows, "upload", self._counted)
         self._uploaded = 0
-        self.rows = Rows(NUM, PAGES * SIZE, SIZE)
+        self.rows = RunningBatch(NUM, PAGES * SIZE, SIZE)
         self.device = DeviceRows(self.rows, SCRATCH, CPU)
         self.live: dict[int, Sequence] = {}
         self.written: dict[int, set[int]] = {}
@@ -124,7 +124,7 @@ test_the_device_knows_what_the_host_knows = Followed.TestCase
 
 
 def test_types_are_those_that_kernels_read() -> None:
-    rows = DeviceRows(Rows(NUM, PAGES * SIZE, SIZE), SCRATCH, CPU)
+    rows = DeviceRows(RunningBatch(NUM, PAGES * SIZE, SIZE), SCRATCH, CPU)
     columns = rows.sampling
     assert rows.last_tokens.dtype == rows.block_table.dtype == columns.top_k.dtype == torch.int32
     assert columns.seed.dtype == torch.int64
@@ -133,7 +133,7 @@ def test_types_are_those_that_kernels_read() -> None:
 
 
 def test_nothing_is_sent_where_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Rows(NUM, PAGES * SIZE, SIZE)
+    host = RunningBatch(NUM, PAGES * SIZE, SIZE)
     device = DeviceRows(host, SCRATCH, CPU)
     host.take(sequence(SamplingParams(max_tokens=1)), 2)
     device.follow()
@@ -142,7 +142,7 @@ def test_nothing_is_sent_where_nothing_has_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_place_that_has_changed_twice_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = Rows(NUM, PAGES * SIZE, SIZE)
+    host = RunningBatch(NUM, PAGES * SIZE, SIZE)
     device = DeviceRows(host, SCRATCH, CPU)
     sent: list[Any] = []
 
@@ -159,7 +159,7 @@ def test_a_place_that_has_changed_twice_is_sent_once(monkeypatch: pytest.MonkeyP
 
 
 def test_tensors_keep_their_addresses() -> None:
-    host = Rows(NUM, PAGES * SIZE, SIZE)
+    host = RunningBatch(NUM, PAGES * SIZE, SIZE)
     device = DeviceRows(host, SCRATCH, CPU)
 
     def addresses() -> list[int]:

@@ -27,7 +27,7 @@ from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
 from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from gatewayd_engine.speculation.draft_heads import read_heads
-from gatewayd_engine.speculation.draft_models import Target
+from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_hooks.quantization import Matrix, StaticWeight, Weight
 from gatewayd_hooks.speculation import Heads
 from tests.engine.runner.gpu import meta_device
@@ -163,7 +163,7 @@ def test_what_drafters_launch_is_captured_unread(
 ) -> None:
     folder = embedded.folder("nano")
     spec = read_spec(folder)
-    target = Target(spec.hidden_size, torch.bfloat16)
+    target = DraftTarget(spec.hidden_size, torch.bfloat16)
     target.hold(decoder_of(tmp_path, json.loads((folder / "config.json").read_text()), kernels))
     launches = DrafterLaunches(LINES)
 

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gatewayd.admin.overrides import records
-from gatewayd.admin.overrides.records import Change
+from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.admin.overrides.sections import said, saying
 from gatewayd.cli.store import app
 from gatewayd.config.tables import Config
@@ -130,11 +130,11 @@ def test_a_setting_that_is_a_secret_is_not_kept(tmp_path: Path) -> None:
 def test_what_this_program_cannot_use_is_left_out(tmp_path: Path) -> None:
     file = file_of()
     rows = [
-        Change(1, "me", "gone", {"a": 1}, {}),
-        Change(1, "me", "engine.gone", 3, 2),
-        Change(1, "me", "queue.max_waiting_requests", -5, file.queue.max_waiting_requests),
-        Change(1, "me", "scheduler", {"strategy": "Fair!"}, said(file, "scheduler")),
-        Change(2, "me", "engine.strategy_budget_ms", 6.0, file.engine.strategy_budget_ms),
+        OverrideRecord(1, "me", "gone", {"a": 1}, {}),
+        OverrideRecord(1, "me", "engine.gone", 3, 2),
+        OverrideRecord(1, "me", "queue.max_waiting_requests", -5, file.queue.max_waiting_requests),
+        OverrideRecord(1, "me", "scheduler", {"strategy": "Fair!"}, said(file, "scheduler")),
+        OverrideRecord(2, "me", "engine.strategy_budget_ms", 6.0, file.engine.strategy_budget_ms),
     ]
     with opened(tmp_path) as durable:
         for row in rows:

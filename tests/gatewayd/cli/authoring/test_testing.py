@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd.cli.authoring import scaffold
 from gatewayd.cli.authoring.kit import conformance_of
-from gatewayd.cli.authoring.testing import CannotTest, Result, find, run
+from gatewayd.cli.authoring.testing import CannotTest, PluginTestResult, find, run
 from gatewayd_hooks.strategy import Kind
 from tests.inner_pytest import BRIEFLY
 
@@ -37,7 +37,7 @@ def change(project: Path, old: str, new: str, file: str = "src/*/strategy.py") -
     path.write_text(text.replace(old, new))
 
 
-def names(result: Result, group: str, outcome: str = "passed") -> set[str]:
+def names(result: PluginTestResult, group: str, outcome: str = "passed") -> set[str]:
     return {t.name for t in result.tests if t.group == group and t.outcome == outcome}
 
 

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.cli.bench.h200 import FIGURES, Comparison, Known, compare, differences, reference
+from gatewayd.cli.bench.h200 import (
+    FIGURES,
+    Comparison,
+    KnownFigure,
+    compare,
+    differences,
+    reference,
+)
 from gatewayd.cli.bench.offline.workloads import KEYS
 from gatewayd.cli.bench.offline.workloads import WORKLOADS as OFFLINE
 from gatewayd.cli.bench.served.workloads import WORKLOADS as SERVED
@@ -66,7 +73,7 @@ def test_every_goal_is_beyond_what_the_other_engine_does_and_within_the_limit() 
             assert (at_goal.share_of_limit or 0) <= 1
 
 
-KNOWN = Known(
+KNOWN = KnownFigure(
     rival={"output_tokens_per_second": 200.0, "ttft_p50_ms": 20.0},
     goals={"output_tokens_per_second": 240.0, "ttft_p50_ms": 15.0},
     limits={"output_tokens_per_second": 300.0},

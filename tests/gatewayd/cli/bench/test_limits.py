@@ -6,11 +6,11 @@ import pytest
 
 from gatewayd.cli.bench.chip_limits import least_seconds, on_chip
 from gatewayd.cli.bench.chips import CHIPS, Chip
-from gatewayd.cli.bench.h200 import Comparison, Known, compare, reference
+from gatewayd.cli.bench.h200 import Comparison, KnownFigure, compare, reference
 from gatewayd.cli.bench.hardware_floor import batch_seconds, prompt_seconds
 from gatewayd.cli.bench.offline.workloads import KEYS, WORKLOADS
-from gatewayd.cli.bench.run import Run
-from gatewayd.cli.bench.tables import Rows
+from gatewayd.cli.bench.run import BenchRun
+from gatewayd.cli.bench.tables import TableRows
 from gatewayd.cli.bench.target import subject
 
 H200 = "NVIDIA H200"
@@ -18,7 +18,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 DECODE_1, DECODE_256 = "decode_bs1_in128_out256", "decode_bs256_in128_out256"
 
 
-def stored(name: str) -> Known:
+def stored(name: str) -> KnownFigure:
     known = reference()
     return known.offline.get(name) or known.served[name]
 
@@ -94,7 +94,7 @@ def test_a_run_has_the_limits_of_its_chip_if_nothing_else_differs(
     gpu: str, scale: float, limit: float | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with subject("llama-8b", "cpu", {"model.dtype": "bfloat16"}) as found:
-        run = Run(found, "cpu", "bfloat16", scale)
+        run = BenchRun(found, "cpu", "bfloat16", scale)
     run.gpu = gpu
     figure = "output_tokens_per_second"
     run.comparisons = [Comparison(DECODE_1, figure, 150.0, 200.8, 235.0, 264.0)]
@@ -102,7 +102,7 @@ def test_a_run_has_the_limits_of_its_chip_if_nothing_else_differs(
     assert told["limit"] == (limit and pytest.approx(limit, rel=1e-2))
     assert told["share_of_limit"] == (limit and pytest.approx(150 / limit, rel=1e-2))
     assert (told["kept"] is None) == (gpu != H200 or scale != 1)
-    run.show("markdown", "offline", Rows(["more"], []))
+    run.show("markdown", "offline", TableRows(["more"], []))
     printed = capsys.readouterr().out
     assert said in printed
     assert f"limit, {(gpu or H200).removeprefix('NVIDIA ')} |" in printed

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gatewayd.cli.bench.load import Stop, Target, closed_loop, open_loop, send
-from gatewayd.cli.bench.sweep import Load, Plan, measure
-from gatewayd.cli.bench.workload import Item, Shape, corpus_for, synthetic
+from gatewayd.cli.bench.load import LoadTarget, Stop, closed_loop, open_loop, send
+from gatewayd.cli.bench.sweep import LoadLevel, SweepPlan, measure
+from gatewayd.cli.bench.workload import Item, RequestShape, corpus_for, synthetic
 from gatewayd.cli.client.api import ApiClient
 
 ITEM = Item([1, 2, 3], 5)
@@ -20,7 +20,7 @@ ITEM = Item([1, 2, 3], 5)
 async def test_a_request_is_timed_by_its_events(server: Any) -> None:
     server.first, server.gap = 0.1, 0.05
     async with ApiClient(server.url) as client:
-        record = await send(Target(client, "fake"), ITEM)
+        record = await send(LoadTarget(client, "fake"), ITEM)
     assert record.error is None
     assert len(record.arrivals) == 5
     assert 0.1 <= record.ttft < 0.2
@@ -33,8 +33,8 @@ async def test_a_request_is_timed_by_its_events(server: Any) -> None:
 
 async def test_the_request_asks_for_what_the_target_says(server: Any) -> None:
     async with ApiClient(server.url) as client:
-        await send(Target(client, "fake"), ITEM)
-        await send(Target(client, "fake", ignore_eos=False, temperature=0.5), Item("hi", 1))
+        await send(LoadTarget(client, "fake"), ITEM)
+        await send(LoadTarget(client, "fake", ignore_eos=False, temperature=0.5), Item("hi", 1))
     assert server.bodies[0] == {
         "model": "fake",
         "prompt": [1, 2, 3],
@@ -52,7 +52,7 @@ async def test_the_request_asks_for_what_the_target_says(server: Any) -> None:
 async def test_the_role_that_opens_a_chat_is_not_its_first_token(server: Any) -> None:
     server.first = 0.1
     async with ApiClient(server.url) as client:
-        record = await send(Target(client, "fake", chat=True), Item("hi", 3))
+        record = await send(LoadTarget(client, "fake", chat=True), Item("hi", 3))
     assert server.bodies[0]["messages"] == [{"role": "user", "content": "hi"}]
     assert record.ttft >= 0.1
     assert record.output_tokens == 3
@@ -61,9 +61,9 @@ async def test_the_role_that_opens_a_chat_is_not_its_first_token(server: Any) ->
 async def test_usage_counts_tokens_and_events_where_it_is_missing(server: Any) -> None:
     server.tokens_per_event = 2
     async with ApiClient(server.url) as client:
-        counted = await send(Target(client, "fake"), Item([1], 6))
+        counted = await send(LoadTarget(client, "fake"), Item([1], 6))
         server.with_usage = False
-        guessed = await send(Target(client, "fake"), Item([1], 6))
+        guessed = await send(LoadTarget(client, "fake"), Item([1], 6))
     assert counted.output_tokens == 6
     assert guessed.output_tokens == 3
 
@@ -71,7 +71,7 @@ async def test_usage_counts_tokens_and_events_where_it_is_missing(server: Any) -
 async def test_refusals_and_broken_streams_are_errors_by_code(server: Any) -> None:
     server.fail_every = 2
     async with ApiClient(server.url) as client:
-        target = Target(client, "fake")
+        target = LoadTarget(client, "fake")
         records = [await send(target, ITEM) for _ in range(2)]
         server.fail_every, server.break_after, server.gap = 0, 3, 0.02
         broken = await send(target, ITEM)
@@ -82,7 +82,7 @@ async def test_refusals_and_broken_streams_are_errors_by_code(server: Any) -> No
 
 async def test_a_server_that_is_not_there_is_a_connection_error(unused_tcp_port: int) -> None:
     async with ApiClient(f"http://127.0.0.1:{unused_tcp_port}") as client:
-        record = await send(Target(client, "fake"), ITEM)
+        record = await send(LoadTarget(client, "fake"), ITEM)
     assert record.error == "connection"
 
 
@@ -90,7 +90,7 @@ async def test_a_closed_loop_keeps_exactly_its_concurrency_in_flight(server: Any
     server.first = 0.02
     async with ApiClient(server.url) as client:
         records = await closed_loop(
-            Target(client, "fake"), itertools.repeat(ITEM), 3, Stop(requests=10)
+            LoadTarget(client, "fake"), itertools.repeat(ITEM), 3, Stop(requests=10)
         )
     assert len(records) == len(server.bodies) == 10
     assert server.most_in_flight == 3
@@ -100,7 +100,7 @@ async def test_a_closed_loop_stops_sending_when_its_time_is_over(server: Any) ->
     server.first = 0.05
     async with ApiClient(server.url) as client:
         records = await closed_loop(
-            Target(client, "fake"), itertools.repeat(ITEM), 2, Stop(seconds=0.2)
+            LoadTarget(client, "fake"), itertools.repeat(ITEM), 2, Stop(seconds=0.2)
         )
     assert 4 <= len(records) <= 10
     assert max(record.ended for record in records) - records[0].sent < 0.6
@@ -110,7 +110,7 @@ async def test_an_open_loop_does_not_wait_for_answers(server: Any) -> None:
     server.first = 0.5
     async with ApiClient(server.url) as client:
         records = await open_loop(
-            Target(client, "fake"), itertools.repeat(ITEM), 200.0, Stop(requests=40), seed=1
+            LoadTarget(client, "fake"), itertools.repeat(ITEM), 200.0, Stop(requests=40), seed=1
         )
     assert len(records) == 40
     assert server.most_in_flight == 40
@@ -119,7 +119,7 @@ async def test_an_open_loop_does_not_wait_for_answers(server: Any) -> None:
 async def test_an_open_loop_keeps_its_rate_and_repeats_its_moments(server: Any) -> None:
     async def moments() -> list[float]:
         records = await open_loop(
-            Target(client, "fake"), itertools.repeat(ITEM), 200.0, Stop(requests=100), seed=1
+            LoadTarget(client, "fake"), itertools.repeat(ITEM), 200.0, Stop(requests=100), seed=1
         )
         assert all(record.sent >= record.intended for record in records)
         intended = sorted(record.intended for record in records)
@@ -143,7 +143,7 @@ async def test_latency_in_an_open_loop_counts_from_the_intended_moment(server: A
 
         client.stream = late  # type: ignore[method-assign]
         records = await open_loop(
-            Target(client, "fake"),
+            LoadTarget(client, "fake"),
             itertools.repeat(Item([1], 1)),
             1000.0,
             Stop(requests=10),
@@ -161,9 +161,11 @@ async def test_a_sweep_warms_up_apart_and_repeats_no_prompt(server: Any) -> None
         corpus = await corpus_for(client, "fake", as_text=False)
         assert not isinstance(corpus, str)
         levels = await measure(
-            Target(client, "fake"),
-            synthetic(corpus, Shape(prompt_tokens=12, output_tokens=2), seed=0),
-            Plan([Load("concurrency", 1), Load("rate", 500.0)], Stop(requests=6), warmup=3),
+            LoadTarget(client, "fake"),
+            synthetic(corpus, RequestShape(prompt_tokens=12, output_tokens=2), seed=0),
+            SweepPlan(
+                [LoadLevel("concurrency", 1), LoadLevel("rate", 500.0)], Stop(requests=6), warmup=3
+            ),
         )
     assert [(level.load, level.value, level.succeeded) for level in levels] == [
         ("concurrency", 1, 6),

@@ -7,14 +7,14 @@ import io
 from rich.console import Console
 
 from gatewayd.cli.bench.plot import draw
-from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.record import RequestRecord
 from gatewayd.cli.bench.report import as_document, detail_table, error_lines, sweep_table
 from gatewayd.cli.bench.stats import Level, summarize
 
 
 def level(value: float, ttft: float, error: str | None = None) -> Level:
-    good = Record(0.0, 0.0, [ttft, ttft + 0.25], ttft + 0.25, 10, 4, 2)
-    records = [good, Record(0.0, 0.0, [], 1.0, error=error)] if error else [good, good]
+    good = RequestRecord(0.0, 0.0, [ttft, ttft + 0.25], ttft + 0.25, 10, 4, 2)
+    records = [good, RequestRecord(0.0, 0.0, [], 1.0, error=error)] if error else [good, good]
     return summarize("concurrency", value, records)
 
 
@@ -57,7 +57,7 @@ def test_errors_are_listed_by_level_and_code() -> None:
 
 
 def test_a_plot_names_its_levels_and_leaves_out_those_without_success() -> None:
-    failed = summarize("concurrency", 512, [Record(0.0, 0.0, [], 1.0, error="overloaded")])
+    failed = summarize("concurrency", 512, [RequestRecord(0.0, 0.0, [], 1.0, error="overloaded")])
     plot = draw([level(1, 0.5), level(64, 0.9), failed], 80, colorless=True)
     assert draw([level(1, 0.5), level(64, 0.9)], 80, colorless=True) == plot
     assert "64" in plot

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.cli.bench.record import Record
+from gatewayd.cli.bench.record import RequestRecord
 from gatewayd.cli.bench.stats import percentile, spread_of, summarize
 
 
@@ -38,9 +38,9 @@ def test_a_spread_is_in_milliseconds_and_keeps_the_tail() -> None:
     assert spread_of([]) is None
 
 
-def record(intended: float, arrivals: list[float], tokens: int, **other: object) -> Record:
+def record(intended: float, arrivals: list[float], tokens: int, **other: object) -> RequestRecord:
     values = {"ended": arrivals[-1] if arrivals else intended, **other}
-    return Record(intended, intended + 0.125, arrivals, output_tokens=tokens, **values)  # type: ignore[arg-type]
+    return RequestRecord(intended, intended + 0.125, arrivals, output_tokens=tokens, **values)  # type: ignore[arg-type]
 
 
 def test_latencies_of_a_request_add_up_exactly() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gatewayd.daemon.systemd.watchdog import LAG_SECONDS, STORE_SECONDS, Progress, interval
+from gatewayd.daemon.systemd.watchdog import LAG_SECONDS, STORE_SECONDS, LivenessProgress, interval
 from gatewayd.errors import StoreUnavailable
 
 
@@ -28,8 +28,8 @@ def _progress(
     clock: Clock,
     store: Callable[[], Awaitable[object]] = _answers,
     troubles: list[str] | None = None,
-) -> Progress:
-    return Progress(lambda: troubles or [], store, clock)
+) -> LivenessProgress:
+    return LivenessProgress(lambda: troubles or [], store, clock)
 
 
 @pytest.mark.parametrize(

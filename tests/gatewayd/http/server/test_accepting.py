@@ -9,7 +9,7 @@ from typing import Any
 import uvloop
 
 from gatewayd.config.tables import ServerTable
-from gatewayd.http.server.listener import Server, listen
+from gatewayd.http.server.listener import HttpServer, listen
 
 MANY = 160
 
@@ -20,7 +20,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 async def iterations_until_accepted() -> int:
     """Of the event loop, for connections that are all there when it begins to look."""
-    server = Server(app, lambda *_: None, ServerTable())
+    server = HttpServer(app, lambda *_: None, ServerTable())
     listener = listen("127.0.0.1", 0)
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:

@@ -17,11 +17,17 @@ import pytest
 from openai.types.chat import ChatCompletion
 from sqlalchemy import Connection
 
-from gatewayd.errors import AdmissionPaused, Conflict, EngineLost, QueueFull, RequestCancelled
+from gatewayd.errors import (
+    AdmissionPaused,
+    EngineLost,
+    QueueFull,
+    RequestCancelled,
+    ResourceConflict,
+)
 from gatewayd.resources.batches import records
-from gatewayd.resources.batches.internal_calls import Answer
+from gatewayd.resources.batches.internal_calls import InternalAnswer
 from gatewayd.resources.batches.line import _wait
-from gatewayd.resources.batches.records import NEXT, Result
+from gatewayd.resources.batches.records import NEXT, LineResult
 from gatewayd.resources.files.content_store import Draft
 from gatewayd.resources.files.records import OVER
 from gatewayd.store.ids import new_id
@@ -102,10 +108,10 @@ async def test_a_batch_goes_on_soon_after_admission_is_resumed(
 
 
 def test_how_long_a_line_waits_for_another_attempt() -> None:
-    paused = Answer(503, b"", "", 86_400.0)
+    paused = InternalAnswer(503, b"", "", 86_400.0)
     assert [_wait("paused", paused, seconds) for seconds in (0.25, 4, 30)] == [0.25, 4, 5]
-    assert _wait("model_unloaded", Answer(503, b"", "", 30.0), 0.25) == 30
-    assert _wait("rate_limit_exceeded", Answer(429, b"", "", None), 8.0) == 8
+    assert _wait("model_unloaded", InternalAnswer(503, b"", "", 30.0), 0.25) == 30
+    assert _wait("rate_limit_exceeded", InternalAnswer(429, b"", "", None), 8.0) == 8
 
 
 async def test_files_of_results_are_files_with_their_own_expiry(
@@ -348,7 +354,7 @@ async def test_no_state_follows_but_those_that_may(folder: Path, first: str) -> 
             records.move(connection, batch_id, state, now)
         try:
             row = records.move(connection, batch_id, second, now)
-        except Conflict:
+        except ResourceConflict:
             return first
         assert getattr(row, f"{second}_at") == int(now)
         return str(row.status)
@@ -374,7 +380,7 @@ async def test_of_two_results_of_a_line_the_first_counts(folder: Path) -> None:
         batch_id = new_id("batch_")
         values = {"id": batch_id, **VALUES}
         await durable.database.write(lambda connection: records.add(connection, values))
-        both = [Result(batch_id, 1, True, b"first"), Result(batch_id, 1, False, b"second")]
+        both = [LineResult(batch_id, 1, True, b"first"), LineResult(batch_id, 1, False, b"second")]
         ends = await asyncio.gather(
             *[durable.database.write(partial(records.record, result=one)) for one in both]
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.store.clock import Clock
+from gatewayd.store.clock import StoreClock
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import create, jsonl, line, serving, until_status
 from tests.gatewayd.durables import copy_of
@@ -25,7 +25,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     """The clocks of the daemon."""
     hands = Hands()
 
-    def clock(last: float | None) -> Clock:
+    def clock(last: float | None) -> StoreClock:
         return hands.clock(last)
 
     monkeypatch.setattr("gatewayd.daemon.resources.Clock", clock)

@@ -15,7 +15,7 @@ from gatewayd.resources.batches import lines, pending_lines
 from gatewayd.resources.batches.line_scheduler import Lanes, Permit
 from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.batches.lines import Position, all_lines, some_lines
-from gatewayd.resources.batches.pending_lines import Source
+from gatewayd.resources.batches.pending_lines import PendingLines
 from tests.gatewayd.batching import CHAT, line
 
 
@@ -56,7 +56,7 @@ def test_each_line_is_given_out_until_it_has_a_result_and_never_twice(
 
 async def _sent(rng: random.Random, path: Path, made: dict[int, str], done: set[int]) -> None:
     now = 0.0
-    given_out = Source(path, CHAT, total=len(made), done=LineSet(done), clock=lambda: now)
+    given_out = PendingLines(path, CHAT, total=len(made), done=LineSet(done), clock=lambda: now)
     answered, losses = list[int](), dict[int, int]()
     while await given_out.has_more():
         todo = await given_out.next()

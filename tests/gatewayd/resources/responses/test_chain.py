@@ -19,8 +19,8 @@ from sqlalchemy import Connection
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NotFound
 from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.resources.responses import records, run
-from gatewayd.resources.responses.event_log import Log, Reader
-from gatewayd.resources.responses.previous_responses import Chain, chain
+from gatewayd.resources.responses.event_log import ResponseLog, ResponseLogReader
+from gatewayd.resources.responses.previous_responses import PreviousResponses, chain
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, hangs, says
@@ -50,7 +50,7 @@ def text_size(items: list[dict[str, Any]]) -> int:
     return len(json.dumps(items))
 
 
-def names(found: Chain) -> list[str]:
+def names(found: PreviousResponses) -> list[str]:
     return [one["id"] for one in found.items]
 
 
@@ -343,12 +343,12 @@ async def test_long_conversations_are_in_memory_in_turn(
 
 async def test_a_slow_follower_has_a_copy_of_a_piece_and_not_of_all() -> None:
     rng = random.Random(1)
-    log, made = Log(), list[bytes]()
+    log, made = ResponseLog(), list[bytes]()
     for _ in range(200):
         made.append(rng.randbytes(rng.choice([1, 100, 5000, 300_000])))
     log.add(*made)
     log.close()
     for after in (-1, 0, 57, 199):
-        pieces = [piece async for piece in Reader(log, after)]
+        pieces = [piece async for piece in ResponseLogReader(log, after)]
         assert b"".join(pieces) == b"".join(made[after + 1 :])
         assert all(0 < len(piece) <= 64 * KIB for piece in pieces)

@@ -174,7 +174,7 @@ async def test_the_background_holds_its_answer_until_there_is_room(
 ) -> None:
     replace, attempts = records.replace, count()
 
-    def full(connection: Connection, kept: records.Kept) -> None:
+    def full(connection: Connection, kept: records.StoredResponse) -> None:
         if next(attempts) < 2:
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode = sqlite3.SQLITE_FULL

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from gatewayd.cli.bench.app import app
 from gatewayd.cli.bench.h200 import compare, reference
-from gatewayd.cli.bench.run import Run
-from gatewayd.cli.bench.tables import Rows
+from gatewayd.cli.bench.run import BenchRun
+from gatewayd.cli.bench.tables import TableRows
 from gatewayd.cli.bench.target import subject
 
 
@@ -96,9 +96,9 @@ def test_the_engine_is_started_once_more_to_say_how_long_it_takes() -> None:
 def test_rows_can_be_copied_into_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     known = reference().offline["decode_bs1_in128_out256"]
     with subject(None, "cpu", {"model.dtype": "auto"}) as found:
-        run_ = Run(found, "cpu", "float32", 1.0)
+        run_ = BenchRun(found, "cpu", "float32", 1.0)
     run_.comparisons += compare("w", known, {"output_tokens_per_second": 402.0})
-    run_.show("markdown", "offline", Rows(["a", "b"], [["1", "2"]]))
+    run_.show("markdown", "offline", TableRows(["a", "b"], [["1", "2"]]))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("| workload | figure | ours | vLLM 0.25.1, H200 |")
     assert lines[2] == "| w | output tok/s | 402 | 201 | 2.00 | ≥ 235 |  |  | - |"

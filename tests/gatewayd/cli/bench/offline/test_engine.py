@@ -13,22 +13,28 @@ import msgspec
 import numpy as np
 import pytest
 
-from gatewayd.cli.bench.offline.engine import Engine, EngineError, Round, Step, running
+from gatewayd.cli.bench.offline.engine import (
+    BenchEngine,
+    EngineError,
+    EngineRound,
+    EngineStep,
+    running,
+)
 from gatewayd.cli.bench.offline.measure import outcome
 from gatewayd.cli.bench.offline.workloads import Workload
 from gatewayd.cli.bench.target import subject
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.engine_process import FencedProcess
-from gatewayd.engines.replicas.silence_limits import Patience
+from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.frames import encode
 from gatewayd_engine.process.messages import (
     LENGTH,
     PROTOCOL_VERSION,
     Command,
+    EngineReady,
     EngineStats,
     Finished,
     ModelInfo,
-    Ready,
     StepOutput,
 )
 
@@ -39,7 +45,7 @@ def config() -> Config:
         return found.config()
 
 
-def pid_of(engine: Engine) -> int:
+def pid_of(engine: BenchEngine) -> int:
     return engine._process.pid
 
 
@@ -118,16 +124,17 @@ async def test_a_model_that_cannot_be_served_is_said_by_the_engine(config: Confi
             pass
 
 
-def round_of(tokens: list[int], steps: list[Step]) -> Round:
+def round_of(tokens: list[int], steps: list[EngineStep]) -> EngineRound:
     before = EngineStats(prefix_hits=10, preemptions=1)
     after = EngineStats(prefix_hits=26, preemptions=4)
-    return Round(tokens, before, after, steps, seconds=0.5, cpu_seconds=0.006)
+    return EngineRound(tokens, before, after, steps, seconds=0.5, cpu_seconds=0.006)
 
 
 def test_figures_are_totals_by_time() -> None:
     workload = Workload("w", [1, 2], [[3], [4, 5]], [2, 3])
     found = outcome(
-        workload, round_of([2, 3], [Step(2, 7, 0.1), Step(2, 2, 0.02), Step(1, 1, 0.03)])
+        workload,
+        round_of([2, 3], [EngineStep(2, 7, 0.1), EngineStep(2, 2, 0.02), EngineStep(1, 1, 0.03)]),
     )
     assert (found.requests, found.input_tokens, found.output_tokens) == (2, 7, 5)
     assert (found.cached_tokens, found.preemptions, found.steps) == (16, 3, 3)
@@ -183,9 +190,9 @@ async def test_all_requests_leave_before_an_answer_and_only_steps_that_computed_
 ) -> None:
     process = FakeProcess()
     reader, writer = await asyncio.open_unix_connection(sock=process.theirs)
-    engine = Engine(FencedProcess(process), lambda stage, fraction: None)
+    engine = BenchEngine(FencedProcess(process), lambda stage, fraction: None)
     model = ModelInfo("L", 1, "float32", "cpu", 9, 99, [2], 9, 16, 8, 64)
-    writer.write(encode(Ready(PROTOCOL_VERSION, process.pid, model, 0.5)))
+    writer.write(encode(EngineReady(PROTOCOL_VERSION, process.pid, model, 0.5)))
     assert await engine.load(config) == model
     await reader.readexactly(struct.unpack("<I", await reader.readexactly(4))[0])  # its settings
     going = asyncio.create_task(engine.run([[5, 6], [7]], [2, 1]))
@@ -201,6 +208,6 @@ async def test_all_requests_leave_before_an_answer_and_only_steps_that_computed_
     writer.write(told(3, [one], 1, [Finished(one, LENGTH)]))
     found = await going
     assert found.tokens == [2, 1]
-    assert found.steps == [Step(2, 3, 0.25), Step(2, 1, 0.25)]
-    await engine.end(Patience())
+    assert found.steps == [EngineStep(2, 3, 0.25), EngineStep(2, 1, 0.25)]
+    await engine.end(SilenceLimits())
     writer.close()

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.cli.bench.load import Target
+from gatewayd.cli.bench.load import LoadTarget
 from gatewayd.cli.bench.served.daemon import DaemonError, serving
 from gatewayd.cli.bench.served.measure import level_rows, run
 from gatewayd.cli.bench.served.workloads import WORKLOADS
-from gatewayd.cli.bench.sweep import Load
+from gatewayd.cli.bench.sweep import LoadLevel
 from gatewayd.cli.client.api import ApiClient
 from tests.daemon.forking import SERVE, forker
 
@@ -65,16 +65,16 @@ def test_the_document_adds_up_and_the_daemon_is_configured_by_the_options_alone(
 
 def test_a_part_of_a_level_has_fewer_in_flight_but_the_same_rate() -> None:
     many = WORKLOADS["c256"].scaled(0.1)
-    assert (many.load, many.requests, many.warmup) == (Load("concurrency", 26), 102, 26)
+    assert (many.load, many.requests, many.warmup) == (LoadLevel("concurrency", 26), 102, 26)
     assert (many.input_tokens, many.output_tokens) == (51, 13)
-    assert WORKLOADS["r10"].scaled(0.1).load == Load("rate", 10)
+    assert WORKLOADS["r10"].scaled(0.1).load == LoadLevel("rate", 10)
 
 
 async def test_a_level_with_failures_is_not_compared(server: object) -> None:
     server.fail_every = 3  # type: ignore[attr-defined]
     words = [" a", " b"]
     async with ApiClient(server.url) as client:  # type: ignore[attr-defined]
-        target = Target(client, "fake")
+        target = LoadTarget(client, "fake")
         (outcome,) = [one async for one in run(target, ["c1"], words, 0.25)]
     assert outcome.level.errors
     assert outcome.comparisons() == []

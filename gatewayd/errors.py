@@ -154,7 +154,7 @@ class RequestTimeout(GatewayError):
     code = "request_timeout"
 
 
-class ResourceConflict(GatewayError):
+class Conflict(GatewayError):
     """What is asked for cannot be done now, because of the state of something."""
 
     status = 409

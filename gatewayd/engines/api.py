@@ -17,14 +17,9 @@ from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import GatewayError
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.tracing.timeline import Timeline
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import MachineLook
-from gatewayd_engine.process.messages import (
-    EngineStats,
-    ModelInfo,
-    SamplingParams,
-    StrategyRow,
-    TokenLogprobs,
-)
+from gatewayd_engine.process.messages import ModelInfo, SamplingParams, StrategyRow, TokenLogprobs
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 
 from gatewayd.engines.api import Fleet, ReplicaState, ReplicaStatus
 from gatewayd.metrics.histograms import add_histogram
-from gatewayd_engine.process.messages import STEP_SIZES, StrategyRow
+from gatewayd_engine.process.engine_stats import STEP_SIZES
+from gatewayd_engine.process.messages import StrategyRow
 
 
 class ControlFigures(Protocol):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
-from gatewayd.errors import InvalidRequest, NotFound, ResourceConflict
+from gatewayd.errors import Conflict, InvalidRequest, NotFound
 from gatewayd.store.tables import (
     DEFAULT_TENANT,
     batches,
@@ -96,7 +96,7 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
     known = connection.execute(select(tenants.c.removed_at).where(tenants.c.id == name))
     if (row := known.one_or_none()) is not None:
         was = "there is a tenant" if row.removed_at is None else "there was a tenant"
-        raise ResourceConflict(f"{was} {name}; choose another name", param="tenant")
+        raise Conflict(f"{was} {name}; choose another name", param="tenant")
     connection.execute(insert(tenants).values(id=name, created_at=now, **_some(values, LIMITS)))
     period = values.get("budget_period")
     began = {"budget_period": period, "period_begin": begin_of(period, now)}
@@ -124,7 +124,7 @@ def remove_tenant(connection: Connection, name: str, now: int) -> None:
     """
     tenant(connection, name)
     if name == DEFAULT_TENANT:
-        raise ResourceConflict(f"the tenant {name} is the operator's own; it stays", param="tenant")
+        raise Conflict(f"the tenant {name} is the operator's own; it stays", param="tenant")
     connection.execute(update(tenants).where(tenants.c.id == name).values(removed_at=now))
     revoke = update(keys).where(keys.c.tenant == name, keys.c.revoked_at.is_(None))
     connection.execute(revoke.values(revoked_at=now))

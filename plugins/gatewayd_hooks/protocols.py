@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from gatewayd_hooks.requests.answers import ChatAnswer, Delta, Embeddings, Timing, Usage
 from gatewayd_hooks.requests.gateway import Gateway, ServedModel
 from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
-from gatewayd_hooks.requests.refusal import RequestRefusal
+from gatewayd_hooks.requests.refusal import Refusal, RequestRefusal
 from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "HttpRequest",
     "HttpResponse",
     "ProtocolStrategy",
+    "Refusal",
     "RequestRefusal",
     "Route",
     "ServedModel",

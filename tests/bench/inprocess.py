@@ -15,7 +15,8 @@ import numpy as np
 
 from gatewayd_engine.model.embedded import folder
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
-from gatewayd_engine.process.messages import EngineStats, SamplingParams, Submit
+from gatewayd_engine.process.engine_stats import EngineStats
+from gatewayd_engine.process.messages import SamplingParams, Submit
 from gatewayd_engine.process.threads import settle
 from gatewayd_hooks.strategy import Kind
 

@@ -12,7 +12,13 @@ import pytest
 
 from gatewayd_hooks.host import loading
 from gatewayd_hooks.host.catalog import Entry
-from gatewayd_hooks.host.errors import BadSettings, Conflict, LoadFailed, NotInstalled, SpecMismatch
+from gatewayd_hooks.host.errors import (
+    BadSettings,
+    LoadFailed,
+    NotInstalled,
+    SlotConflict,
+    SpecMismatch,
+)
 from gatewayd_hooks.host.loading import PluginRow
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
@@ -174,7 +180,7 @@ def test_two_owners_of_a_name_stop_only_who_chooses_it(install: Install) -> None
         ("blue", "conflict", "also offered by red 2.1"),
         ("red", "conflict", "also offered by blue 1.0"),
     ]
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(SlotConflict) as caught:
         plugins.strategy(Kind.SCHEDULER, "mine", {})
     assert str(caught.value) == (
         "scheduler.mine is offered by blue 1.0 and red 2.1; uninstall all but one"

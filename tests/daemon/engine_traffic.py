@@ -12,12 +12,12 @@ import numpy as np
 from gatewayd.engines.replicas.launch import ENGINE_COMMAND, ENGINE_ENV
 from gatewayd_engine.process.client import EngineClient
 from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import (
     FINISH_REASONS,
     Abort,
     Command,
     EngineReady,
-    EngineStats,
     Event,
     Evicted,
     Fatal,

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.frames import EngineSocket
 from gatewayd_engine.process.messages import (
     ERROR,
@@ -34,7 +35,6 @@ from gatewayd_engine.process.messages import (
     Admitted,
     Command,
     EngineReady,
-    EngineStats,
     Fatal,
     Finished,
     Loading,

@@ -46,7 +46,9 @@ def refused() -> Iterator[tuple[int, str]]:
     )
     for node in nodes:
         match node:
-            case ast.Call(func=ast.Name(id="Refusal"), args=[ast.Constant(value=status), *_]):
+            case ast.Call(
+                func=ast.Name(id="RequestRefusal"), args=[ast.Constant(value=status), *_]
+            ):
                 codes = [k.value for k in node.keywords if k.arg == "code"]
                 yield from ((int(str(status)), ast.literal_eval(code)) for code in codes)
 

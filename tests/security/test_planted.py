@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, text
 
-from gatewayd.errors import PermissionDenied, ResourceConflict, StoreUnavailable, Unauthorized
+from gatewayd.errors import Conflict, PermissionDenied, StoreUnavailable, Unauthorized
 from gatewayd.store import schema_check, schema_digests
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
@@ -181,7 +181,7 @@ def test_rows_of_the_audit_that_are_dropped_take_the_change_with_them(store: Pat
 
 def test_it_is_not_accepted_and_the_rest_is_once_it_is_gone(store: Path) -> None:
     execute(store, *PLANTED["a trigger"], "UPDATE tenants SET weight = 9 WHERE id = 'a'")
-    with pytest.raises(ResourceConflict, match="trigger zz"):
+    with pytest.raises(Conflict, match="trigger zz"):
         act(store, "POST", "/admin/audit/accept")
     execute(store, "DROP TRIGGER zz")
     assert act(store, "POST", "/admin/audit/accept")["accepted"]

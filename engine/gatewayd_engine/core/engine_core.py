@@ -27,12 +27,12 @@ from gatewayd_engine.core.telemetry.time_attribution import Attribution
 from gatewayd_engine.kv.compacted_prefix import only_pages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import Inspect, Looked, Looking
 from gatewayd_engine.process.log_context import NOBODY, Names
 from gatewayd_engine.process.machine_usage import Meter
 from gatewayd_engine.process.messages import (
     ERROR,
-    EngineStats,
     Finished,
     PinPrefix,
     StepOutput,

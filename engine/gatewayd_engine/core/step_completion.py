@@ -14,7 +14,8 @@ from gatewayd_engine.core.prompt_compaction import Compactor
 from gatewayd_engine.core.telemetry.engine_seconds import Spending
 from gatewayd_engine.core.token_commit import first_told, named, write_down
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.process.messages import ERROR, LENGTH, STOP, EngineStats, StepOutput
+from gatewayd_engine.process.engine_stats import EngineStats
+from gatewayd_engine.process.messages import ERROR, LENGTH, STOP, StepOutput
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.speculation.proposer import Speculation
 from gatewayd_engine.state.in_flight import InFlightSteps, touch_down

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
-from gatewayd_engine.process.messages import EngineStats, ModelInfo
+from gatewayd_engine.process.engine_stats import EngineStats
+from gatewayd_engine.process.messages import ModelInfo
 
 
 class Pulse:

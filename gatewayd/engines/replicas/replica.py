@@ -27,6 +27,7 @@ from gatewayd.engines.replicas.setup import EngineSetup, Launch
 from gatewayd.tracing.strategy_of_cause import strategy_of
 from gatewayd_engine.process.client import EngineClient
 from gatewayd_engine.process.config import EngineConfig
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.frames import FrameError
 from gatewayd_engine.process.inspect_messages import Looked
 from gatewayd_engine.process.messages import (
@@ -34,7 +35,6 @@ from gatewayd_engine.process.messages import (
     Abort,
     Command,
     EngineReady,
-    EngineStats,
     Event,
     Evicted,
     Fatal,

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
-from gatewayd.errors import NotFound, ResourceConflict
+from gatewayd.errors import Conflict, NotFound
 from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.files.records import OVER
 from gatewayd.store.paging import Page, paged
@@ -110,7 +110,7 @@ def move(
     """
     before = find(connection, batch_id).status
     if status not in NEXT.get(before, ()):
-        raise ResourceConflict(f"the batch {batch_id} is {before}; it cannot become {status}")
+        raise Conflict(f"the batch {batch_id} is {before}; it cannot become {status}")
     fresh = {"status": status, f"{status}_at": int(now), **values}
     connection.execute(update(batches).where(batches.c.id == batch_id).values(fresh))
     return find(connection, batch_id)

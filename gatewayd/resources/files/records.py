@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select
 
-from gatewayd.errors import NotFound, ResourceConflict
+from gatewayd.errors import Conflict, NotFound
 from gatewayd.store.paging import Page, paged
 from gatewayd.store.tables import DEFAULT_TENANT, batches, files
 
@@ -100,9 +100,7 @@ def remove(connection: Connection, tenant: str, file_id: str) -> None:
         batches.c.input_file_id == file_id, batches.c.status.not_in(OVER)
     )
     if batch := connection.execute(users.limit(1)).scalar():
-        raise ResourceConflict(
-            f"the batch {batch} reads this file; cancel it first", param="file_id"
-        )
+        raise Conflict(f"the batch {batch} reads this file; cancel it first", param="file_id")
     connection.execute(delete(files).where(files.c.id == file_id))
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection
 
-from gatewayd.errors import ResourceConflict
+from gatewayd.errors import Conflict
 from gatewayd.store import schema_check
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants.records import Everything
@@ -141,7 +141,7 @@ def accept(
     """
     planted = schema_check.faults(connection)
     if planted:
-        raise ResourceConflict(
+        raise Conflict(
             f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}"
         )
     report = examine(connection, secret, file)

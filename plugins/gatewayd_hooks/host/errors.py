@@ -41,7 +41,7 @@ class NotInstalled(PluginError):
         super().__init__(plugin, f"is not installed; {hint}")
 
 
-class Conflict(PluginError):
+class SlotConflict(PluginError):
     """More than one installed distribution offers it."""
 
     def __init__(self, plugin: str, owners: Sequence[str]) -> None:

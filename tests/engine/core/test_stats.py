@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.process.messages import STEP_SIZES
+from gatewayd_engine.process.engine_stats import STEP_SIZES
 
 pytestmark = pytest.mark.usefixtures("small_model")
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.frames import (
     EngineSocket,
     FrameError,
@@ -21,7 +22,6 @@ from gatewayd_engine.process.frames import (
 from gatewayd_engine.process.messages import (
     MAX_FRAME_BYTES,
     Abort,
-    EngineStats,
     Event,
     Fatal,
     Finished,

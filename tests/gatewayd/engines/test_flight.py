@@ -10,9 +10,9 @@ import pytest
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.job import EngineJob
 from gatewayd.engines.replicas.engine_requests import SentRequests
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import (
     ERROR,
-    EngineStats,
     Finished,
     PooledOutput,
     StepOutput,

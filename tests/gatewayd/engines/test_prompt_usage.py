@@ -12,8 +12,9 @@ from gatewayd.engines.job import EngineJob
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.replicas.engine_requests import SentRequests
 from gatewayd.engines.request_handle import JobHandle
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.frames import FrameError
-from gatewayd_engine.process.messages import STOP, Admitted, EngineStats, Finished, StepOutput
+from gatewayd_engine.process.messages import STOP, Admitted, Finished, StepOutput
 from gatewayd_engine.process.time_causes import Cause
 
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from gatewayd.tracing.timeline import NO_ENGINE, SENT, Stretch, Timeline, TokenPace, Totals
-from gatewayd_engine.process.messages import EngineStats, StepOutput
+from gatewayd_engine.process.engine_stats import EngineStats
+from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
 
 

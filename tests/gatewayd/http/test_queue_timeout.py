@@ -13,7 +13,8 @@ from gatewayd.http.schema.openapi import document
 from gatewayd.pipeline.timing import queue_timeout
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.timeline import Timeline, TokenPace
-from gatewayd_engine.process.messages import EngineStats, StepOutput
+from gatewayd_engine.process.engine_stats import EngineStats
+from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, says
 from tests.gatewayd.gateway import CHAT, running, until

@@ -10,8 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from gatewayd.engines.api import ReplicaState, ReplicaStatus
 from gatewayd.metrics.engines import FleetCollector
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import MachineLook
-from gatewayd_engine.process.messages import EngineStats, ModelInfo
+from gatewayd_engine.process.messages import ModelInfo
 
 
 class Fleet:

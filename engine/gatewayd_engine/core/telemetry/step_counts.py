@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from gatewayd_engine.process.messages import STEP_SIZES
+from gatewayd_engine.process.engine_stats import STEP_SIZES
 
 
 class StepCounts:

@@ -18,9 +18,9 @@ from gatewayd.engines.replicas.engine_process import FencedProcess, ProcessExit,
 from gatewayd.engines.replicas.launch import ENGINE_COMMAND, engine_config, environment, served_name
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.client import EngineClient
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import (
     EngineReady,
-    EngineStats,
     Event,
     Fatal,
     Finished,

@@ -19,10 +19,10 @@ from sqlalchemy import Connection
 
 from gatewayd.errors import (
     AdmissionPaused,
+    Conflict,
     EngineLost,
     QueueFull,
     RequestCancelled,
-    ResourceConflict,
 )
 from gatewayd.resources.batches import records
 from gatewayd.resources.batches.internal_calls import InternalAnswer
@@ -354,7 +354,7 @@ async def test_no_state_follows_but_those_that_may(folder: Path, first: str) -> 
             records.move(connection, batch_id, state, now)
         try:
             row = records.move(connection, batch_id, second, now)
-        except ResourceConflict:
+        except Conflict:
             return first
         assert getattr(row, f"{second}_at") == int(now)
         return str(row.status)

@@ -26,13 +26,13 @@ from gatewayd.cli.bench.target import subject
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.engine_process import FencedProcess
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
+from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.frames import encode
 from gatewayd_engine.process.messages import (
     LENGTH,
     PROTOCOL_VERSION,
     Command,
     EngineReady,
-    EngineStats,
     Finished,
     ModelInfo,
     StepOutput,

@@ -169,7 +169,7 @@ def test_links_of_a_checkpoint_lead_to_nothing_that_is_not_its_own(tmp_path: Pat
 
 _OLDER_KERNEL = """
 import ctypes, fcntl, json, os, signal, subprocess, sys
-from gatewayd_engine import confinement
+from gatewayd_engine.process import sandbox
 no = subprocess.DEVNULL
 other = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=no, stderr=no)
 reads, writes = os.pipe()
@@ -190,7 +190,7 @@ TRIES = {
 }
 before = tried()
 libc.prctl(38, 1, 0, 0, 0)
-confinement._filter_calls(libc, 1)
+sandbox._filter_calls(libc, 1)
 after = tried()
 os.kill(os.getpid(), 0)
 signal.pthread_kill(__import__("threading").get_ident(), 0)
@@ -212,13 +212,13 @@ def test_a_kernel_with_an_older_landlock_takes_signals_and_truncation_too(tmp_pa
 
 _NO_SECCOMP = """
 import sys
-from gatewayd_engine import confinement
+from gatewayd_engine.process import sandbox
 def none(*_):
-    raise confinement.CannotConfine("no seccomp")
-confinement._filter_calls = none
+    raise sandbox.CannotConfine("no seccomp")
+sandbox._filter_calls = none
 try:
-    confinement.confine(confinement.readable("/usr"))
-except confinement.CannotConfine as error:
+    sandbox.confine(sandbox.readable("/usr"))
+except sandbox.CannotConfine as error:
     print(error)
 try:
     open(sys.argv[1])

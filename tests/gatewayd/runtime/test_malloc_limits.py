@@ -13,7 +13,7 @@ from gatewayd.runtime import malloc_limits
 
 JOB = """
 import asyncio, random, sys
-from gatewayd import memory
+from gatewayd.runtime import malloc_limits
 from gatewayd.text.tokenizer import Tokenizer
 
 def resident():
@@ -26,7 +26,7 @@ async def main(tokenizer, text):
     ))
     return resident() - before
 
-memory.settle()
+malloc_limits.settle()
 text = " ".join(str(random.random()) for _ in range(30_000))
 print(asyncio.run(main(Tokenizer(open(sys.argv[1]).read()), text)))
 """

@@ -36,8 +36,8 @@ with died.open("a") as file:
     file.write("x")
 if died.stat().st_size <= int(sys.argv.pop(1)):
     os.abort()
-from gatewayd_engine import guide_confined
-sys.exit(guide_confined.main())
+from gatewayd_engine.sampling.guides import check_sandboxed
+sys.exit(check_sandboxed.main())
 """
 
 
@@ -54,24 +54,25 @@ os.execv(sys.executable, [sys.executable, "-P", "-m", sys.argv[1], *sys.argv[2:]
 
 LESS = """
 import sys
-from gatewayd_engine import confinement, guide_confined
+from gatewayd_engine.process import sandbox
+from gatewayd_engine.sampling.guides import check_sandboxed
 def none(*_):
-    raise confinement.CannotConfine("the kernel has no Landlock")
-setattr(confinement, sys.argv.pop(1), none)
-sys.exit(guide_confined.main())
+    raise sandbox.CannotConfine("the kernel has no Landlock")
+setattr(sandbox, sys.argv.pop(1), none)
+sys.exit(check_sandboxed.main())
 """
 
 
 SHORT = """
 import errno, sys
-from gatewayd_engine import guide_check, guide_confined
+from gatewayd_engine.sampling.guides import check_process, check_sandboxed
 def short(config):
     try:
         raise {error}
     except Exception as error:
         raise ValueError("the tokenizer cannot be read") from error
-guide_check._open = short
-sys.exit(guide_confined.main())
+check_process._open = short
+sys.exit(check_sandboxed.main())
 """
 """The guide cannot be opened, for a reason that may pass."""
 

@@ -13,7 +13,8 @@ import torch
 from tests.engine.attention import fake_flashinfer
 
 _MODULES = [
-    f"gatewayd_engine.attention.{name}" for name in ("wrappers", "ragged", "flash", "cascade")
+    f"gatewayd_engine.attention.flashinfer.{name}"
+    for name in ("wrappers", "ragged", "backend", "cascade")
 ]
 
 

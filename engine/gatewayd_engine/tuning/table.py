@@ -9,90 +9,34 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from gatewayd_engine.tuning.cache_files import read, write
-from gatewayd_engine.tuning.crash_guard import Attempts
+from gatewayd_engine.tuning.crash_guard import Attempt, Attempts
+from gatewayd_engine.tuning.exclusions import Exclusions
 from gatewayd_engine.tuning.fastest import fastest, usable
+from gatewayd_engine.tuning.table_contents import (
+    Case,
+    TableContents,
+    TableEntry,
+    TunedMachine,
+    case,
+)
+
+__all__ = [
+    "Case",
+    "DeviceLost",
+    "TableContents",
+    "TableEntry",
+    "TunedMachine",
+    "TuningTable",
+    "case",
+    "load",
+]
 
 _log = logging.getLogger(__name__)
-
-
-class TunedMachine(msgspec.Struct, frozen=True):
-    """What a measurement holds for.
-
-    Attributes:
-        chip: its name.
-        capability: compute capability, such as ``9.0``.
-        versions: of what computes, by name.
-    """
-
-    chip: str
-    capability: str
-    versions: dict[str, str]
-
-    @property
-    def digest(self) -> str:
-        """Names its file."""
-        return sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
-
-
-class Case(NamedTuple):
-    """One decision: an operation on operands of certain sizes; make it with ``case``."""
-
-    op: str
-    dtype: str
-    sizes: tuple[tuple[str, int], ...]
-
-    def __str__(self) -> str:
-        return " ".join((self.op, self.dtype, *(f"{name}={size}" for name, size in self.sizes)))
-
-
-def case(op: str, dtype: str, **sizes: int) -> Case:
-    """A case: ``case("product", "bfloat16", m=8, n=6144, k=4096)``."""
-    return Case(op, dtype, tuple(sizes.items()))
-
-
-class TableEntry(msgspec.Struct, frozen=True):
-    """What was measured for a case.
-
-    Attributes:
-        op, dtype, sizes: the case.
-        default: the candidate that others had to beat.
-        choice: the one that is used.
-        microseconds: of each candidate; None for one that failed.
-    """
-
-    op: str
-    dtype: str
-    sizes: dict[str, int]
-    default: str
-    choice: str
-    microseconds: dict[str, float | None]
-
-    @property
-    def case(self) -> Case:
-        """Whose it is."""
-        return case(self.op, self.dtype, **self.sizes)
-
-
-class TableContents(msgspec.Struct, frozen=True):
-    """A table's file.
-
-    Attributes:
-        machine: for which it holds.
-        entries: what was measured.
-        excluded: candidates that have ended a process, as ``op family``.
-    """
-
-    machine: TunedMachine
-    entries: list[TableEntry]
-    excluded: list[str] = []
 
 
 class DeviceLost(Exception):
@@ -116,20 +60,11 @@ class TuningTable:
         self.measured = 0
         self._machine = machine
         self._entries: dict[Case, TableEntry] = {}
-        self._excluded: set[str] = set()
-        self._attempts = Attempts(None if folder is None else folder, machine.digest)
+        self._exclusions = Exclusions(self.path)
+        self._attempts = Attempts(folder, machine.digest)
         self._take_over()
-        dead = set(self._attempts.fatal())
-        for name in dead - self._excluded:
-            _log.warning(
-                "a process ended while it tried %s, which is not used any more; to try it again,"
-                " delete %s",
-                name,
-                self.path,
-            )
-        if dead - self._excluded:
-            self._excluded |= dead
-            self._save()
+        if died := self._attempts.fatal():
+            self._save(lambda: self._exclusions.count(died))
 
     @property
     def entries(self) -> list[TableEntry]:
@@ -162,9 +97,9 @@ class TuningTable:
         Args:
             case: what is to be decided.
             candidates: names; the first is the default, which others have to beat by ``MARGIN``.
-                What is before the first space names a family: whichever ends the process while it
-                is checked or measured, by a fault or because it hangs, is left out of later ones
-                with all of its family.
+                What is before the first space names a family: whichever ends two processes in a
+                row while it is checked or measured, by a fault or because it hangs, is left out of
+                later ones with all of its family.
             measure: microseconds of a candidate; whatever it raises takes that one out.
             check: raises if a candidate's answer is not the default's, or cannot be had. Every
                 other candidate passes it before it is measured, and again in each process that
@@ -174,7 +109,8 @@ class TuningTable:
             A name among ``candidates``.
 
         Raises:
-            Lost: by ``check`` or ``measure``. Later processes leave out that candidate's family.
+            DeviceLost: by ``check`` or ``measure``. Later processes leave out that candidate's
+                family.
         """
         entry = self._entry(case, candidates)
         if entry is not None:
@@ -200,7 +136,7 @@ class TuningTable:
 
     @contextmanager
     def trying(self, case: Case, name: str) -> Iterator[None]:
-        """Leave word that a candidate runs, so that what ends this process is not tried again.
+        """Leave word that a candidate runs, so that what ends processes is not tried for ever.
 
         Not to be nested.
 
@@ -209,16 +145,25 @@ class TuningTable:
             name: of the candidate; not the default, without which nothing could be computed.
 
         Raises:
-            Lost: by what runs. Later processes leave out the candidate's family.
+            DeviceLost: by what runs. Later processes leave out the candidate's family.
         """
-        family = f"{case.op} {_family(name)}"
-        with self._attempts.trying(family):
+        attempt = Attempt(f"{case.op} {_family(name)}", f"{name}, {case}")
+        with self._attempts.trying(attempt):
             try:
                 yield
             except DeviceLost:
-                self._excluded.add(family)
+                self._exclusions.families.add(attempt.family)
                 self._save()
                 raise
+            except Exception:
+                self._survived(attempt)
+                raise
+        self._survived(attempt)
+
+    def _survived(self, attempt: Attempt) -> None:
+        """Suspect an attempt no longer: only deaths in a row count."""
+        if attempt.what in self._exclusions.suspected:
+            self._save(lambda: self._exclusions.suspected.discard(attempt.what))
 
     def _checked(self, case: Case, entry: TableEntry, check: Callable[[str], None]) -> str:
         """The choice of an entry, or what takes its place; see ``chosen``."""
@@ -253,8 +198,8 @@ class TuningTable:
         return entry if set(entry.microseconds) == set(self._allowed(case, candidates)) else None
 
     def _allowed(self, case: Case, candidates: Sequence[str]) -> list[str]:
-        default, *others = candidates
-        return [default, *(n for n in others if f"{case.op} {_family(n)}" not in self._excluded)]
+        (default, *others), out = candidates, self._exclusions.families
+        return [default, *(n for n in others if f"{case.op} {_family(n)}" not in out)]
 
     def _keep(self, entry: TableEntry) -> None:
         self._entries[entry.case] = entry
@@ -273,12 +218,20 @@ class TuningTable:
             for entry in contents.entries
             if {entry.choice, entry.default} <= set(entry.microseconds)
         } | self._entries
-        self._excluded |= set(contents.excluded)
+        self._exclusions.take_over(contents)
 
-    def _save(self) -> None:
+    def _save(self, change: Callable[[], object] = lambda: None) -> None:
+        """Write the file anew.
+
+        Args:
+            change: of what is suspected, where what the file says goes first.
+        """
         # Another engine of this machine may have measured meanwhile; what is here goes first.
         self._take_over()
-        write(self.path, TableContents(self._machine, self.entries, sorted(self._excluded)))
+        change()
+        excluded, suspected = self._exclusions.families, self._exclusions.suspected
+        contents = TableContents(self._machine, self.entries, sorted(excluded), sorted(suspected))
+        write(self.path, contents)
 
 
 def load(path: Path) -> TableContents | None:

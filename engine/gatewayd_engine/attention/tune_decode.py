@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.tuning.clock import surviving
-from gatewayd_engine.tuning.table import Case, case
+from gatewayd_engine.tuning.table import Case, DeviceLost, NoMemory, case
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
@@ -103,6 +104,7 @@ class DecodeChoice:
         self._table = table
         self._clock = clock
         self._known: dict[tuple[int, bool], list[str]] = {}
+        self._lacked_memory = False
 
     def names(self, inputs: StepInputs, candidates: Mapping[str, CapturedAttention]) -> list[str]:
         """The fastest candidate at each of ``CONTEXTS``, as kernels are launched now.
@@ -116,7 +118,7 @@ class DecodeChoice:
             candidates: by name, the default first; planned for ``inputs`` when this returns.
 
         Raises:
-            Lost: nothing can be computed any more.
+            DeviceLost: nothing can be computed any more.
         """
         lines = len(inputs.ids)
         key = (lines - 1).bit_length(), self._kernels.launches_early
@@ -145,19 +147,29 @@ class DecodeChoice:
         which, (default, *others) = self._case(len(inputs.ids), context), candidates
         if self._table.known(which, [default, *others]) == default:
             return default  # it is not checked: the pool's pages can be left alone
-        trial = _Trial(self._shape, self._pool, inputs, context)
+        device = self._pool.data.device
 
         def microseconds(name: str) -> float:
-            with surviving(self._pool.data.device, name):
+            with surviving(device, name):
                 return self._clock(trial.calls(candidates[name]))
 
         def check(name: str) -> None:
-            with surviving(self._pool.data.device, name):
+            with surviving(device, name):
                 trial.compare(candidates[name], candidates[default])
 
-        # After ``Lost``, which is all that it raises, nothing can be undone.
-        name = self._table.chosen(which, [default, *others], microseconds, check)
-        trial.undo()
+        name = default
+        try:
+            with _trial(self._shape, self._pool, inputs, context) as trial:
+                name = self._table.chosen(which, [default, *others], microseconds, check)
+        except NoMemory as error:
+            if not self._lacked_memory:
+                _log.warning(
+                    "too little memory to choose decode attention, which may stay %s until the next"
+                    " start: %s",
+                    default,
+                    error,
+                )
+            self._lacked_memory = True
         for candidate in candidates.values():
             # Else a step over these tensors would run by the plan of other lengths.
             candidate.plan(inputs.host)
@@ -182,13 +194,37 @@ class DecodeChoice:
         )
 
 
+@contextmanager
+def _trial(
+    shape: AttentionShape, pool: KvPool, inputs: StepInputs, context: int
+) -> Iterator[_Trial]:
+    """A trial, undone at the end; not after ``DeviceLost``, when nothing can be undone.
+
+    Raises:
+        DeviceLost: nothing can be computed any more.
+        NoMemory: there is none for its keys and queries.
+    """
+    with surviving(pool.data.device, "random keys"):
+        trial = _Trial(shape, pool, inputs, context)
+    try:
+        with surviving(pool.data.device, "random keys"):
+            trial.fill()
+        yield trial
+    except DeviceLost:
+        raise
+    except BaseException:
+        trial.undo()
+        raise
+    trial.undo()
+
+
 class _Trial:
     """A step of lines of one length, over pages of their own, of random keys in the first layer."""
 
     def __init__(
         self, shape: AttentionShape, pool: KvPool, inputs: StepInputs, context: int
     ) -> None:
-        self._num_layers = shape.num_layers
+        self._shape, self._pool = shape, pool
         lines, size = len(inputs.ids), pool.page_size
         each = -(-context // size)
         upto = torch.arange(lines + 1, dtype=torch.int32)
@@ -196,22 +232,25 @@ class _Trial:
         self._host = HostPlan(lines, upto, upto * each, last, longest=context)
         # Not one behind another, as pages of a busy pool are not.
         pages = torch.randperm(lines * each, dtype=torch.int32)
-        told = (
+        self._written = (
             (inputs.page_indptr, self._host.page_indptr),
             (inputs.pages, pages),
             (inputs.last_page_len, last),
         )
-        self._before = [(tensor, tensor[: len(new)].clone()) for tensor, new in told]
-        for tensor, new in told:
-            tensor[: len(new)].copy_(new)
+        self._before = [(tensor, tensor[: len(new)].clone()) for tensor, new in self._written]
         self._layer = pool.data[: len(pages), 0]
-        block = _random(*self._layer[:_BLOCK].shape, like=pool)
-        for begin in range(0, len(pages), _BLOCK):
-            part = self._layer[begin : begin + _BLOCK]
-            part.copy_(block[: len(part)])
         heads = shape.num_heads + 2 * shape.num_kv_heads
         qkv = _random(lines, heads, shape.head_dim, like=pool)
         self._query = qkv[:, : shape.num_heads]
+
+    def fill(self) -> None:
+        """Write the step to the tensors, and keys and values to the pages."""
+        for tensor, new in self._written:
+            tensor[: len(new)].copy_(new)
+        block = _random(*self._layer[:_BLOCK].shape, like=self._pool)
+        for begin in range(0, len(self._layer), _BLOCK):
+            part = self._layer[begin : begin + _BLOCK]
+            part.copy_(block[: len(part)])
 
     def undo(self) -> None:
         """Leave tensors and pages as they were."""
@@ -223,15 +262,14 @@ class _Trial:
     def calls(self, candidate: CapturedAttention) -> list[Callable[[], torch.Tensor]]:
         """Plan; then what launches each layer."""
         candidate.plan(self._host)
-        return [
-            partial(candidate.attended, layer, self._query) for layer in range(self._num_layers)
-        ]
+        layers = range(self._shape.num_layers)
+        return [partial(candidate.attended, layer, self._query) for layer in layers]
 
     def compare(self, candidate: CapturedAttention, first: CapturedAttention) -> None:
         """Compare the answers of the first layer.
 
         Raises:
-            Disagrees: they are not the same but for rounding.
+            AttentionDisagrees: they are not the same but for rounding.
         """
         made, wanted = (self.calls(which)[0]().float() for which in (candidate, first))
         apart = ((made - wanted).norm() / wanted.norm().clamp_min(1e-30)).item()

@@ -10,11 +10,13 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.kernels.graph_capture import end_failed
-from gatewayd_engine.tuning.table import DeviceLost
+from gatewayd_engine.tuning.table import DeviceLost, NoMemory
 
 _REPLAYS = 5
 _UNCOUNTED = 2
 """The first replays load what was compiled, and find the clocks low."""
+_NO_MEMORY = "out of memory"
+"""What CUDA says where not torch's allocator asked it, as when a graph is instantiated."""
 
 
 class LaunchClock(Protocol):
@@ -32,13 +34,17 @@ def surviving(device: torch.device, name: str) -> Iterator[None]:
     """Tell an exception after which the device still computes from one after which it does not.
 
     Raises:
-        Lost: the device refuses everything, as it does once a kernel has touched foreign memory.
+        DeviceLost: the device refuses everything, as it does once a kernel has touched foreign
+            memory.
+        NoMemory: it computes, but had too little memory.
     """
     try:
         yield
     except Exception as error:
         if _is_lost(device):
             raise DeviceLost(f"the device was lost to {name}: {error}") from error
+        if isinstance(error, torch.OutOfMemoryError) or _NO_MEMORY in str(error):
+            raise NoMemory(f"too little memory for {name}: {error}") from error
         raise
 
 

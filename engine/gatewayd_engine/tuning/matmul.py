@@ -14,7 +14,7 @@ import torch
 
 from gatewayd_engine.tuning.clock import LaunchClock, surviving
 from gatewayd_engine.tuning.matmul_candidates import DEFAULT, Candidates, Launch, multiply
-from gatewayd_engine.tuning.table import DeviceLost, TuningTable, case
+from gatewayd_engine.tuning.table import DeviceLost, NoMemory, TuningTable, case
 
 STAGE = "choosing matrix products"
 OP = "product"
@@ -25,7 +25,7 @@ _COLD_BYTES = 1 << 30
 _LEAST_LAUNCHES, _MOST_LAUNCHES = 3, 32
 """Of a graph that is timed."""
 _SECONDS = 20.0
-"""For everything; what is not measured by then is measured at the next start."""
+"""For measuring everything; what is not measured by then is measured at the next start."""
 _MOST_ERROR = 1e-2
 """Of a line, relative to its length. Rounding to bfloat16 makes 2e-3 of it, partial sums of
 bfloat16 twice as much; a product that leaves anything out makes more than a tenth."""
@@ -98,27 +98,41 @@ def choose_products(
         table: what is known, and kept.
         clock: measures.
         progress: told the fraction that is done.
-        seconds: nothing is measured after them.
+        seconds: nothing is measured after them. What is known is checked all the same.
+
+    Raises:
+        DeviceLost: nothing can be computed any more.
     """
     shapes, at = by_shape(products), measured_sizes(sizes)
     deadline = time.monotonic() + seconds
-    done = 0
+    done, without = 0, list[str]()
     for shape, alike in shapes.items():
         before = 0
         for size in at:
             between = [lines for lines in sizes if before < lines <= size]
             try:
                 _Choice(shape, alike, size, candidates).make(between, table, clock, deadline)
-            except torch.OutOfMemoryError as error:
-                _log.warning("%s at %d lines stays torch's: %s", shape, size, error)
+            except NoMemory as error:
+                without.append(f"{shape.rows} x {shape.columns} at {size} lines")
+                _log.info("%s: %s", without[-1], error)
             before, done = size, done + 1
             progress(done / (len(at) * len(shapes)))
+    if without:
+        _log.warning(
+            "too little memory to choose matrix products, which stay torch's until the next start:"
+            " %s",
+            ", ".join(without),
+        )
     if table.measured:
         _log.info("%d matrix products were measured: %s", table.measured, table.path)
 
 
 class _Choice:
-    """The choice for one shape and number of lines."""
+    """The choice for one shape and number of lines.
+
+    Raises:
+        NoMemory: there is none for the operands.
+    """
 
     def __init__(
         self,
@@ -129,18 +143,21 @@ class _Choice:
     ) -> None:
         first = alike[0].matrix
         self._shape, self._alike, self._size = shape, alike, size
-        random = torch.Generator(first.device).manual_seed(size)
-        self._x = torch.randn(
-            (size, shape.columns), dtype=shape.dtype, device=first.device, generator=random
-        )
-        self._out = torch.empty((size, shape.rows), dtype=shape.dtype, device=first.device)
-        self._wanted = torch.empty_like(self._out)
         self._launches: dict[str, Launch] = {DEFAULT: multiply}
-        for family in candidates:
-            try:
-                self._launches |= family.of(self._x, first, alike[0].bias, self._out)
-            except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
-                _log.info("no candidates for %s: %s", shape, error)
+        with surviving(first.device, "operands"):
+            random = torch.Generator(first.device).manual_seed(size)
+            self._x = torch.randn(
+                (size, shape.columns), dtype=shape.dtype, device=first.device, generator=random
+            )
+            self._out = torch.empty((size, shape.rows), dtype=shape.dtype, device=first.device)
+            self._wanted = torch.empty_like(self._out)
+            for family in candidates:
+                try:
+                    self._launches |= family.of(self._x, first, alike[0].bias, self._out)
+                except torch.OutOfMemoryError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
+                    _log.info("no candidates for %s: %s", shape, error)
 
     def make(
         self, sizes: Sequence[int], table: TuningTable, clock: LaunchClock, deadline: float
@@ -169,7 +186,7 @@ class _Choice:
                 if lines != self._size:
                     with table.trying(which, choice):
                         self._check(lines, choice)
-            except DeviceLost:
+            except (DeviceLost, NoMemory):
                 raise
             except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
                 _log.info("%s does not multiply %d lines of %s: %s", choice, lines, shape, error)
@@ -194,8 +211,9 @@ class _Choice:
         """Compare a candidate's answer of so many lines with torch's.
 
         Raises:
-            Disagrees: they are not the same but for rounding.
-            Lost: nothing can be computed any more.
+            MatmulDisagrees: they are not the same but for rounding.
+            DeviceLost: nothing can be computed any more.
+            NoMemory: the device has too little memory at the moment.
         """
         with surviving(self._x.device, name):
             self._compare(lines, self._launches[name])

@@ -28,6 +28,7 @@ from gatewayd_engine.tuning.table_contents import (
 __all__ = [
     "Case",
     "DeviceLost",
+    "NoMemory",
     "TableContents",
     "TableEntry",
     "TunedMachine",
@@ -41,6 +42,10 @@ _log = logging.getLogger(__name__)
 
 class DeviceLost(Exception):
     """After a candidate nothing can be computed any more in this process."""
+
+
+class NoMemory(Exception):
+    """The device has too little memory at the moment; nothing follows from that for a candidate."""
 
 
 class TuningTable:
@@ -100,7 +105,8 @@ class TuningTable:
                 What is before the first space names a family: whichever ends two processes in a
                 row while it is checked or measured, by a fault or because it hangs, is left out of
                 later ones with all of its family.
-            measure: microseconds of a candidate; whatever it raises takes that one out.
+            measure: microseconds of a candidate; what it raises takes that one out, but for
+                ``DeviceLost`` and ``NoMemory``.
             check: raises if a candidate's answer is not the default's, or cannot be had. Every
                 other candidate passes it before it is measured, and again in each process that
                 finds it chosen.
@@ -111,6 +117,7 @@ class TuningTable:
         Raises:
             DeviceLost: by ``check`` or ``measure``. Later processes leave out that candidate's
                 family.
+            NoMemory: by ``check`` or ``measure``. Nothing is kept.
         """
         entry = self._entry(case, candidates)
         if entry is not None:
@@ -124,7 +131,7 @@ class TuningTable:
                 with self.trying(case, name):
                     check(name)
                     found[name] = usable(measure(name))
-            except DeviceLost:
+            except (DeviceLost, NoMemory):
                 raise
             except Exception as error:  # noqa: BLE001 - of any kind, there are other candidates
                 _log.info("%s is no candidate for %s: %s", name, case, _first_line(error))
@@ -155,6 +162,8 @@ class TuningTable:
                 self._exclusions.families.add(attempt.family)
                 self._save()
                 raise
+            except NoMemory:
+                raise
             except Exception:
                 self._survived(attempt)
                 raise
@@ -172,7 +181,7 @@ class TuningTable:
                 with self.trying(case, choice):
                     check(choice)
                 break
-            except DeviceLost:
+            except (DeviceLost, NoMemory):
                 raise
             except Exception as error:  # noqa: BLE001 - of any kind, the default remains
                 times = {**entry.microseconds, choice: None}

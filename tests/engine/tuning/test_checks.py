@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.tuning.table import DeviceLost, TuningTable
+from gatewayd_engine.tuning.table import DeviceLost, NoMemory, TuningTable
 from tests.engine.tuning.test_table import CASE, H200, Stopwatch, agrees, never
 
 NAMES = ["torch", "a 1", "b 1", "b 2"]
@@ -135,3 +135,25 @@ def test_a_check_that_passes_leaves_no_word_of_it(tmp_path: Path) -> None:
     path = table.path
     del table
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+@pytest.mark.parametrize("fails_at", ["check", "measure"])
+def test_a_moment_without_memory_says_nothing_about_a_candidate(
+    tmp_path: Path, is_known: bool, fails_at: str
+) -> None:
+    if is_known:
+        measured(tmp_path)
+    no_memory = NoMemory("too little memory for b 1")
+    measure = Stopwatch(torch=10.0, a_1=8.0, b_1=7.0, b_2=9.0)
+    check = Checks()
+    if fails_at == "check" or is_known:
+        check = Checks("b 1", error=no_memory)
+    else:
+        measure = Stopwatch(torch=10.0, a_1=8.0, b_1=no_memory)
+    before = TuningTable(H200, tmp_path).entries
+    with pytest.raises(NoMemory):
+        TuningTable(H200, tmp_path).chosen(CASE, NAMES, measure, check)
+    assert TuningTable(H200, tmp_path).entries == before
+    measure = Stopwatch(torch=10.0, a_1=8.0, b_1=7.0, b_2=9.0)
+    assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, measure, agrees) == "b 1"

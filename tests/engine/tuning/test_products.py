@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,6 +106,35 @@ def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch() -> Non
     clock = Recording(modules, cublaslt_0=1.0)
     found = chosen(linears(1), modules, clock)
     assert found == dict.fromkeys([n for n in SIZES if n != 24], "cublaslt 0")
+
+
+@pytest.mark.parametrize("at", ["operands", "check", "clock"])
+def test_a_moment_without_memory_costs_one_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, at: str
+) -> None:
+    modules = Modules()
+
+    def failing(*args: object, **named: object) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    clock: Any = failing if at == "clock" else Recording(modules, cublaslt_1=5.0)
+    families, table = [CublasLt(modules, CPU)], TuningTable(MACHINE, tmp_path)
+    some = linears(1)
+    with monkeypatch.context() as patch:
+        if at == "operands":
+            patch.setattr(torch, "randn", failing)
+        elif at == "check":
+            patch.setattr(modules, "mm_bf16_cublaslt_run_with_algo", failing)
+        choose_products(some, [8, 16], families, table, clock, lambda part: None)
+    assert some[0].launches == {}
+    (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert "too little memory to choose matrix products" in warning
+    assert "48 x 64 at 8 lines, 48 x 64 at 16 lines" in warning
+    assert TuningTable(MACHINE, tmp_path).entries == []
+    found = chosen(
+        linears(1), modules, Recording(modules, cublaslt_1=5.0), [8], TuningTable(MACHINE, tmp_path)
+    )
+    assert found == {8: "cublaslt 1"}
 
 
 def test_a_second_start_measures_nothing(tmp_path: Path) -> None:

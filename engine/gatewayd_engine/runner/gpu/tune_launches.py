@@ -12,7 +12,7 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.model.linears.norm_gate_fusion import MOST_LINES, Fusion
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from gatewayd_engine.tuning.clock import LaunchClock, surviving
-from gatewayd_engine.tuning.table import DeviceLost, TuningTable, case
+from gatewayd_engine.tuning.table import DeviceLost, NoMemory, TuningTable, case
 
 _LINES = 8
 """Of the step for which early launches are timed. They count most where a step is short, and are
@@ -37,6 +37,9 @@ def choose_launches(
         kernels: of its device.
         table: what is known, and kept.
         clock: measures.
+
+    Raises:
+        DeviceLost: nothing can be computed any more.
     """
 
     def use(name: str) -> None:
@@ -44,8 +47,11 @@ def choose_launches(
 
     if kernels.can_launch_early:
         lines = min(_LINES, runner.max_lines)
-        # The same kernels make the same numbers.
-        _choose("launches", lines, ("in turn", "early"), use, runner, table, clock, 0.0)
+        try:
+            # The same kernels make the same numbers.
+            _choose("launches", lines, ("in turn", "early"), use, runner, table, clock, 0.0)
+        except NoMemory as error:
+            _warn("how kernels are launched", str(error))
 
 
 def choose_fusion(
@@ -63,15 +69,31 @@ def choose_fusion(
         sizes: numbers of lines that will be captured.
         table: what is known, and kept.
         clock: measures.
+
+    Raises:
+        DeviceLost: nothing can be computed any more.
     """
-    for lines in [size for size in sizes if size <= min(MOST_LINES, runner.max_lines)]:
+    if not fusion.is_possible:
+        return
+    lacked = ""
+    for lines in sizes:
+        if lines > min(MOST_LINES, runner.max_lines):
+            continue
 
         def use(name: str, lines: int = lines) -> None:
             (fusion.lines.add if name == "fused" else fusion.lines.discard)(lines)
 
-        if fusion.is_possible:
+        try:
             names = ("apart", "fused")
             _choose("norms and gates", lines, names, use, runner, table, clock, _MOST_ERROR)
+        except NoMemory as error:
+            lacked = str(error)  # alone: the exception holds tensors
+    if lacked:
+        _warn("whether norms and gates are fused", lacked)
+
+
+def _warn(what: str, why: str) -> None:
+    _log.warning("too little memory to choose %s, until the next start: %s", what, why)
 
 
 @torch.inference_mode()
@@ -98,7 +120,8 @@ def _choose(
         most_error: of a line of logits, relative to its length.
 
     Raises:
-        Lost: nothing can be computed any more.
+        DeviceLost: nothing can be computed any more.
+        NoMemory: the device has too little at the moment; the default is in use.
     """
     # Attention is chosen as the step is made, for kernels that are launched the usual way, and both
     # ways are timed and compared over this one step. In a step of its own each way might have
@@ -107,8 +130,9 @@ def _choose(
     # So no choice depends on one that is made after it, and no start revises another's.
     use(names[0])
     try:
-        step = runner.uncaptured(lines)
-    except DeviceLost:
+        with surviving(runner.logits.device, op):
+            step = runner.uncaptured(lines)
+    except (DeviceLost, NoMemory):
         raise
     except Exception as error:  # noqa: BLE001 - of any library; what cannot be captured is told then
         _log.warning("%s of %d lines cannot be measured", op, lines, exc_info=error)

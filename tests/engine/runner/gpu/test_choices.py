@@ -224,6 +224,37 @@ def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
     assert len(asked) == 8
 
 
+@pytest.mark.parametrize("at", ["clock", "step"])
+def test_a_moment_without_memory_leaves_the_usual_way_for_one_start(
+    make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
+    caplog: pytest.LogCaptureFixture,
+    at: str,
+) -> None:
+    runner: Any = Steps(device_runner(make_device_engine(max_running=8)))
+    fusion, kernels, table = Fusion(), TorchKernels(), TuningTable(MACHINE)
+    fusion.is_possible = kernels.can_launch_early = True
+
+    def failing(given: object) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    clock: Any = failing if at == "clock" else never
+    uncaptured = runner.uncaptured
+    if at == "step":
+        runner.uncaptured = failing
+    choose_launches(runner, kernels, table, clock)
+    choose_fusion(runner, fusion, [2, 8], table, clock)
+    assert not kernels.launches_early
+    assert not fusion.lines
+    assert table.entries == []
+    assert caplog.text.count("too little memory to choose how kernels are launched") == 1
+    assert caplog.text.count("too little memory to choose whether norms and gates are fused") == 1
+    assert len(caplog.records) == 2
+    runner.uncaptured = uncaptured
+    choose_launches(runner, kernels, table, Deciding(kernels, 90.0, lambda: None))
+    assert kernels.launches_early
+
+
 def test_a_step_that_cannot_be_made_leaves_the_usual_way(
     make_device_engine: Make, device_runner: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 OP = "decode_attention"
 CONTEXTS = (256, 1024, 4096)
-"""Tokens of each line that is timed."""
+"""Tokens of each line that is timed; some have up to a page less."""
 UP_TO = (512, 2048)
 """What is longer takes the choice of the next context: geometric means of neighbours."""
 _MOST_ERROR = 2e-2
-"""Between two answers in bfloat16, relative to their length."""
+"""Between two answers of a line in bfloat16, relative to their length."""
 _BLOCK = 256
 """Pages that are filled at a time: memory beside the pool is scarce."""
 _log = logging.getLogger(__name__)
@@ -219,7 +219,11 @@ def _trial(
 
 
 class _Trial:
-    """A step of lines of one length, over pages of their own, of random keys in the first layer."""
+    """A step of lines of about one length, over pages of their own.
+
+    Keys are random in the first layer of each window: other windows are other programs, which split
+    contexts otherwise. No two neighbours have as many tokens in their last page.
+    """
 
     def __init__(
         self, shape: AttentionShape, pool: KvPool, inputs: StepInputs, context: int
@@ -228,8 +232,10 @@ class _Trial:
         lines, size = len(inputs.ids), pool.page_size
         each = -(-context // size)
         upto = torch.arange(lines + 1, dtype=torch.int32)
-        last = torch.full((lines,), context - (each - 1) * size, dtype=torch.int32)
-        self._host = HostPlan(lines, upto, upto * each, last, longest=context)
+        most = context - (each - 1) * size
+        last = most - upto[1:] % most
+        longest = (each - 1) * size + int(last.max())
+        self._host = HostPlan(lines, upto, upto * each, last, longest=longest)
         # Not one behind another, as pages of a busy pool are not.
         pages = torch.randperm(lines * each, dtype=torch.int32)
         self._written = (
@@ -238,7 +244,8 @@ class _Trial:
             (inputs.last_page_len, last),
         )
         self._before = [(tensor, tensor[: len(new)].clone()) for tensor, new in self._written]
-        self._layer = pool.data[: len(pages), 0]
+        self._compared = [shape.windows.index(window) for window in sorted(set(shape.windows))]
+        self._filled = [pool.data[: len(pages), layer] for layer in self._compared]
         heads = shape.num_heads + 2 * shape.num_kv_heads
         qkv = _random(lines, heads, shape.head_dim, like=pool)
         self._query = qkv[:, : shape.num_heads]
@@ -247,17 +254,19 @@ class _Trial:
         """Write the step to the tensors, and keys and values to the pages."""
         for tensor, new in self._written:
             tensor[: len(new)].copy_(new)
-        block = _random(*self._layer[:_BLOCK].shape, like=self._pool)
-        for begin in range(0, len(self._layer), _BLOCK):
-            part = self._layer[begin : begin + _BLOCK]
-            part.copy_(block[: len(part)])
+        block = _random(*self._filled[0][:_BLOCK].shape, like=self._pool)
+        for layer in self._filled:
+            for begin in range(0, len(layer), _BLOCK):
+                part = layer[begin : begin + _BLOCK]
+                part.copy_(block[: len(part)])
 
     def undo(self) -> None:
         """Leave tensors and pages as they were."""
         for tensor, before in self._before:
             tensor[: len(before)].copy_(before)
-        # Floats of 8 bits know few operations.
-        self._layer.view(torch.uint8).zero_()
+        for layer in self._filled:
+            # Floats of 8 bits know few operations.
+            layer.view(torch.uint8).zero_()
 
     def calls(self, candidate: CapturedAttention) -> list[Callable[[], torch.Tensor]]:
         """Plan; then what launches each layer."""
@@ -266,15 +275,24 @@ class _Trial:
         return [partial(candidate.attended, layer, self._query) for layer in layers]
 
     def compare(self, candidate: CapturedAttention, first: CapturedAttention) -> None:
-        """Compare the answers of the first layer.
+        """Compare the answers of one layer of each window, line by line.
 
         Raises:
             AttentionDisagrees: they are not the same but for rounding.
         """
-        made, wanted = (self.calls(which)[0]().float() for which in (candidate, first))
-        apart = ((made - wanted).norm() / wanted.norm().clamp_min(1e-30)).item()
-        if not apart <= _MOST_ERROR:  # so that no number is not enough either
-            raise AttentionDisagrees(f"its answer is {apart:.1e} away from the default's")
+        made, wanted = self._answers(candidate), self._answers(first)
+        apart = (made - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)
+        worst = apart.max().item()
+        if not worst <= _MOST_ERROR:  # so that no number is not enough either
+            raise AttentionDisagrees(f"its answer is {worst:.1e} away from the default's")
+
+    def _answers(self, candidate: CapturedAttention) -> torch.Tensor:
+        """Of the layers that are compared, shape ``[layers, lines, num_heads * head_dim]``."""
+        calls = self.calls(candidate)
+        # Copies: layers write to one tensor.
+        return torch.stack(
+            [calls[layer]().to(torch.float32, copy=True) for layer in self._compared]
+        )
 
 
 def _random(*shape: int, like: KvPool) -> torch.Tensor:

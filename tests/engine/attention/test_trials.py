@@ -17,6 +17,31 @@ from tests.engine.attention.steps import Sequences, Static
 from tests.engine.attention.test_measuring import MACHINE, SHAPE, Clock, kinds_of, made
 
 
+class WrongAt(TorchKernels):
+    """Wrong in layers of one window."""
+
+    def __init__(self, window: int) -> None:
+        super().__init__()
+        self.window = window
+
+    def decode_attention(self, *args: Any, **named: Any) -> None:
+        if named["window"] == self.window:
+            named["scale"] = 0.5
+        super().decode_attention(*args, **named)
+
+
+class WrongLengths(TorchKernels):
+    """Takes other lengths of last pages than there are."""
+
+    def __init__(self, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.change = change
+
+    def decode_attention(self, *args: Any, **named: Any) -> None:
+        query, layer, indptr, pages, last, out = args
+        super().decode_attention(query, layer, indptr, pages, self.change(last), out, **named)
+
+
 class WithoutMemory(TorchKernels):
     """There is none for what it needs."""
 
@@ -29,6 +54,36 @@ def sequences_of(windows: tuple[int, ...] = SHAPE.windows, max_len: int = 1100) 
     made = Sequences(replace(SHAPE, windows=windows), rows=3, max_len=max_len, page_size=16)
     made.pool.data.zero_()
     return made
+
+
+@pytest.mark.parametrize("windows", [(9, 0), (0, 9)])
+@pytest.mark.parametrize("wrong", [9, 0])
+def test_a_kernel_that_is_wrong_for_one_window_is_refused(
+    flashinfer: SimpleNamespace, windows: tuple[int, ...], wrong: int
+) -> None:
+    sequences = sequences_of(windows)
+    attention = made(flashinfer, sequences, Clock(1.0, 1.0), WrongAt(wrong))
+    assert kinds_of(attention, Static(sequences, 2)) == ["_Captured"]
+    assert not sequences.pool.data.any()
+
+
+@pytest.mark.parametrize(
+    ("lines", "change"),
+    [
+        (1, lambda last: torch.full_like(last, 16)),
+        (2, lambda last: torch.full_like(last, 16)),
+        (2, lambda last: last[:1].expand_as(last)),
+        (2, lambda last: last.flip(0)),
+    ],
+)
+def test_a_kernel_that_is_wrong_in_last_pages_is_refused(
+    flashinfer: SimpleNamespace, lines: int, change: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    # Room for the shortest context alone: of a thousand tokens a few do not show.
+    sequences = sequences_of((0, 0), 256)
+    attention = made(flashinfer, sequences, Clock(1.0), WrongLengths(change))
+    (kind,) = attention.captured(Static(sequences, lines).inputs)
+    assert type(kind).__name__ == "_Captured"
 
 
 @pytest.mark.parametrize("number", [1, 2])

@@ -76,7 +76,9 @@ def choose_fusion(
     if not fusion.is_possible:
         return
     lacked = ""
-    for lines in sizes:
+    # The largest first: attention is chosen as a step is made, for all sizes up to a power of two
+    # at the first of them. With drafts, sizes are captured that lie between such powers.
+    for lines in sorted(sizes, reverse=True):
         if lines > min(MOST_LINES, runner.max_lines):
             continue
 

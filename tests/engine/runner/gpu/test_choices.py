@@ -204,8 +204,8 @@ def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
     assert asked == [], "there is no norm that a matrix could take over"
     fusion.is_possible = True
     choose_fusion(runner, fusion, sizes, table, clock)
-    # None that is more than a matrix unit takes, or a step has.
-    assert asked == [(2, False), (2, True), (8, False), (8, True)]
+    # None that is more than a matrix unit takes, or a step has; the largest first.
+    assert asked == [(8, False), (8, True), (2, False), (2, True)]
     assert fusion.lines == {8}
     fusion.lines.clear()
     choose_fusion(runner, fusion, sizes, table, clock)

@@ -14,7 +14,7 @@ import torch
 
 from gatewayd_engine.tuning.clock import LaunchClock, surviving
 from gatewayd_engine.tuning.matmul_candidates import DEFAULT, Candidates, Launch, multiply
-from gatewayd_engine.tuning.table import DeviceLost, NoMemory, TuningTable, case
+from gatewayd_engine.tuning.table import NoMemory, TuningTable, case
 
 STAGE = "choosing matrix products"
 OP = "product"
@@ -176,21 +176,12 @@ class _Choice:
         )
         if table.known(which, names) is None and time.monotonic() >= deadline:
             return
-        choice = table.chosen(
-            which, names, partial(self._microseconds, clock), partial(self._check, self._size)
-        )
+        choice = table.chosen(which, names, partial(self._microseconds, clock), self._check)
         if choice == DEFAULT:
             return
-        for lines in sizes:
-            try:
-                if lines != self._size:
-                    with table.trying(which, choice):
-                        self._check(lines, choice)
-            except (DeviceLost, NoMemory):
-                raise
-            except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
-                _log.info("%s does not multiply %d lines of %s: %s", choice, lines, shape, error)
-                continue
+        others = [lines for lines in sizes if lines != self._size]
+        passing = table.passing(which, others, partial(self._check, choice))
+        for lines in (*passing, self._size):
             for product in self._alike:
                 product.launches[lines] = self._launches[choice]
 
@@ -207,8 +198,8 @@ class _Choice:
         weight, bias = product.matrix, product.bias
         return lambda: launch(self._x, weight, bias, self._out)
 
-    def _check(self, lines: int, name: str) -> None:
-        """Compare a candidate's answer of so many lines with torch's.
+    def _check(self, name: str, lines: int | None = None) -> None:
+        """Compare a candidate's answer of so many lines, or those that are measured, with torch's.
 
         Raises:
             MatmulDisagrees: they are not the same but for rounding.
@@ -216,7 +207,7 @@ class _Choice:
             NoMemory: the device has too little memory at the moment.
         """
         with surviving(self._x.device, name):
-            self._compare(lines, self._launches[name])
+            self._compare(self._size if lines is None else lines, self._launches[name])
 
     def _compare(self, lines: int, launch: Launch) -> None:
         x, out, wanted = self._x[:lines], self._out[:lines], self._wanted[:lines]
@@ -225,9 +216,12 @@ class _Choice:
         # What is not written shows.
         out.fill_(torch.nan)
         launch(x, weight, bias, out)
+        errors = []
         for begin in range(0, lines, _CHECKED_LINES):
             some = wanted[begin : begin + _CHECKED_LINES].float()
             apart = (out[begin : begin + _CHECKED_LINES].float() - some).norm(dim=1)
-            worst = (apart / some.norm(dim=1).clamp_min(1e-30)).max().item()
-            if not worst <= _MOST_ERROR:  # so that no number is not enough either
-                raise MatmulDisagrees(f"its answer is {worst:.1e} away from torch's")
+            errors.append((apart / some.norm(dim=1).clamp_min(1e-30)).max())
+        # The host waits here alone: this is done for each captured size, at each start.
+        worst = torch.stack(errors).max().item()
+        if not worst <= _MOST_ERROR:  # so that no number is not enough either
+            raise MatmulDisagrees(f"its answer is {worst:.1e} away from torch's")

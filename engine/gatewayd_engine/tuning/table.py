@@ -128,7 +128,7 @@ class TuningTable:
                 if name == default:
                     found[name] = usable(measure(name))
                     continue
-                with self.trying(case, name):
+                with self._trying(case, name):
                     check(name)
                     found[name] = usable(measure(name))
             except (DeviceLost, NoMemory):
@@ -141,8 +141,51 @@ class TuningTable:
         self.measured += 1
         return choice
 
+    def passing(self, case: Case, sizes: Sequence[int], check: Callable[[int], None]) -> list[int]:
+        """Those of some numbers of lines at which the choice of a case computes the same.
+
+        Where it fails, the default is to be used. That is kept, with one warning for all of them,
+        and not tried again by later processes, until something else is chosen for the case.
+
+        Args:
+            case: for which ``chosen`` took another candidate than the default.
+            sizes: numbers of lines, other than the one for which it was chosen.
+            check: raises if the choice's answer of so many lines is not the default's, or cannot be
+                had.
+
+        Raises:
+            DeviceLost: by ``check``. Later processes leave out the choice's family.
+            NoMemory: by ``check``. Nothing is kept.
+        """
+        entry, failed = self._entries[case], dict[int, Exception]()
+        left = [size for size in sizes if size not in entry.failing]
+        if not left:
+            return []
+        # One attempt of all: many sizes are checked at each start.
+        with self._trying(case, f"{entry.choice} at other numbers of lines"):
+            for size in left:
+                try:
+                    check(size)
+                except (DeviceLost, NoMemory):
+                    raise
+                except Exception as error:  # noqa: BLE001 - of any kind, the default remains
+                    failed[size] = error
+        if failed:
+            _log.warning(
+                "%s was chosen for %s but fails its check at %s lines; %s is used there from now"
+                " on, to try again delete %s: %s",
+                entry.choice,
+                case,
+                ", ".join(map(str, failed)),
+                entry.default,
+                self.path,
+                _first_line(next(iter(failed.values()))),
+            )
+            self._keep(replace(entry, failing=sorted({*entry.failing, *failed})))
+        return [size for size in left if size not in failed]
+
     @contextmanager
-    def trying(self, case: Case, name: str) -> Iterator[None]:
+    def _trying(self, case: Case, name: str) -> Iterator[None]:
         """Leave word that a candidate runs, so that what ends processes is not tried for ever.
 
         Not to be nested.
@@ -178,7 +221,7 @@ class TuningTable:
         """The choice of an entry, or what takes its place; see ``chosen``."""
         while (choice := entry.choice) != entry.default:
             try:
-                with self.trying(case, choice):
+                with self._trying(case, choice):
                     check(choice)
                 break
             except (DeviceLost, NoMemory):
@@ -195,7 +238,7 @@ class TuningTable:
                     self.path,
                     _first_line(error),
                 )
-                entry = replace(entry, choice=other, microseconds=times)
+                entry = replace(entry, choice=other, microseconds=times, failing=[])
                 self._keep(entry)
         return choice
 

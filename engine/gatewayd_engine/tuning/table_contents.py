@@ -51,6 +51,7 @@ class TableEntry(msgspec.Struct, frozen=True):
         default: the candidate that others had to beat.
         choice: the one that is used.
         microseconds: of each candidate; None for one that failed.
+        failing: smaller numbers of lines at which the choice fails, and the default is used.
     """
 
     op: str
@@ -59,6 +60,7 @@ class TableEntry(msgspec.Struct, frozen=True):
     default: str
     choice: str
     microseconds: dict[str, float | None]
+    failing: list[int] = []
 
     @property
     def case(self) -> Case:

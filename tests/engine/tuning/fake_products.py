@@ -19,6 +19,7 @@ class Modules:
         broken: algorithms that raise.
         bad_lines: numbers of lines at which every algorithm raises.
         launched: by name, with the number of lines.
+        refused: the numbers of lines at which algorithms raised.
     """
 
     def __init__(self, count: int = 3) -> None:
@@ -27,6 +28,7 @@ class Modules:
         self.broken: set[int] = set()
         self.bad_lines: set[int] = set()
         self.launched: list[tuple[str, int]] = []
+        self.refused: list[int] = []
 
     def mm_bf16_cublaslt_get_algos(
         self, x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, work: Tensor, handle: int,
@@ -43,6 +45,7 @@ class Modules:
     ) -> None:  # fmt: skip
         assert algorithms.view(-1, 64)[index, 0] == index + 1
         if index in self.broken or len(x) in self.bad_lines:
+            self.refused.append(len(x))
             raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
         self._multiply(f"cublaslt {index}", x, w, bias, out)
         if index in self.wrong:

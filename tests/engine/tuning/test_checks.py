@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -157,3 +158,49 @@ def test_a_moment_without_memory_says_nothing_about_a_candidate(
     assert TuningTable(H200, tmp_path).entries == before
     measure = Stopwatch(torch=10.0, a_1=8.0, b_1=7.0, b_2=9.0)
     assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, measure, agrees) == "b 1"
+
+
+def at_sizes(*wrong: int, error: Exception | None = None) -> tuple[list[int], Any]:
+    """Sizes that are checked, and a check that some of them fail."""
+    asked: list[int] = []
+
+    def check(size: int) -> None:
+        asked.append(size)
+        if size in wrong:
+            raise error or ValueError("other numbers")
+
+    return asked, check
+
+
+def test_a_size_at_which_the_choice_fails_is_kept_and_warned_about_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    measured(tmp_path)
+    for tried in ([5, 6, 7], [6]):
+        table = TuningTable(H200, tmp_path)
+        assert table.chosen(CASE, NAMES, never, agrees) == "b 1"
+        asked, check = at_sizes(5, 7)
+        assert table.passing(CASE, [5, 6, 7], check) == [6]
+        assert asked == tried
+    (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
+    assert f"b 1 was chosen for {CASE} but fails its check at 5, 7 lines; torch is" in warning
+    (entry,) = TuningTable(H200, tmp_path).entries
+    assert (entry.choice, entry.failing) == ("b 1", [5, 7])
+    # What is captured next time may lie elsewhere.
+    asked, check = at_sizes(4)
+    assert TuningTable(H200, tmp_path).passing(CASE, [4, 6, 7], check) == [6]
+    assert asked == [4, 6]
+    # Another choice starts anew.
+    assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, Checks("b 1")) == "a 1"
+    (entry,) = TuningTable(H200, tmp_path).entries
+    assert entry.failing == []
+
+
+def test_a_size_without_memory_is_not_kept(tmp_path: Path) -> None:
+    measured(tmp_path)
+    _, check = at_sizes(6, error=NoMemory("none"))
+    with pytest.raises(NoMemory):
+        TuningTable(H200, tmp_path).passing(CASE, [5, 6], check)
+    asked, check = at_sizes()
+    assert TuningTable(H200, tmp_path).passing(CASE, [5, 6], check) == [5, 6]
+    assert asked == [5, 6]

@@ -31,8 +31,11 @@ def reach(where, name):
             sum(range(10**11))  # Python sees no signal in it, as in a kernel that hangs
     return 1.0
 table = TuningTable(TunedMachine(**json.loads(machine)), Path(folder))
-calls = [lambda name, at=at: reach(at, name) for at in ("measure", "check")]
-table.chosen(CASE, json.loads(names), *calls)
+if at == "sizes":
+    table.passing(CASE, [1, 2], lambda size: reach(at, last))
+else:
+    calls = [lambda name, at=at: reach(at, name) for at in ("measure", "check")]
+    table.chosen(CASE, json.loads(names), *calls)
 """
 
 
@@ -132,4 +135,12 @@ def test_a_known_choice_that_ended_two_processes_is_left_out(tmp_path: Path) -> 
     assert tried(tmp_path) == NAMES
     for _ in range(2):
         end(start(tmp_path), SIGKILL)
+    assert tried(tmp_path) == ["torch", "good"]
+
+
+def test_deaths_at_other_sizes_are_not_forgotten_by_a_check_that_passes(tmp_path: Path) -> None:
+    assert tried(tmp_path) == NAMES
+    for _ in range(2):
+        assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, agrees) == "bad 2"
+        end(start(tmp_path, at="sizes"), SIGKILL)
     assert tried(tmp_path) == ["torch", "good"]

@@ -100,12 +100,37 @@ def test_what_computes_something_else_is_refused(caplog: pytest.LogCaptureFixtur
     assert "cublaslt 1 is no candidate" in caplog.text
 
 
-def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch() -> None:
+def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     modules = Modules()
     modules.bad_lines = {24}
-    clock = Recording(modules, cublaslt_0=1.0)
-    found = chosen(linears(1), modules, clock)
-    assert found == dict.fromkeys([n for n in SIZES if n != 24], "cublaslt 0")
+    for refused in ([24], []):
+        modules.refused.clear()
+        clock, table = Recording(modules, cublaslt_0=1.0), TuningTable(MACHINE, tmp_path)
+        found = chosen(linears(1), modules, clock, table=table)
+        assert found == dict.fromkeys([n for n in SIZES if n != 24], "cublaslt 0")
+        # The next start knows that, and does not try again.
+        assert modules.refused == refused
+    assert caplog.text.count("fails its check at 24 lines; torch is used there") == 1
+
+
+def test_the_host_waits_once_for_each_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules, sizes, waits, item = Modules(), [256, 400, 512], list[int](), torch.Tensor.item
+    clock = Recording(modules, cublaslt_1=5.0)
+    chosen(linears(1), modules, clock, sizes, TuningTable(MACHINE, tmp_path))
+
+    def counted(tensor: torch.Tensor) -> Any:
+        waits.append(tensor.numel())
+        return item(tensor)
+
+    families, table = [CublasLt(modules, CPU)], TuningTable(MACHINE, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "item", counted)
+        choose_products(linears(1), sizes, families, table, Recording(modules), lambda part: None)
+    assert waits == [1] * len(sizes)
 
 
 @pytest.mark.parametrize("at", ["operands", "check", "clock"])

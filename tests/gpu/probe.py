@@ -10,282 +10,70 @@
 Attention: our Triton kernel, FlashInfer's FlashAttention 2 on tensor cores, and XQA if it is
 compiled, over slices of a block-major pool. Products: torch's choice, the best of cuBLASLt's
 proposals, tinygemm2 for few lines, each over copies of a matrix that do not fit the chip's cache.
-``tests/gpu/probing`` has the parts that need no library. Each answer is compared with the twin's in
-torch before its kernel is timed. All in microseconds; where the memory's speed counts also the
-bytes read, and their share of what a chip's kernels get, which is 3.97 TB/s on an H200.
+``tests/gpu/probing`` has the parts. A process of its own measures them, and a new one the rest if a
+kernel takes the device down: see ``processes.py``. Each answer is compared with the twin's in torch
+before its kernel is timed. All in microseconds; where the memory's speed counts also the bytes
+read, and their share of what a chip's kernels get, which is 3.97 TB/s on an H200.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
-import time
-from collections.abc import Callable
-from functools import partial
+import tempfile
 from pathlib import Path
-from typing import Any
-
-import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from gatewayd_engine.tuning.table import DeviceLost
-from tests.gpu.probing.attention import E4M3, Contexts
-from tests.gpu.probing.bench import Absent, Bench, Tensors, Trial
-from tests.gpu.probing.libraries import cublaslt, handle, has_fa2, has_xqa, tinygemm2
-from tests.gpu.probing.packed import experts, packed
-from tests.gpu.probing.small import fused, small
-from tests.gpu.probing.verifying import verifying
+from tests.gpu.probing.processes import Processes
+from tests.gpu.probing.shares import SHARES
 
 _SECONDS = 110.0
 _COMPILERS = 12
 _PATIENCE = 10
 """A busy CPU is given more."""
-_TINY_LINES = 64
-_ALGORITHMS = 32
-"""Of cuBLASLt's, which it proposes in the order of its own estimate."""
-_FLOATS, _WORK, _ALGORITHM_WORK = 384 << 20, 256 << 20, 64 << 20
-"""Bytes of workspaces."""
-
-
-class Flash:
-    """FlashInfer's attention; its workspaces are shared by all rows."""
-
-    def __init__(self, device: torch.device) -> None:
-        size = 64 if device.type == "cpu" else _FLOATS
-        self._floats = torch.zeros(size, dtype=torch.uint8, device=device)
-
-    def by_fa2(self, contexts: Contexts, is_whole: bool, is_early: bool) -> Trial:
-        """As captured decode steps attend by it; see ``attention/wrappers.py``."""
-        from flashinfer import BatchDecodeWithPagedKVCacheWrapper
-
-        inputs, shape, pool = contexts.inputs, contexts.shape, contexts.pool
-        if not has_fa2(pool.dtype, pool.data.dtype, shape.head_dim):
-            raise Absent("it is not compiled")
-        wrapper = BatchDecodeWithPagedKVCacheWrapper(
-            self._floats,
-            "NHD",
-            use_cuda_graph=True,
-            use_tensor_cores=True,
-            backend="fa2",
-            paged_kv_indptr_buffer=inputs.page_indptr.clone(),
-            paged_kv_indices_buffer=inputs.pages.clone(),
-            paged_kv_last_page_len_buffer=inputs.last_page_len.clone(),
-        )
-        wrapper.plan(
-            contexts.indptr, inputs.pages, contexts.last,
-            shape.num_heads, shape.num_kv_heads, shape.head_dim, pool.page_size,
-            q_data_type=pool.dtype, kv_data_type=pool.data.dtype, disable_split_kv=is_whole,
-        )  # fmt: skip
-        out = torch.empty(contexts.queries.shape, dtype=pool.dtype, device=pool.data.device)
-        layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
-        calls = [
-            partial(wrapper.run, contexts.queries, kv, out=out, enable_pdl=is_early)
-            for kv in layers
-        ]
-
-        def answer() -> Tensors:
-            calls[0]()
-            return contexts.compared(out)
-
-        return Trial(calls, answer, contexts.wanted, contexts.read)
-
-    def by_xqa(self, contexts: Contexts) -> Trial:
-        """Without a plan and without merging; wants contiguous queries and a table of pages."""
-        from flashinfer.decode import trtllm_batch_decode_with_kv_cache
-
-        inputs, shape, pool = contexts.inputs, contexts.shape, contexts.pool
-        group = shape.num_heads // shape.num_kv_heads
-        if not has_xqa(pool.dtype, pool.data.dtype, pool.page_size, shape.head_dim, group):
-            raise Absent("it is not compiled")
-        workspace = torch.zeros(_WORK, dtype=torch.uint8, device=pool.data.device)
-        table = inputs.pages.view(-1, contexts.each)
-        queries = contexts.queries.contiguous()
-        lengths = torch.full_like(inputs.last_page_len, contexts.length)
-        out = torch.empty_like(queries)
-
-        def run(kv: tuple[torch.Tensor, ...]) -> None:
-            trtllm_batch_decode_with_kv_cache(
-                queries, kv, workspace, table, lengths, contexts.each * pool.page_size,
-                bmm1_scale=shape.scale, bmm2_scale=1.0, kv_layout="NHD", out=out,
-            )  # fmt: skip
-
-        layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
-
-        def answer() -> Tensors:
-            run(layers[0])
-            return contexts.compared(out)
-
-        return Trial([partial(run, kv) for kv in layers], answer, contexts.wanted, contexts.read)
-
-
-def attention(bench: Bench) -> None:
-    """Decoding over contexts of several lengths; keys in the type of queries, and in e4m3."""
-    flash = Flash(bench.device)
-    for length in bench.contexts:
-        for lines in bench.batches:
-            with bench.at("attention", lines=lines, context=length):
-                for suffix, element in (("", None), (" e4m3", E4M3)):
-                    contexts = Contexts(bench, lines, length, element)
-                    bench.both(f"triton{suffix}", contexts.by_decode)
-                    for is_whole in (False, True):
-                        for is_early in (False, True):
-                            said = f"{' whole' * is_whole}{' early' * is_early}"
-                            make = partial(flash.by_fa2, contexts, is_whole, is_early)
-                            bench.row(f"fa2{suffix}{said}", make)
-                    bench.row(f"xqa{suffix}", partial(flash.by_xqa, contexts))
-
-
-class Product:
-    """One product, ``x`` of some lines with a matrix, by everything that can compute it.
-
-    Args:
-        bench: measures.
-        lines: of ``x``.
-        matrices: copies of the matrix, ``[rows, columns]``.
-        rounds: how often to go through them.
-    """
-
-    def __init__(self, bench: Bench, lines: int, matrices: list[torch.Tensor], rounds: int) -> None:
-        rows, columns = matrices[0].shape
-        self._bench, self._matrices, self._rounds = bench, matrices, rounds
-        self._x, self._out = bench.randn(lines, columns), bench.randn(lines, rows)
-
-    def _wanted(self) -> Tensors:
-        return (self._x.float() @ self._matrices[0].float().t(),)
-
-    def _trial(self, run: Callable[[torch.Tensor], object], note: str = "") -> Trial:
-        calls = [partial(run, matrix) for matrix in self._matrices] * self._rounds
-
-        def answer() -> Tensors:
-            run(self._matrices[0])
-            return (self._out,)
-
-        return Trial(calls, answer, self._wanted, self._matrices[0].nbytes, note)
-
-    def by_torch(self, library: str) -> Trial:
-        """By the library that torch is told to prefer."""
-        if library == "cublaslt" and self._x.device.type == "cpu":
-            raise Absent("torch for CPUs has none")
-
-        def run(matrix: torch.Tensor) -> None:
-            torch.backends.cuda.preferred_blas_library(library)
-            torch.mm(self._x, matrix.t(), out=self._out)
-            torch.backends.cuda.preferred_blas_library("cublas")
-
-        return self._trial(run)
-
-    def by_best_algorithm(self, module: Any, workspace: torch.Tensor) -> Trial:
-        """By the quickest algorithm of those that cuBLASLt proposes first."""
-        found = torch.zeros(100 * 64 * 2, dtype=torch.uint8)
-        number = module.mm_bf16_cublaslt_get_algos(
-            self._x, self._matrices[0], None, self._out, workspace, handle(), found
-        )
-
-        def run(index: int, matrix: torch.Tensor) -> None:
-            module.mm_bf16_cublaslt_run_with_algo(
-                self._x, matrix, None, self._out, workspace, handle(), found, index
-            )
-
-        timed = []
-        for index in range(min(number, _ALGORITHMS)):
-            calls = [partial(run, index, matrix) for matrix in self._matrices]
-            timed.append((self._bench.clock(calls * self._rounds), index))
-        if not timed:
-            raise Absent("cuBLASLt proposes nothing")
-        _, index = min(timed)
-        return self._trial(partial(run, index), f"algorithm {index} of {number}")
-
-    def by_tiny(self, module: Any) -> Trial:
-        """By the kernel for few lines."""
-
-        def run(matrix: torch.Tensor) -> None:
-            module.tinygemm2_nobias_op(self._x, matrix, self._out, False)
-
-        return self._trial(run)
-
-
-def products(bench: Bench) -> None:
-    """All matrices of the model, and their sums for a step."""
-    if bench.is_compiling:
-        return
-    lt, tiny = cublaslt(), tinygemm2()
-    size = 1 if lt is None else _ALGORITHM_WORK
-    workspace = torch.empty(size, dtype=torch.uint8, device=bench.device)
-    sums: dict[int, dict[str, float]] = {lines: {} for lines in bench.batches}
-    for name, (rows, columns) in bench.sizes.matrices.items():
-        matrices, rounds = bench.copies(rows, columns)
-        times = 1 if name == "head" else bench.sizes.layers
-        for lines in bench.batches:
-            product = Product(bench, lines, matrices, rounds)
-            with bench.at(f"product {name}", lines=lines):
-                us = {
-                    library: bench.row(library, partial(product.by_torch, library))
-                    for library in ("cublas", "cublaslt")
-                }
-                if lt is not None:
-                    us["best"] = bench.row(
-                        "best", partial(product.by_best_algorithm, lt, workspace)
-                    )
-                if tiny is not None and lines <= _TINY_LINES:
-                    us["tiny"] = bench.row("tiny", partial(product.by_tiny, tiny))
-            there = {who: took for who, took in us.items() if took is not None}
-            for who, took in {**there, "least": min(there.values(), default=0.0)}.items():
-                sums[lines][who] = sums[lines].get(who, 0.0) + took * times
-    for lines, of_step in sums.items():
-        said = ", ".join(f"{who} {took / 1e3:.2f} ms" for who, took in of_step.items())
-        print(f"all products of a step, {lines} lines: {said}", flush=True)
-
-
-PARTS: dict[str, tuple[Callable[[Bench], None], float]] = {
-    "attention": (attention, 0.35),
-    "small": (small, 0.1),
-    "fused": (fused, 0.1),
-    "products": (products, 0.2),
-    "packed": (packed, 0.12),
-    "verifying": (verifying, 0.08),
-    "experts": (experts, 0.05),
-}
-"""Each with its share of the time, what is compiled included."""
 
 
 def main() -> int:
     """Every part, whatever fails before it; 1 if a row failed or differs from its twin."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("batches", nargs="?", default="", metavar="BATCH,...")
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=",".join(SHARES))
     parser.add_argument("--seconds", type=float, default=_SECONDS)
     device = os.environ.get("FIRST_DEVICE", "cuda")
     # The interpreter compiles nothing.
     threads = 0 if device == "cpu" else _COMPILERS
     parser.add_argument("--compilers", type=int, default=threads, help="0 compiles row by row")
+    for of_a_child in ("--child", "--goes-on"):
+        parser.add_argument(of_a_child, action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--singly", default="", help=argparse.SUPPRESS)
     asked = parser.parse_args()
-    if device == "cuda" and not torch.cuda.is_available():
-        print("there is no GPU: FIRST_DEVICE=cpu rehearses", file=sys.stderr)
-        return 2
-    torch.manual_seed(0)
-    out = Path(os.environ["OUT"]) if os.environ.get("OUT") else None
-    batches = tuple(int(n) for n in asked.batches.split(",") if n)
-    bench = Bench(device, out, batches, asked.compilers)
-    print(bench.machine, flush=True)
-    seconds = asked.seconds * (_PATIENCE if device == "cpu" else 1)
-    asked_for = asked.parts.split(",")
-    whole, upto, began = sum(PARTS[name][1] for name in asked_for), 0.0, time.monotonic()
-    with torch.inference_mode():
-        for name in asked_for:
-            rows, share = PARTS[name]
-            # What one part leaves the next one has.
-            upto += seconds * share / whole
-            try:
-                bench.part(name, rows, upto - (time.monotonic() - began))
-            except DeviceLost as error:
-                print(f"{error}; this is what was measured", flush=True)
-                return 1
-    if bench.failed:
-        print("\n".join(["failed or different:", *bench.failed]), flush=True)
-    return 1 if bench.failed else 0
+    parts, out = asked.parts.split(","), os.environ.get("OUT", "")
+    if unknown := set(parts) - set(SHARES):
+        parser.error(f"no such parts: {', '.join(sorted(unknown))}")
+    if asked.child:
+        from tests.gpu.probing.parts import measure
+
+        batches = tuple(int(n) for n in asked.batches.split(",") if n)
+        singly = asked.singly.split(",")
+        return measure(
+            device, Path(out), batches, asked.compilers, parts, singly, asked.seconds,
+            goes_on=asked.goes_on,
+        )  # fmt: skip
+    # So that the process that has the device is ended with this one.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    patience = _PATIENCE if device == "cpu" else 1
+    command = [sys.executable, *sys.orig_argv[1:]]
+    with tempfile.TemporaryDirectory() as nowhere:
+        os.environ["OUT"] = out or nowhere
+        processes = Processes(command, Path(out or nowhere), patience)
+        return processes.measure(parts, asked.seconds * patience)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # a thread that is still compiling would be waited for

@@ -7,31 +7,42 @@ import os
 import re
 import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
-from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.tuning import clock
 from gatewayd_engine.tuning.table import DeviceLost
 from tests.gpu import probe
 from tests.gpu.kit.lock import ROOT
 from tests.gpu.probing import bench as benches
-from tests.gpu.probing.bench import Absent, Bench, Tensors, Trial
+from tests.gpu.probing import libraries
+from tests.gpu.probing.attention import Contexts
+from tests.gpu.probing.bench import Bench
+from tests.gpu.probing.libraries import Absent
+from tests.gpu.probing.probe import Flash
 from tests.gpu.probing.shapes import LLAMA, TINY
+from tests.gpu.probing.trial import Tensors, Trial
 
 PROBE = """
 import runpy, sys, types
 from tests.engine.attention import fake_flashinfer
 
 fake_flashinfer.IS_GUARDED = False
-prefill = types.ModuleType("flashinfer.prefill")
-module = types.SimpleNamespace(try_load=lambda: True)
-prefill._gen_batch_prefill_primary_module = lambda *_: module
-sys.modules |= {"flashinfer": fake_flashinfer, "flashinfer.prefill": prefill}
+def have(name, function, found):
+    sys.modules[name] = types.ModuleType(name)
+    setattr(sys.modules[name], function, lambda *_: types.SimpleNamespace(try_load=lambda: found))
+sys.modules["flashinfer"] = fake_flashinfer
+have("flashinfer.prefill", "_gen_batch_prefill_primary_module", True)
+have("flashinfer.decode", "trtllm_batch_decode_with_kv_cache", None)
+have("flashinfer.jit.xqa", "gen_xqa_module", None)
+have("flashinfer.jit.gemm.core", "gen_mm_bf16_cublaslt_module", None)
+have("flashinfer.gemm.routergemm", "gen_tinygemm2_module", None)
 BEFORE
 sys.argv = ["tests/gpu/probe.py", *sys.argv[1:]]
 runpy.run_path(sys.argv[0], run_name="__main__")
@@ -51,6 +62,30 @@ class Others(TorchKernels):
 device._interpreted = Others
 """
 """Kernels of which one computes something else, and one has another signature."""
+FATAL = """
+import os, threading
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.tuning import clock
+from tests.gpu.probing import bench, device
+
+lost = []
+def refuse(*_):
+    if lost:
+        raise RuntimeError("an illegal memory access")
+
+class Others(TorchKernels):
+    def gated(self, *_):
+        lost.append(self)
+        refuse()
+    def gather(self, *arguments):
+        if threading.current_thread() is threading.main_thread():
+            os.kill(os.getpid(), 9)
+
+clock._is_lost = lambda device: bool(lost)
+bench.Bench._release = refuse
+device._interpreted = Others
+"""
+"""A kernel that takes the device down where it is launched, and one that ends the process."""
 ABSENT = {"xqa", "xqa e4m3", "cublaslt"}
 """What a CPU has nothing for: signatures are compared with the library's, see test_signatures."""
 BOTH = ("", " early")
@@ -130,6 +165,28 @@ def test_a_kernel_of_another_signature_fails_and_one_that_differs_is_said(tmp_pa
     assert all("microseconds" in rows[name] for name in ("sample greedy", "sum"))
 
 
+def test_a_kernel_that_takes_the_device_down_is_named_and_costs_only_itself(tmp_path: Path) -> None:
+    options = ("1,2", "--parts", "small,experts", "--compilers", "2")
+    done, document = rehearsed(tmp_path, *options, before=FATAL)
+    assert done.returncode == 1, done.stdout + done.stderr
+    rows = {(row["name"], row["lines"]): row for row in document["rows"]}
+    assert len(rows) == len(document["rows"])
+    assert {at for at, row in rows.items() if row.get("lost")} == {("gate", 1), ("gather", 1)}
+    assert "the device was lost to gate: an illegal memory access" in rows["gate", 1]["error"]
+    assert rows["gather", 1]["error"] == "its process ended with -9"
+    for name in ("gate", "gather"):  # on another size, which nothing is launched for any more
+        assert rows[name, 2]["left_out"] == "the device was lost to it"
+    # What else there is was measured: of the same part behind them, and of the next.
+    small = NAMES["small kernels"] - {"gate", "gather"}
+    rest = {(name, lines) for name in small if " early" not in name for lines in (1, 2)}
+    rest |= {(name, 3) for name in NAMES["experts"]}
+    assert {at for at, row in rows.items() if "microseconds" in row} == rest
+    first, *others = document["lost"]
+    assert "lost to small, before its rows" in first
+    assert len(others) == 2
+    assert "failed or different:\nsmall kernels lines 1, gate: DeviceLost" in done.stdout
+
+
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """One whose kernels are the twins."""
@@ -170,18 +227,40 @@ def test_a_lost_device_ends_with_what_was_measured(
     assert [row["name"] for row in made["rows"]] == ["first", "harmless", "fatal"]
     assert "microseconds" in made["rows"][0]
     assert made["rows"][1]["error"] == "ValueError: no"
-    assert "lost to fatal: an illegal memory access" in made["lost"]
+    assert "lost to fatal: an illegal memory access" in made["lost"][0]
 
 
-def test_what_is_absent_is_no_failure_and_a_missing_module_of_ours_is_one(bench: Bench) -> None:
+def test_what_is_absent_is_no_failure_and_a_missing_module_is_one(bench: Bench) -> None:
     def rows(at: Bench) -> None:
         with at.at("rows"):
             at.row("compiled", lambda: raising(Absent("it is not compiled")))
-            at.row("installed", lambda: raising(ImportError("No module named 'flashinfer'")))
             at.row("ours", lambda: raising(ImportError("No module named 'gatewayd_engin'")))
 
     bench.part("rows", rows, 60)
     assert bench.failed == ["rows, ours: ImportError: No module named 'gatewayd_engin'"]
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_a_flashinfer_that_is_installed_has_what_is_called(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_installed: bool
+) -> None:
+    """An empty one stands for a version that has renamed everything."""
+    found = ModuleSpec("flashinfer", None) if is_installed else None
+    monkeypatch.setattr(libraries, "find_spec", lambda name: found)
+    monkeypatch.setitem(sys.modules, "flashinfer", ModuleType("flashinfer") if found else None)
+    contexts = Contexts(bench, 1, TINY.page)
+    flash = Flash(bench.device)
+
+    def rows(at: Bench) -> None:
+        at.library("tinygemm2", libraries.tinygemm2)
+        with at.at("rows"):
+            at.row("fa2", lambda: flash.by_fa2(contexts, is_whole=False, is_early=False))
+            at.row("xqa", lambda: flash.by_xqa(contexts))
+
+    bench.part("rows", rows, 60)
+    assert len(bench.failed) == 3 * is_installed, bench.failed
+    given = {row["name"]: row for row in document(tmp_path)["rows"]}
+    assert ("error" if is_installed else "absent") in given["fa2"]
 
 
 def test_a_part_whose_time_is_over_says_what_was_left_out(bench: Bench, tmp_path: Path) -> None:
@@ -196,33 +275,10 @@ def test_a_part_whose_time_is_over_says_what_was_left_out(bench: Bench, tmp_path
     assert len(made["rows"]) == 1
 
 
-def test_kernels_are_launched_over_short_contexts_before_they_are_timed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(benches, "kernels_of", lambda device: TorchKernels())
-    bench = Bench("cpu", tmp_path, (), 2)
-    seen: list[tuple[int, ...]] = []
-
-    def rows(at: Bench) -> None:
-        contexts = at.contexts
-
-        def compute(kernels: Kernels) -> Tensors:
-            seen.append(contexts)
-            return (torch.ones(1),)
-
-        with at.at("rows"):
-            at.kernel("ours", compute, compute)
-            at.row("theirs", lambda: raising(ValueError("it is not launched ahead")))
-
-    bench.part("rows", rows, 60)
-    assert seen == [(TINY.page,)] + [TINY.contexts] * 3  # answer, wanted, and timed
-    assert [row["name"] for row in document(tmp_path)["rows"]] == ["ours", "theirs"]
-
-
 def test_a_gpu_is_asked_for_where_nothing_is_rehearsed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["probe.py"])
+    monkeypatch.setattr(sys, "argv", ["probe.py", "--child"])
     monkeypatch.delenv("FIRST_DEVICE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert probe.main() == 2

@@ -13,7 +13,8 @@ from gatewayd_engine.attention.triton_decode import DecodeKernels
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
-from tests.gpu.probing.bench import TWIN, Bench, Tensors, Trial
+from tests.gpu.probing.bench import TWIN, Bench
+from tests.gpu.probing.trial import Tensors, Trial
 
 E4M3 = torch.float8_e4m3fn
 _MOST_BYTES = 18 << 30

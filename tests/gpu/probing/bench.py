@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -17,43 +15,19 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.tuning.clock import surviving
 from gatewayd_engine.tuning.table import DeviceLost
+from tests.gpu.probing.compiling import Ahead
 from tests.gpu.probing.device import clock_of, kernels_of, machine_of, speed_of
+from tests.gpu.probing.document import Document, Row
+from tests.gpu.probing.libraries import Absent
 from tests.gpu.probing.shapes import LLAMA, TINY, Sizes
+from tests.gpu.probing.trial import MOST_ERROR, NoTime, Tensors, Trial, apart
 
 TWIN = TorchKernels()
-Call = Callable[[], object]
-Tensors = tuple[torch.Tensor, ...]
-_MOST_ERROR = 2e-2
-"""Relative to the length of the answer, or the part of integers that differ."""
 _UNCACHED = 512 << 20
 """Bytes of copies of a matrix that are read one after the other: more than a cache holds."""
 _LAUNCHES = 24
-
-
-class Absent(Exception):
-    """What a row compares with is not installed, or not compiled; no failure."""
-
-
-class NoTime(Exception):
-    """The seconds of a part are over."""
-
-
-class Trial(NamedTuple):
-    """Something to measure.
-
-    Attributes:
-        calls: launched one behind another; the time of one of them counts.
-        answer: what it computes.
-        wanted: what it should compute.
-        read: bytes of weights, or of keys and values, that a call reads; 0 where launching counts.
-        note: said beside the time.
-    """
-
-    calls: Sequence[Call]
-    answer: Callable[[], Tensors]
-    wanted: Callable[[], Tensors]
-    read: int = 0
-    note: str = ""
+_COMPILED = 0.5
+"""Of a part's time, when it no longer waits for what is compiled ahead."""
 
 
 class Bench:
@@ -63,44 +37,49 @@ class Bench:
         device: ``cuda``, or ``cpu`` for the rehearsal.
         out: folder of ``probe.json``; None for no file.
         batches: in the place of the sizes' own; empty for those.
-        compilers: threads that launch a part's kernels before they are timed, so that these are
-            compiled side by side; 0 compiles each when its row comes.
+        compilers: threads that compile a part's kernels side by side before they are timed; 0
+            compiles each when its row comes.
+        goes_on: whether ``probe.json`` has what an earlier process measured.
 
     Attributes:
         kernels: the engine's, launched in turn and, where the device can, early.
-        is_compiling: rows are only launched, so that their kernels are compiled: contexts are
-            short, and matrices have no copies.
+        is_compiling: kernels of rows are only compiled: contexts are short, and matrices have no
+            copies.
         failed: rows that raised, or whose answer differs.
     """
 
     def __init__(
-        self, device: str, out: Path | None, batches: tuple[int, ...], compilers: int
+        self,
+        device: str,
+        out: Path | None,
+        batches: tuple[int, ...],
+        compilers: int,
+        *,
+        goes_on: bool = False,
     ) -> None:
         self.device = torch.device(device)
         self.sizes: Sizes = TINY if device == "cpu" else LLAMA
         self.batches = batches or self.sizes.batches
         self.is_compiling = False
-        self.failed: list[str] = []
-        self._out = out
         self._compilers = compilers
-        self._pool: ThreadPoolExecutor | None = None
+        self._ahead: Ahead | None = None
         self.kernels: dict[str, Kernels] = {"": kernels_of(self.device)}
         if self.kernels[""].can_launch_early:
             self.kernels[" early"] = kernels_of(self.device)
             self.kernels[" early"].launches_early = True
         self.clock = clock_of(self.device)
         self._speed = speed_of(self.device)
-        self._began = time.monotonic()
         self._until = 0.0
         self._place = ""
         self._where: dict[str, Any] = {}
-        self._document = {**machine_of(self.device), "rows": [], "left_out": []}
+        self._document = Document(out, machine_of(self.device), goes_on=goes_on)
+        self.failed: list[str] = self._document.made["failed"]
 
     @property
     def machine(self) -> str:
         """The chip, and the versions of what computes on it."""
-        versions = self._document["versions"].items()
-        return ", ".join([self._document["chip"], *(f"{name} {of}" for name, of in versions)])
+        made = self._document.made
+        return ", ".join([made["chip"], *(f"{name} {of}" for name, of in made["versions"].items())])
 
     @property
     def is_small(self) -> bool:
@@ -128,41 +107,67 @@ class Bench:
         made = [self.randn(rows, columns, scale=columns**-0.5) for _ in range(number)]
         return made, max(1, _LAUNCHES // number) if rows * columns < _UNCACHED // 2 else 4
 
-    def part(self, name: str, rows: Callable[[Bench], None], seconds: float) -> None:
+    def part(
+        self, name: str, rows: Callable[[Bench], None], seconds: float, *, singly: bool = False
+    ) -> None:
         """Measure a part: compile its kernels side by side, then row by row.
+
+        Args:
+            name: of the part.
+            rows: measures its rows.
+            seconds: for all of it.
+            singly: compile no row's kernel before it comes.
 
         Raises:
             Lost: the device computes nothing any more; what was measured is written.
         """
-        self._until = time.monotonic() + seconds
+        began = time.monotonic()
+        self._place, self._where, self._ahead = name, {"place": name}, None
+        self._document.begin(name)
         try:
-            if self._compilers and seconds > 0:
-                self._compile(rows)
-            rows(self)
+            if self._compilers and not singly and seconds > 0:
+                self._until = began + seconds * _COMPILED
+                self._compile(name, rows)
+            self._until = began + seconds
+            self._measured(name, rows)
         except NoTime as at:
             print(f"{name}: no time from {at} on", flush=True)
-            self._document["left_out"].append(f"{name}: from {at} on")
+            self._document.made["left_out"].append(f"{name}: from {at} on")
         except DeviceLost as error:
-            self._document["lost"] = str(error)
+            self._document.made["lost"].append(str(error))
+            self._document.write()
             raise
         except Exception as error:  # noqa: BLE001 - the other parts are still of use
             self._fail(name, f"{type(error).__name__}: {str(error)[:300]}")
-        finally:
-            self._write()
+        self._document.end(name)
+        self._document.write()
 
-    def _compile(self, rows: Callable[[Bench], None]) -> None:
-        self.is_compiling = True
+    def _compile(self, name: str, rows: Callable[[Bench], None]) -> None:
         try:
-            with surviving(self.device, "kernels that were launched to be compiled"):
-                with ThreadPoolExecutor(self._compilers) as self._pool:
+            self._ahead, self.is_compiling = Ahead(self._compilers), True
+            with surviving(self.device, f"{name}, before its rows"):
+                with suppress(NoTime):
                     rows(self)
+                self._ahead.finish(self._until)
+                self._ahead.close()
                 self._release()
         except DeviceLost:
             raise
         except Exception as error:  # noqa: BLE001 - each is compiled when its row comes
             print(f"not compiled ahead: {type(error).__name__}: {str(error)[:150]}", flush=True)
         finally:
-            self._pool, self.is_compiling = None, False
+            self.is_compiling = False
+            if self._ahead is not None:
+                self._ahead.close()
+
+    def _measured(self, name: str, rows: Callable[[Bench], None]) -> None:
+        try:
+            rows(self)
+        except (NoTime, DeviceLost):
+            raise
+        except Exception:
+            with surviving(self.device, f"{name}, between its rows"):
+                raise
 
     @contextmanager
     def at(self, name: str, **where: int) -> Iterator[None]:
@@ -172,9 +177,9 @@ class Bench:
             NoTime: none of them can be measured any more.
         """
         said = " ".join([name, *(f"{key} {value}" for key, value in where.items())])
+        if time.monotonic() > self._until:
+            raise NoTime(said)
         if not self.is_compiling:
-            if time.monotonic() > self._until:
-                raise NoTime(said)
             print(said, flush=True)
         self._place, self._where = said, {"place": name, **where}
         yield
@@ -226,27 +231,47 @@ class Bench:
             Lost: the device computes nothing any more.
         """
         if self.is_compiling:
-            if is_ours and self._pool is not None:
-                self._pool.submit(_launched, make)
+            if is_ours and self._ahead is not None:
+                self._ahead.submit(self._where, name, lambda: make().answer())
             return None
-        noted: dict[str, Any] = {**self._where, "name": name}
-        self._document["rows"].append(noted)
+        if (noted := self._document.known(self._where, name)) is not None:
+            return noted.get("microseconds")
+        noted = self._document.row(self._where, name)
         try:
+            self._refuse(name)
             with surviving(self.device, name):
                 self._measure(name, make(), noted)
-        except (Absent, ImportError) as error:
-            if isinstance(error, ImportError) and "flashinfer" not in str(error):
-                self._failed(name, error, noted)
-                return None
+        except Absent as error:
             noted["absent"] = str(error)
             print(f"  {name:26} absent: {error}", flush=True)
+        except NoTime as why:
+            noted["left_out"] = str(why)
+            self._document.made["left_out"].append(f"{self._place}, {name}: {why}")
+            print(f"  {name:26} left out: {why}", flush=True)
         except Exception as error:
             self._failed(name, error, noted)
             if isinstance(error, DeviceLost):
+                noted["lost"] = True
                 raise
         return noted.get("microseconds")
 
-    def _failed(self, name: str, error: Exception, noted: dict[str, Any]) -> None:
+    def _refuse(self, name: str) -> None:
+        if self._document.is_fatal(self._where, name):
+            raise NoTime("the device was lost to it")
+        if self._ahead is not None and self._ahead.is_busy(self._where, name):
+            raise NoTime("it is still being compiled")
+
+    def library(self, name: str, load: Callable[[], Any]) -> Any | None:
+        """What a row compares with, before there is a row; None if there is none."""
+        try:
+            return load()
+        except Absent as error:
+            print(f"{name} is absent: {error}", flush=True)
+        except Exception as error:  # noqa: BLE001 - the others are measured without it
+            self._failed(name, error, self._document.row(self._where, name))
+        return None
+
+    def _failed(self, name: str, error: Exception, noted: Row) -> None:
         noted["error"] = f"{type(error).__name__}: {str(error)[:300]}"
         self._fail(name, noted["error"])
 
@@ -254,43 +279,19 @@ class Bench:
         self.failed.append(f"{self._place}, {name}: {why}")
         print(f"  {name:26} FAILED: {why}", flush=True)
 
-    def _measure(self, name: str, trial: Trial, noted: dict[str, Any]) -> None:
+    def _measure(self, name: str, trial: Trial, noted: Row) -> None:
         pairs = zip(trial.answer(), trial.wanted(), strict=True)
-        apart = max(_apart(mine, wanted) for mine, wanted in pairs)
+        most = max(apart(mine, wanted) for mine, wanted in pairs)
         us = self.clock(trial.calls)
-        noted |= {"microseconds": us, "differs_by": apart}
+        noted |= {"microseconds": us, "differs_by": most}
         said = [f"{us:9.1f} us"]
         if trial.read:
             speed = trial.read / us * 1e6
             noted |= {"terabytes_per_second": speed / 1e12, "share": speed / self._speed}
             said.append(f"{speed / 1e12:6.2f} TB/s {speed / self._speed:5.0%}")
         said += [trial.note] if trial.note else []
-        if not apart <= _MOST_ERROR:  # so that no number is not enough either
+        if not most <= MOST_ERROR:  # so that no number is not enough either
             noted["differs"] = True
-            self.failed.append(f"{self._place}, {name}: differs by {apart:.1e}")
-            said.append(f"DIFFERS by {apart:.1e}")
+            self.failed.append(f"{self._place}, {name}: differs by {most:.1e}")
+            said.append(f"DIFFERS by {most:.1e}")
         print(f"  {name:26}{'  '.join(said)}", flush=True)
-
-    def _write(self) -> None:
-        self._document["seconds"] = round(time.monotonic() - self._began, 1)
-        if self._out is not None:
-            self._out.mkdir(parents=True, exist_ok=True)
-            text = json.dumps(self._document, indent=1) + "\n"
-            (self._out / "probe.json").write_text(text, "utf-8")
-
-
-@torch.inference_mode()
-def _launched(make: Callable[[], Trial]) -> None:
-    """Launch what computes a row's answer; its row says what is wrong with it."""
-    try:
-        make().answer()
-    except Exception:  # noqa: BLE001 - see above
-        return
-
-
-def _apart(mine: torch.Tensor, wanted: torch.Tensor) -> float:
-    """How far one answer is from the other: see ``_MOST_ERROR``."""
-    if not mine.is_floating_point():
-        return float((mine != wanted).float().mean())
-    length = wanted.float().norm().clamp_min(1e-30)
-    return float((mine.float() - wanted.float()).norm() / length)

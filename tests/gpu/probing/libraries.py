@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 
-def cublaslt() -> Any | None:
-    """The algorithms that cuBLASLt proposes."""
-    return _compiled("cuBLASLt", _cublaslt)
+class Absent(Exception):
+    """What a row compares with is not installed, or not compiled; no failure."""
 
 
-def tinygemm2() -> Any | None:
-    """The kernel for few lines."""
-    return _compiled("tinygemm2", _tinygemm2)
+def require() -> None:
+    """Tell a FlashInfer that is not there from one that has changed, which is a failure.
+
+    Raises:
+        Absent: it is not installed.
+    """
+    if find_spec("flashinfer") is None:
+        raise Absent("FlashInfer is not installed")
+
+
+def cublaslt() -> Any:
+    """The algorithms that cuBLASLt proposes.
+
+    Raises:
+        Absent: there are none.
+    """
+    require()
+    from flashinfer.jit.gemm.core import gen_mm_bf16_cublaslt_module
+
+    return _compiled(gen_mm_bf16_cublaslt_module().try_load())
+
+
+def tinygemm2() -> Any:
+    """The kernel for few lines.
+
+    Raises:
+        Absent: there is none.
+    """
+    require()
+    from flashinfer.gemm.routergemm import gen_tinygemm2_module
+
+    return _compiled(gen_tinygemm2_module().try_load())
 
 
 @cache
@@ -43,24 +71,7 @@ def handle() -> int:
     return int(torch.cuda.current_blas_handle())  # type: ignore[no-untyped-call]
 
 
-def _cublaslt() -> Any:
-    from flashinfer.jit.gemm.core import gen_mm_bf16_cublaslt_module
-
-    return gen_mm_bf16_cublaslt_module().try_load()
-
-
-def _tinygemm2() -> Any:
-    from flashinfer.gemm.routergemm import gen_tinygemm2_module
-
-    return gen_tinygemm2_module().try_load()
-
-
-def _compiled(name: str, load: Callable[[], Any]) -> Any | None:
-    try:
-        made = load()
-    except Exception as error:  # noqa: BLE001 - the others are measured without it
-        print(f"{name} is absent: {type(error).__name__}: {str(error)[:150]}", flush=True)
-        return None
-    if made is None:
-        print(f"{name} is absent: it is not compiled", flush=True)
-    return made
+def _compiled(module: Any | None) -> Any:
+    if module is None:
+        raise Absent("it is not compiled")
+    return module

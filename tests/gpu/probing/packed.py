@@ -13,7 +13,8 @@ from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 from tests.bench.gemm import SCHEMES
-from tests.gpu.probing.bench import TWIN, Bench, Tensors, Trial
+from tests.gpu.probing.bench import TWIN, Bench
+from tests.gpu.probing.trial import Tensors, Trial
 
 _SCHEMES = ("bf16", "int8", "w4a16", "fp8", "fp8 blocks")
 _UNCACHED = 256 << 20

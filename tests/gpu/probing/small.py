@@ -10,7 +10,8 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.quantized.base import Activation
 from tests.engine.kernels.checks import columns, mixed_columns
-from tests.gpu.probing.bench import TWIN, Bench, Tensors, Trial
+from tests.gpu.probing.bench import TWIN, Bench
+from tests.gpu.probing.trial import Tensors, Trial
 
 _EPS = 1e-5
 

@@ -6,7 +6,8 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from tests.gpu.probing.attention import Contexts
-from tests.gpu.probing.bench import TWIN, Bench, Tensors
+from tests.gpu.probing.bench import TWIN, Bench
+from tests.gpu.probing.trial import Tensors
 
 _CONTEXT = 1024
 

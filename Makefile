@@ -19,7 +19,7 @@ SELDOM := $(SELDOM)|/sympy/(physics|stats|plotting)/|/pygments/lexers/|/mypyc?/|
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
 .PHONY: help install lock run test test-all hostile check lint types layers format bench wheel \
-  pictures clean gpu gpu-all gpu-first gpu-kit gpu-probe
+  docs pictures clean gpu gpu-all gpu-first gpu-kit gpu-probe
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -109,6 +109,9 @@ gpu-probe: ## what each kernel of a decode step takes, beside alternatives; 2 mi
 
 wheel: install ## sdist and wheel in dist/
 	$(BIN)/python -m build --no-isolation
+
+docs: install ## the site of docs/, in build/site; links and anchors are checked
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
 pictures: install ## docs/pictures: the console's screens, of a daemon under load; a minute
 	$(BIN)/python tests/tui/pictures.py docs/pictures

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import gatewayd
+from gatewayd.cli.authoring import commands
 from gatewayd.cli.lazy import ALSO, all_commands, load
 from gatewayd.config.load import load as load_config
 from gatewayd.plugins.loaded import check_strategies
@@ -29,6 +30,8 @@ from tests.docs.project import (
 NAMES = [d.name for d in documents()]
 TOPS = {path.name for path in ROOT.iterdir()}
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+CLI = document("docs/cli.md").path.read_text("utf-8")
+BENCHMARKS = document("docs/benchmarks.md").path.read_text("utf-8")
 ADRS = sorted(n for n in NAMES if n.startswith("docs/adr/"))
 HEADINGS = ["Context", "Decision", "Consequences", "Rejected"]
 # A path that only an installed wheel has.
@@ -152,9 +155,50 @@ def test_every_command_and_option_exists(name: str) -> None:
         assert {word.partition("=")[0] for word in rest if word.startswith("--")} <= options, line
 
 
-def test_the_readme_shows_every_command() -> None:
-    named = {s.split()[1] for s in document("README.md").spans if s.startswith("gatewayd ")}
+def test_the_overview_of_the_command_line_shows_every_command() -> None:
+    overview = CLI.partition("## Overview\n")[2].partition("## Reference\n")[0]
+    named = set(re.findall(r"`gatewayd (\w+)", overview))
     assert named == set(all_commands())
+
+
+def test_the_reference_of_the_command_line_is_what_the_commands_say() -> None:
+    assert commands.rewrite(CLI) == CLI, (
+        "run .venv/bin/python -m gatewayd.cli.authoring.commands docs/cli.md"
+    )
+
+
+def test_every_command_and_subcommand_is_in_the_reference() -> None:
+    headings = re.findall(r"^#+ `gatewayd (.*)`$", CLI, re.MULTILINE)
+    assert {heading.split()[0] for heading in headings} == set(commands.names())
+    assert {"plugin new", "key rotate", "tui"} <= set(headings)
+
+
+def test_a_page_without_a_place_for_the_commands_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for commands"):
+        commands.rewrite("# Command line\n")
+
+
+# The README
+
+
+def test_the_readme_is_read_in_a_minute() -> None:
+    text = document("README.md").path.read_text("utf-8")
+    assert len(text.splitlines()) <= 80
+    assert max(map(len, text.splitlines())) <= 130
+
+
+def test_the_readme_begins_with_the_two_commands_and_a_curl() -> None:
+    shell = "".join(b.text for b in document("README.md").blocks if b.language == "sh")
+    assert re.findall(r"^make (\w+)", shell, re.MULTILINE) == ["run", "test"]
+    assert "curl http://127.0.0.1:8000/v1/chat/completions" in shell
+
+
+def test_the_measurement_of_the_readme_is_in_the_benchmarks() -> None:
+    row = next(r for r in BENCHMARKS.splitlines() if r.startswith("| concurrency 32, tok/s |"))
+    table = document("README.md").prose.partition("## One measurement")[2].partition("## ")[0]
+    figures = re.findall(r"^\| .* \| ([\d,]+) \|$", table, re.MULTILINE)
+    assert len(figures) == 3
+    assert figures == re.findall(r"\| ([\d,]+)(?= \|)", row)
 
 
 # Snippets
@@ -169,8 +213,8 @@ def test_snippets_are_toml_and_python(name: str) -> None:
             compile(block.text, name, "exec")
 
 
-def test_the_configuration_of_the_readme_is_good(tmp_path: Path) -> None:
-    (block,) = [b for b in document("README.md").blocks if b.language == "toml"]
+def test_the_short_configuration_is_good(tmp_path: Path) -> None:
+    (block,) = [b for b in document("docs/features.md").blocks if b.language == "toml"]
     file = tmp_path / "gatewayd.toml"
     file.write_text(block.text)
     loaded = load_config(file, environ={})
@@ -178,8 +222,8 @@ def test_the_configuration_of_the_readme_is_good(tmp_path: Path) -> None:
     assert check_strategies(loaded.config) == []
 
 
-def router_of_the_readme() -> StrategyInfo[RouterStrategy]:
-    (block,) = [b for b in document("README.md").blocks if "gatewayd_routers" in b.text]
+def first_router() -> StrategyInfo[RouterStrategy]:
+    (block,) = [b for b in document("docs/features.md").blocks if "gatewayd_routers" in b.text]
     namespace: dict[str, Any] = {}
     exec(block.text, namespace)
     (info,) = namespace["gatewayd_routers"]()
@@ -187,14 +231,14 @@ def router_of_the_readme() -> StrategyInfo[RouterStrategy]:
     return info
 
 
-class TestTheRouterOfTheReadme(RouterConformance):
+class TestTheFirstRouter(RouterConformance):
     def make(self) -> RouterStrategy:
-        info = router_of_the_readme()
+        info = first_router()
         return info.build(info.config_type())
 
 
-def test_the_router_of_the_readme_has_the_name_of_its_entry_point() -> None:
-    assert f'"router.{router_of_the_readme().name}" = ' in document("README.md").prose
+def test_the_first_router_has_the_name_of_its_entry_point() -> None:
+    assert f'"router.{first_router().name}" = ' in document("docs/features.md").prose
 
 
 # Decisions and versions

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.cli.authoring.kit import conformance_of
-from gatewayd.cli.authoring.reference import rewrite
+from gatewayd.cli.authoring.reference import reference
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.kinds import KINDS
@@ -19,7 +19,8 @@ from gatewayd_hooks.strategy import Kind, StrategyConfig
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = ROOT / "plugins"
-GUIDE = (ROOT / "docs" / "plugins.md").read_text()
+FOLDER = ROOT / "docs" / "plugins"
+GUIDE = "\n".join(page.read_text() for page in sorted(FOLDER.rglob("*.md")))
 READMES = sorted(PLUGINS.glob("gatewayd_*/README.md"))
 HEADINGS = ["Name", "Description", "Configuration", "Metrics", "Example"]
 BUILT_INS = [e for e in Catalog.installed().entries if e.distribution == "gatewayd"]
@@ -60,14 +61,17 @@ def test_there_are_hooks_to_look_for() -> None:
 
 
 def test_the_reference_is_what_the_contract_says() -> None:
-    assert rewrite(GUIDE) == GUIDE, (
-        "run .venv/bin/python -m gatewayd.cli.authoring.reference docs/plugins.md"
-    )
+    pages = reference(FOLDER)
+    written = {page: page.read_text() if page.exists() else "" for page in pages}
+    assert written == pages, "run .venv/bin/python -m gatewayd.cli.authoring.reference docs/plugins"
+    assert set((FOLDER / "reference").rglob("*.*")) <= pages.keys()
 
 
-def test_a_guide_without_a_place_for_the_reference_is_refused() -> None:
-    with pytest.raises(ValueError, match="no place for kinds"):
-        rewrite(GUIDE.replace("<!-- kinds -->", ""))
+def test_a_guide_without_a_place_for_the_reference_is_refused(tmp_path: Path) -> None:
+    for name in ("observers.md", "console.md"):
+        (tmp_path / name).write_text((FOLDER / name).read_text().replace("<!-- console -->", ""))
+    with pytest.raises(ValueError, match=r"console\.md has no place for console"):
+        reference(tmp_path)
 
 
 @pytest.mark.parametrize("signature", signatures())

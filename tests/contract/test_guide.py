@@ -16,7 +16,7 @@ from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.inner_pytest import QUICKLY
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+GUIDE = (Path(__file__).parents[2] / "docs" / "plugins" / "tutorial.md").read_text()
 NAME = "gatewayd-sched-shortest"
 PACKAGE = f"src/{NAME.replace('-', '_')}"
 

@@ -95,7 +95,7 @@ STREAMING = frozenset(
     path for path, body in GOOD.items() if {"max_tokens", "max_output_tokens", "options"} & {*body}
 )
 CODES = frozenset(code for _, code in documented())
-"""Of errors, as docs/api.md has them."""
+"""Of errors, as docs/api/errors.md has them."""
 
 
 def good_body(path: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The table of errors in docs/api.md has every code that the gateway answers with, and no other."""
+"""The table of docs/api/errors.md has every code that the gateway answers with, and no other."""
 
 from __future__ import annotations
 
@@ -54,8 +54,7 @@ def refused() -> Iterator[tuple[int, str]]:
 
 
 def documented() -> list[tuple[int, str]]:
-    _, _, part = document("docs/api.md").prose.partition("\n## Errors\n")
-    part, _, _ = part.partition("\n## ")
+    part, _, _ = document("docs/api/errors.md").prose.partition("\n## ")
     return [
         (int(status), code)
         for status, codes in ROW.findall(part)

@@ -1,6 +1,6 @@
-"""The reference in docs/plugins.md, made from the contract: hooks, kinds, types, the kit's tests.
+"""Generates the plugin reference below docs/plugins from the contract: hooks, kinds, types, tests.
 
-``python -m gatewayd.cli.authoring.reference docs/plugins.md`` writes it again.
+``python -m gatewayd.cli.authoring.reference docs/plugins`` writes it again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,20 @@ _SHARED = (strategy, resources, events, waiting, shortage, console)
 """Modules whose types every author meets; those of a kind are in the module of its Protocol."""
 _REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
 """Groups of hooks."""
+_GROUPS = (
+    (
+        _REGISTERING,
+        "Registration hooks",
+        "Called on the plugin that is chosen, and on no other. Returns what it offers; the one\n"
+        "whose `name` is that of the entry point is taken. Of logits processors several may be\n"
+        "chosen; they run in the order of `[logits_processor] strategies`.",
+    ),
+    (_OBSERVING, "Observing hooks", "Called on every [observer](../observers.md)."),
+    (_CONSOLE, "Console hooks", "Called on [plugins of the console](../console.md)."),
+)
+_GENERATED = "Generated from the contract, `gatewayd_hooks`."
+_GUIDES_WITH_TESTS = {"observers.md": Kind.OBSERVER, "console.md": Kind.CONSOLE}
+"""Kinds without a strategy: their guides list the kit's tests."""
 _OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
 _OF_PROTOCOLS = (refusal, http, answers, gateway, tables, checking)
 """What a protocol meets besides."""
@@ -33,35 +47,58 @@ _OF_QUANTIZERS = (multiplying,)
 _WITH_FUNCTIONS = (strategy, checking)
 
 
-def rewrite(text: str) -> str:
-    """Put a fresh reference between the markers of the guide.
+def reference(folder: Path) -> dict[Path, str]:
+    """What generated pages, and guides with a generated part, have to be.
+
+    Args:
+        folder: docs/plugins, of which the guides are read.
 
     Raises:
-        ValueError: a marker is missing.
+        ValueError: a guide has no place for its part.
     """
-    parts = {
-        "hooks: registration": "\n\n".join(_hooks(_REGISTERING)),
-        "hooks: observing": "\n\n".join(_hooks(_OBSERVING)),
-        "hooks: console": "\n\n".join(_hooks(_CONSOLE)),
-        "kinds": "\n\n".join(_kind(kind) for kind in KINDS),
-        "observer": _tests(Kind.OBSERVER),
-        "console": _tests(Kind.CONSOLE),
-        "types": "\n\n".join(_types()),
+    guides = {
+        folder / name: _filled(folder / name, kind) for name, kind in _GUIDES_WITH_TESTS.items()
     }
-    for name, body in parts.items():
-        head, begin, rest = text.partition(f"<!-- {name} -->\n")
-        _, end, tail = rest.partition("<!-- end -->")
-        if not (begin and end):
-            raise ValueError(f"the guide has no place for {name}")
-        text = f"{head}{begin}\n{body}\n\n{end}{tail}"
-    return text
+    kinds = {f"kinds/{kind}.md": f"{_kind(kind)}\n" for kind in KINDS}
+    pages = {"hooks.md": _all_hooks(), "types.md": _all_types(), "kinds/README.md": _all_kinds()}
+    return guides | {folder / "reference" / name: text for name, text in (pages | kinds).items()}
+
+
+def _filled(guide: Path, kind: Kind) -> str:
+    """A guide with the kit's tests of its kind between the markers."""
+    text = guide.read_text(encoding="utf-8")
+    head, begin, rest = text.partition(f"<!-- {kind} -->\n")
+    _, end, tail = rest.partition("<!-- end -->")
+    if not (begin and end):
+        raise ValueError(f"{guide.name} has no place for {kind}")
+    return f"{head}{begin}\n{_tests(kind)}\n\n{end}{tail}"
+
+
+def _all_hooks() -> str:
+    parts = [f"# Hooks\n\n{_GENERATED}"]
+    for group, title, meaning in _GROUPS:
+        parts += [f"## {title}", meaning, *_hooks(group)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _all_kinds() -> str:
+    rows = ["| kind | strategy | summary |", "| --- | --- | --- |"]
+    for kind, spec in KINDS.items():
+        summary = plain(inspect.getdoc(spec.protocol)).partition(". ")[0].rstrip(".")
+        rows.append(f"| [`{kind}`]({kind}.md) | `{spec.protocol.__name__}` | {summary} |")
+    return "\n\n".join(["# Kinds of strategies", _GENERATED, "\n".join(rows)]) + "\n"
+
+
+def _all_types() -> str:
+    order = "Of all kinds first, then of the modules of the kinds."
+    return "\n\n".join([f"# Types\n\n{_GENERATED} {order}", *_types()]) + "\n"
 
 
 def _hooks(group: str) -> Iterator[str]:
     """Each hook of a group under its signature."""
     for node in _tree(hookspecs).body:
         if isinstance(node, ast.FunctionDef) and _group(node.name) == group:
-            built_in = f"\n\n{_built_in(_OFFERS[node.name])}" if node.name in _OFFERS else ""
+            built_in = f"\n\n{_built_in(_OFFERS[node.name], 3)}" if node.name in _OFFERS else ""
             yield f"### `{_signature(node)}`\n\n{markdown(ast.get_docstring(node))}{built_in}"
 
 
@@ -75,9 +112,9 @@ def _kind(kind: Kind) -> str:
     """What a strategy of a kind has and what it is tested for."""
     protocol = KINDS[kind].protocol
     (node,) = _classes(_module_of(protocol), protocol.__name__)
-    title = kind.value.replace("_", " ").capitalize()
+    title = kind.value.replace("_", " ").capitalize().replace("Kv ", "KV ")
     lines = [
-        f"### {title}: `{kind}`",
+        f"# {title}: `{kind}`",
         "",
         f"`{protocol.__module__}.{protocol.__name__}`. {markdown(ast.get_docstring(node))}",
         "",
@@ -88,7 +125,7 @@ def _kind(kind: Kind) -> str:
     for name, method in (shared | own).items():
         if name != "close":
             lines.append(_method(method))
-    lines += [_method(shared["close"]), "", _tests(kind)]
+    lines += [_method(shared["close"]), "", _built_in(kind, 4), "", _tests(kind)]
     return "\n".join(lines)
 
 
@@ -114,7 +151,7 @@ def _types() -> Iterator[str]:
             if not node.name.startswith("_") and node.name not in protocols
         ]
         if nodes or module in _WITH_FUNCTIONS:
-            yield f"### `{module.__name__}`"
+            yield f"## `{module.__name__}`"
         for node in nodes:
             yield "\n\n".join([f"`{node.name}`: {plain(ast.get_docstring(node))}", *_table(node)])
         for function in _tree(module).body if module in _WITH_FUNCTIONS else ():
@@ -136,10 +173,11 @@ def _table(node: ast.ClassDef) -> list[str]:
     return ["\n".join(["| | |", "| --- | --- |", *rows])] if rows else []
 
 
-def _built_in(kind: Kind) -> str:
+def _built_in(kind: Kind, depth: int) -> str:
+    """Links to the built-in strategies of a kind, from a page so many folders below the root."""
     entries = [entry for entry in Catalog.installed().entries if entry.distribution == "gatewayd"]
     links = [
-        f"[{entry.name}](../plugins/{entry.module}/README.md)"
+        f"[{entry.name}]({'../' * depth}plugins/{entry.module}/README.md)"
         for entry in entries
         if entry.kind == kind
     ]
@@ -172,5 +210,6 @@ def _tree(module: ModuleType) -> ast.Module:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(rewrite(file.read_text(encoding="utf-8")), encoding="utf-8")
+    for page, text in reference(Path(sys.argv[1])).items():
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(text, encoding="utf-8")

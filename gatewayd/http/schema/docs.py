@@ -1,6 +1,6 @@
-"""The field tables of docs/api.md, made from the table of request fields.
+"""Generates the field tables of the pages in docs/api from the tables of request fields.
 
-``python -m gatewayd.http.schema.docs docs/api.md`` writes them again.
+``python -m gatewayd.http.schema.docs docs/api`` writes them again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOUNDS = (
 
 
 def field_table(table: type[RequestTable]) -> str:
-    """A Markdown table: one row for each field, and for those of one that is a table itself."""
+    """A Markdown table: a row for each field, required ones first, nested ones too."""
     rows = ["| field | type and bounds | support | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*rows, *_rows(table, "")])
 
@@ -42,7 +42,8 @@ def field_table(table: type[RequestTable]) -> str:
 def _rows(table: type[RequestTable], place: str) -> Iterator[str]:
     schema = table.model_json_schema()
     required = schema.get("required", [])
-    for name, field in schema["properties"].items():
+    fields = schema["properties"].items()
+    for name, field in sorted(fields, key=lambda each: each[0] not in required):
         mark = support_of(table, name)
         meaning = mark.reason if isinstance(mark, Unsupported) else field.get("description", "")
         if cost := cost_of(table, name):
@@ -54,20 +55,26 @@ def _rows(table: type[RequestTable], place: str) -> Iterator[str]:
             yield from _rows(inner, f"{place}{name}.")
 
 
-def rewrite(text: str) -> str:
-    """Put fresh tables between the markers of a document.
+def rewrite(folder: Path) -> dict[Path, str]:
+    """Pages with fresh tables between their markers.
+
+    Args:
+        folder: docs/api, of which the pages are read.
 
     Raises:
-        ValueError: a marker is missing.
+        ValueError: no page has a place for a table.
     """
+    pages = {page: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*.md"))}
     tables = {table.__name__: table for table in TABLES}
     for name, table in (tables | built_in_tables()).items():
-        head, begin, rest = text.partition(f"<!-- fields: {name} -->\n")
-        if not begin:
-            raise ValueError(f"the document has no place for {name}")
+        mark = f"<!-- fields: {name} -->\n"
+        page = next((page for page, text in pages.items() if mark in text), None)
+        if page is None:
+            raise ValueError(f"no page has a place for {name}")
+        head, _, rest = pages[page].partition(mark)
         _, end, tail = rest.partition("<!-- end -->")
-        text = head + begin + field_table(table) + "\n" + end + tail
-    return text
+        pages[page] = f"{head}{mark}{field_table(table)}\n{end}{tail}"
+    return pages
 
 
 def _type(schema: dict[str, Any]) -> str:
@@ -91,5 +98,5 @@ def _type(schema: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1])
-    file.write_text(rewrite(file.read_text(encoding="utf-8")), encoding="utf-8")
+    for file, content in rewrite(Path(sys.argv[1])).items():
+        file.write_text(content, encoding="utf-8")

@@ -18,7 +18,7 @@ from gatewayd_hooks.testing.protocols import ProtocolConformance
 
 Verdict = Callable[..., list[str]]
 Catches = Callable[..., bool]
-GUIDE = (Path(__file__).parents[3] / "docs" / "plugins.md").read_text("utf-8")
+GUIDE = (Path(__file__).parents[3] / "docs" / "plugins" / "protocols.md").read_text("utf-8")
 
 
 class Chats(ProtocolConformance):

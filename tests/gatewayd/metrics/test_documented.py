@@ -13,7 +13,7 @@ from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 
-OPERATIONS = Path(__file__).parents[3] / "docs/operations.md"
+OPERATIONS = Path(__file__).parents[3] / "docs/operations/observe.md"
 
 
 class Entry(NamedTuple):

@@ -43,7 +43,8 @@ $(VENV)/.installed: pyproject.toml etc/lock/dev.txt etc/lock/gpu.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	@touch $@
 
-install: $(VENV)/.installed ## a virtual environment in .venv with everything, editable
+install: $(VENV)/.installed ## a virtual environment in .venv with everything, editable; git's hook for messages
+	@test ! -e .git || git config --get core.hooksPath >/dev/null || git config core.hooksPath etc/hooks
 
 lock: ## etc/lock anew: the newest versions that pyproject.toml allows, with hashes
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv==$(UV); }

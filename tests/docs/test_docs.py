@@ -241,6 +241,17 @@ def test_the_first_router_has_the_name_of_its_entry_point() -> None:
     assert f'"router.{first_router().name}" = ' in document("docs/features.md").prose
 
 
+# The site
+
+
+def test_every_page_is_in_the_navigation_of_the_site() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    listed = re.findall(r"([\w/.-]+\.md)$", nav, re.MULTILINE)
+    pages = {name.removeprefix("docs/") for name in NAMES if name.startswith("docs/")}
+    kinds = {p for p in pages if p.startswith("plugins/reference/kinds/") and "README" not in p}
+    assert sorted(listed) == sorted(p for p in pages - kinds if not p.startswith("adr/"))
+
+
 # Decisions and versions
 
 

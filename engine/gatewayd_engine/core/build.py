@@ -6,7 +6,7 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -137,15 +137,15 @@ def assemble(
         page_bytes=each,
         target=target,
         load_model=LoadedDraftModels(
-            partial(
-                load_beside,
+            lambda folder: load_beside(
+                folder,
                 max_running=config.max_running,
                 max_model_len=max_model_len,
                 dtype=dtype,
                 device=config.device,
                 make=backend.row_model,
                 memory=memory,
-                parts=backend.parts,
+                parts=backend.parts_beside(),
             )
         ),
         read_heads=lambda setting, kind: read_heads(

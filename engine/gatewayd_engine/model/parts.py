@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
     from gatewayd_engine.kernels.experts.base import Form
     from gatewayd_engine.kernels.quantized.base import Activation
+    from gatewayd_engine.kernels.quantized.scratch import SharedScratch
     from gatewayd_engine.model.moe import Router
     from gatewayd_hooks.quantization import Weight
 
@@ -138,18 +139,19 @@ class PlainParts:
 
 
 class FusedParts:
-    """Kernels that pass over the activations once.
+    """Kernels that pass over the activations once; for one decoder.
 
     Args:
         kernels: of the device.
+        scratch: what matrices of few bits are multiplied in; None for one of its own.
 
     Attributes:
-        fusion: which norms and gates matrices take over.
+        fusion: which norms and gates matrices take over; none until that is chosen.
     """
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: Kernels, scratch: SharedScratch | None = None) -> None:
         self._kernels = kernels
-        self._linears = DeviceLinears(kernels)
+        self._linears = DeviceLinears(kernels, scratch)
         self.experts: ExpertParts | None = ExpertParts(kernels)
         self.fusion = self._linears.fusion
 

@@ -17,7 +17,8 @@ from gatewayd_engine.kernels.select import choose, eight_bit_floats
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.parts import FusedParts, LayerParts, PlainParts
+from gatewayd_engine.model.device_parts import DeviceParts
+from gatewayd_engine.model.parts import LayerParts, PlainParts
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.cpu import Runner, StepRunner
@@ -66,6 +67,9 @@ class Backend(Protocol):
             load: loads the model, for those who have to see what it leaves.
         """
 
+    def parts_beside(self) -> LayerParts:
+        """Parts of the decoder of one model that guesses for another."""
+
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """A model that guesses for another, with so many rows of so many tokens."""
 
@@ -103,6 +107,10 @@ class CpuBackend:
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``."""
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
+
+    def parts_beside(self) -> LayerParts:
+        """See ``Backend``."""
+        return self.parts
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``."""
@@ -159,11 +167,10 @@ class DeviceBackend:
         self._tuning = tuning
         path = None if tuning is None else tuning.table.path
         self.tuning_file = "" if path is None else str(path)
-        self._is_starting = True
         self._launches = DrafterLaunches(config.max_running)
         self.offered: CaptureLaunches | None = None if self._capture is None else self._launches
-        self._fused = FusedParts(kernels)
-        self.parts: LayerParts = self._fused
+        self._parts = DeviceParts(kernels)
+        self.parts: LayerParts = self._parts.served
         self.penalise: Penalise | None = self._penalised
         self.elements: Callable[[], tuple[torch.dtype, ...]] | None
         self.elements = lambda: eight_bit_floats(torch.device(config.device))
@@ -202,14 +209,17 @@ class DeviceBackend:
         except memory.DoesNotFit as error:
             raise EngineConfigError(str(error)) from None
 
+    def parts_beside(self) -> LayerParts:
+        """See ``Backend``."""
+        return self._parts.beside()
+
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``; compiled and captured with all else while the engine starts.
 
-        One that is loaded later is loaded beside running steps, in which nothing can be captured,
-        and whose matrices of few bits are multiplied in the same memory as its own.
+        One that is loaded later is loaded beside running steps, in which nothing can be captured.
         """
         model = DeviceRowModel(decoder, self._kernels, max_running, max_model_len)
-        if self._is_starting:
+        if self._parts.is_starting:
             self._launches.add(model)
         return model
 
@@ -222,7 +232,7 @@ class DeviceBackend:
         seat: CompressionSlot,
     ) -> StepRunner:
         """See ``Backend``."""
-        self._is_starting = False
+        self._parts.seal()
         table = decoder.rotary.cosines_and_sines()
         append = Append(decoder.spec.attention, pool, self._kernels, table)
         attention = device_attention(
@@ -264,9 +274,9 @@ class DeviceBackend:
         tuning = self._tuning
         if tuning is None:
             return False
-        tuning.choose_products(self._fused.dense, sizes, lambda part: self._progress(STAGE, part))
+        tuning.choose_products(self._parts.dense, sizes, lambda part: self._progress(STAGE, part))
         choose_launches(runner, self._kernels, tuning.table, tuning.clock)
-        choose_fusion(runner, self._fused.fusion, sizes, tuning.table, tuning.clock)
+        choose_fusion(runner, self._parts.served.fusion, sizes, tuning.table, tuning.clock)
         return True
 
 

@@ -1,6 +1,7 @@
 """Memory in which matrices of few bits are multiplied: one after the other, all of a device in one.
 
-It is made while the model is loaded and stays where it is, so that steps can be captured.
+It is made while models are loaded. From the first capture on it stays where it is, for captured
+steps have its addresses: models that are loaded later have a scratch of their own.
 """
 
 from __future__ import annotations
@@ -36,20 +37,31 @@ class DequantizeScratch:
         dense: numbers of a matrix, or of some of its rows, of the type of activations.
     """
 
-    __slots__ = ("arrived", "dense", "partial")
+    __slots__ = ("_is_sealed", "arrived", "dense", "partial")
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.partial = torch.empty(0, dtype=torch.float32, device=device)
         self.arrived = torch.zeros(0, dtype=torch.int32, device=device)
         self.dense = torch.empty(0, dtype=dtype, device=device)
+        self._is_sealed = False
+
+    def seal(self) -> None:
+        """Stay as it is from now on: steps are captured, which have its addresses."""
+        self._is_sealed = True
 
     def reserve(self, weight: PackedWeight) -> None:
-        """Grow so that a matrix can be multiplied; while nothing is captured."""
+        """Grow so that a matrix can be multiplied.
+
+        Raises:
+            RuntimeError: it is sealed.
+        """
         self.reserve_parts(weight)
         self.dense = _grown(self.dense, weight.columns * self.rows_at_once(weight))
 
     def reserve_parts(self, weight: PackedWeight | Blocks) -> None:
         """The same for one that is never made numbers."""
+        if self._is_sealed:
+            raise RuntimeError("captured steps multiply in this scratch; take another")
         parts = splits(weight)
         if parts > 1:
             self.partial = _grown(self.partial, parts * MOST_LINES * weight.rows)
@@ -60,6 +72,31 @@ class DequantizeScratch:
         """Of how many rows numbers are made at a time; a multiple of 64, or all."""
         most = max(_DENSE // weight.columns // ROWS, 1) * ROWS
         return min(most, weight.rows)
+
+
+class SharedScratch:
+    """One scratch for models whose steps are launched on one stream, one after the other."""
+
+    __slots__ = ("_made",)
+
+    def __init__(self) -> None:
+        self._made: DequantizeScratch | None = None
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> DequantizeScratch:
+        """The scratch, which the first matrix of few bits makes.
+
+        Args:
+            device: of all matrices.
+            dtype: of all activations.
+        """
+        if self._made is None:
+            self._made = DequantizeScratch(device, dtype)
+        return self._made
+
+    def seal(self) -> None:
+        """See ``DequantizeScratch``; where there is none nothing is captured with it."""
+        if self._made is not None:
+            self._made.seal()
 
 
 def splits(weight: PackedWeight | Blocks) -> int:

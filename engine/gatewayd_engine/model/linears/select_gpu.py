@@ -10,7 +10,7 @@ import torch
 
 from gatewayd_engine.kernels.quantized.block_scales import blocks
 from gatewayd_engine.kernels.quantized.packing import pack
-from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
+from gatewayd_engine.kernels.quantized.scratch import SharedScratch
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate, FusedNorm, Fusion
@@ -46,16 +46,17 @@ class DeviceLinears:
 
     Args:
         kernels: of the device.
+        scratch: what that is; None for one of their own.
 
     Attributes:
         fusion: what they take over from the kernels around them.
     """
 
-    def __init__(self, kernels: Kernels) -> None:
+    def __init__(self, kernels: Kernels, scratch: SharedScratch | None = None) -> None:
         self._dense: list[ref[Apart]] = []
         self.fusion = Fusion()
         self._kernels = kernels
-        self._room: DequantizeScratch | None = None
+        self._scratch = SharedScratch() if scratch is None else scratch
         self._compiled: set[tuple[int, int, int, bool]] = set()
 
     @property
@@ -83,7 +84,7 @@ class DeviceLinears:
         rounds = row_product(weight)
         if rounds is not None:
             return rounds(weight, bias, self._kernels, dtype)
-        room = self._room_on(weight.codes.device, dtype)
+        room = self._scratch.on(weight.codes.device, dtype)
         in_blocks = blocks(weight) if multiplies_floats(weight.codes) else None
         if in_blocks is not None:
             room.reserve_parts(in_blocks)
@@ -105,11 +106,6 @@ class DeviceLinears:
         made = Apart(weight, bias, self._kernels, self.fusion)
         self._dense.append(ref(made))
         return made
-
-    def _room_on(self, device: torch.device, dtype: torch.dtype) -> DequantizeScratch:
-        if self._room is None:
-            self._room = DequantizeScratch(device, dtype)
-        return self._room
 
     def _static(
         self, weight: StaticWeight, bias: torch.Tensor | None, dtype: torch.dtype

@@ -1,0 +1,93 @@
+"""Models beside the served one: what is captured or chosen for it is not touched, nor theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.kernels.quantized.scratch import MOST_LINES
+from gatewayd_engine.kernels.torch_kernels import TorchKernels
+from gatewayd_engine.model.device_parts import DeviceParts
+from gatewayd_engine.process.config import StrategyChoice
+from gatewayd_engine.runner.backend import DeviceBackend
+from tests.engine.core.small import small
+from tests.engine.core.test_formats import catalog, written
+from tests.engine.kernels.weights import grouped
+from tests.engine.runner.gpu import conftest
+from tests.engine.runner.gpu.recorded import Recorded
+from tests.engine.runner.gpu.test_quantized import addresses
+from tests.plugins.quantized.writers import WRITERS
+
+Make = Callable[..., Any]
+captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+
+
+@pytest.fixture
+def capture() -> Recorded:
+    """In place of the one that launches each time."""
+    return Recorded()
+
+
+@pytest.fixture
+def backends(monkeypatch: pytest.MonkeyPatch) -> list[DeviceBackend]:
+    """Those of the engines that are made."""
+    made: list[DeviceBackend] = []
+
+    def noted(*args: Any) -> DeviceBackend:
+        made.append(DeviceBackend(*args))
+        return made[-1]
+
+    monkeypatch.setattr(conftest, "DeviceBackend", noted)
+    return made
+
+
+@captured
+@pytest.mark.usefixtures("small_model")
+def test_a_model_that_is_loaded_later_multiplies_elsewhere(
+    make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
+    backends: list[DeviceBackend],
+    capture: Recorded,
+    tmp_path: Path,
+) -> None:
+    """Replays have the addresses of memory that would be let go if it grew."""
+    folder = tmp_path / "made"
+    written(small(), folder, WRITERS["awq"])
+    engine = make_device_engine(
+        folder, catalog=catalog(), quantizer=StrategyChoice("auto"), prefix_cache=None
+    )
+    # So many lines are multiplied with numbers, which lie in the scratch.
+    prompt = [*range(20, 20 + 3 * MOST_LINES)]
+    wanted = engine.generate(prompt, max_tokens=4, ignore_eos=True)
+    room = device_runner(engine)._decoder._layers[0]._attention.out._room
+    before, size = addresses(room), room.dense.numel()
+    parts = backends[-1].parts_beside()
+    # Split, and larger than any of the served model.
+    large: Any = parts.linear(grouped("offsets", 1024, 4096, 128), None, torch.float32)
+    large(torch.randn(MOST_LINES + 1, 4096))
+    assert large._room.dense.numel() > size
+    assert large._room.partial.numel() > 0
+    assert addresses(room) == before
+    capture.replays.clear()
+    assert engine.generate(prompt, max_tokens=4, ignore_eos=True) == wanted
+    assert capture.replays
+
+
+def test_what_is_captured_with_does_not_grow() -> None:
+    parts = DeviceParts(TorchKernels())
+    beside = parts.beside()
+    first: Any = parts.served.linear(grouped("offsets", 64, 256, 4), None, torch.float32)
+    second: Any = beside.linear(grouped("offsets", 128, 512, 8), None, torch.float32)
+    assert first._room is second._room
+    parts.seal()
+    with pytest.raises(RuntimeError, match="captured steps multiply in this scratch"):
+        beside.linear(grouped("offsets", 64, 256, 4), None, torch.float32)
+    later: list[Any] = [
+        parts.beside().linear(grouped("offsets", 256, 512, 8), None, torch.float32)
+        for _ in range(2)
+    ]
+    assert len({id(linear._room) for linear in (first, *later)}) == 3

@@ -14,8 +14,10 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.device_parts import DeviceParts
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.backend import DeviceBackend
+from gatewayd_hooks.strategy import Kind
 from tests.engine.core.small import small
 from tests.engine.core.test_formats import catalog, written
+from tests.engine.core.test_heads import chats
 from tests.engine.kernels.weights import grouped
 from tests.engine.runner.gpu import conftest
 from tests.engine.runner.gpu.recorded import Recorded
@@ -91,3 +93,32 @@ def test_what_is_captured_with_does_not_grow() -> None:
         for _ in range(2)
     ]
     assert len({id(linear._room) for linear in (first, *later)}) == 3
+
+
+@captured
+def test_a_draft_model_keeps_its_norms_and_gates_apart(
+    make_device_engine: Make, backends: list[DeviceBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was timed and compared is a step of the served model."""
+    fused: set[int] = set()
+    real: Any = TorchKernels.norm_mm
+
+    def noted(self: Any, x: torch.Tensor, *rest: Any) -> None:
+        fused.add(x.shape[1])
+        real(self, x, *rest)
+
+    monkeypatch.setattr(TorchKernels, "norm_mm", noted)
+    engine = make_device_engine(
+        max_running=2,
+        max_model_len=256,
+        capture="off",
+        drafter=StrategyChoice("draft_model", {"min_confidence": 0.0}),
+        spec_controller=StrategyChoice("fixed", {"drafts": 3}),
+    )
+    served = engine.core._runner._decoder.spec.hidden_size
+    model: Any = engine.core.strategies.bound[Kind.DRAFTER]
+    assert model._model._decoder.spec.hidden_size != served
+    backends[-1]._parts.served.fusion.lines.update(range(1, 17))
+    engine.generate(chats()[0][-60:], max_tokens=14, ignore_eos=True)
+    assert engine.core.stats.draft_tokens > 5
+    assert fused == {served}

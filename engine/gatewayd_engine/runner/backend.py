@@ -255,29 +255,27 @@ class DeviceBackend:
             self._config.max_batch_tokens,
             append,
         )
-        has_drafts = self._config.drafter is not None
         warm(
             runner,
             self._kernels,
             self._capture,
             self._progress,
             partial(self._choose, runner),
-            has_drafts=has_drafts,
+            has_drafts=self._config.drafter is not None,
             drafter=self._launches,
         )
         if decoder.device.type == "cuda":
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner
 
-    def _choose(self, runner: DeviceRunner, sizes: list[int]) -> bool:
+    def _choose(self, runner: DeviceRunner, sizes: list[int]) -> None:
         """Choose what is launched for the numbers of tokens that will be captured, if possible."""
         tuning = self._tuning
         if tuning is None:
-            return False
+            return
         tuning.choose_products(self._parts.dense, sizes, lambda part: self._progress(STAGE, part))
         choose_launches(runner, self._kernels, tuning.table, tuning.clock)
         choose_fusion(runner, self._parts.served.fusion, sizes, tuning.table, tuning.clock)
-        return True
 
 
 def backend_for(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -128,48 +128,51 @@ def warm(
     kernels: Kernels,
     capture: Capture | None,
     progress: Callable[[str, float], None],
-    choose: Callable[[list[int]], bool] = lambda sizes: False,
+    choose: Callable[[list[int]], None] = lambda sizes: None,
     *,
     has_drafts: bool = False,
     drafter: DrafterLaunches | None = None,
 ) -> None:
     """Compile what is compiled at its first launch, and capture steps.
 
+    Kernels are others if they are launched in another way. What chooses the way needs steps without
+    drafts alone: all else is compiled once that is known.
+
     Args:
         runner: of an engine that has no sequence yet.
         kernels: of its device.
         capture: makes captured steps; None launches every kernel by itself.
         progress: told the stage and its fraction.
-        choose: chooses what is launched for the numbers of tokens that will be captured, and says
-            whether anything may have been chosen.
+        choose: chooses what is launched for the numbers of tokens that will be captured.
         has_drafts: whether steps with drafts are to be expected.
         drafter: what the drafter launches.
     """
+    limits = runner.max_lines, runner.max_tokens, runner.max_len
+    plain = [partial(_launch, runner, batch) for batch in _first_batches(*limits)]
+    rest: list[Callable[[], None]] = []
+    if has_drafts:
+        batches = _drafted_batches(*limits, num_multiprocessors(runner.device))
+        rest += [partial(_launch, runner, batch) for batch in batches]
+    if drafter is not None:
+        rest.append(drafter.compile)
+    rest.append(partial(_compile_rare, runner, kernels))
+    share = len(plain) / len(plain + rest)
+    tell = partial(progress, "compiling kernels")
+    _do_all(plain, lambda part: tell(share * part))
 
-    def compile_kernels() -> None:
-        limits = runner.max_lines, runner.max_tokens, runner.max_len
-        batches = _first_batches(*limits)
-        if has_drafts:
-            batches += _drafted_batches(*limits, num_multiprocessors(runner.device))
-        launches: list[Callable[[], None]] = [partial(_launch, runner, batch) for batch in batches]
-        if drafter is not None:
-            launches.append(drafter.compile)
-        launches.append(partial(_compile_rare, runner, kernels))
-        for done, launch in enumerate(launches):
-            progress("compiling kernels", done / len(launches))
-            launch()
-        progress("compiling kernels", 1.0)
+    def compile_rest(first: Sequence[Callable[[], None]] = ()) -> None:
+        _do_all([*first, *rest], lambda part: tell(share + (1 - share) * part))
 
-    compile_kernels()
     if capture is None:
+        compile_rest()
         return
     with uncollected():
         mixed = _mixed_sizes(runner)
         # A draft model's captures have the same numbers of lines, or twice as many.
         drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
-        if choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots})):
-            # Launched in another way, kernels are others: those of steps that are not captured.
-            compile_kernels()
+        was_early = kernels.launches_early
+        choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots}))
+        compile_rest(plain if kernels.launches_early != was_early else ())
         # Before decode steps, which are smaller: they use the memory of these again.
         runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
         if has_drafts:
@@ -181,6 +184,13 @@ def warm(
         runner.capture(
             sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
         )
+
+
+def _do_all(launches: Sequence[Callable[[], None]], progress: Callable[[float], None]) -> None:
+    for done, launch in enumerate(launches):
+        progress(done / len(launches))
+        launch()
+    progress(1.0)
 
 
 def _launch(runner: DeviceRunner, batch: StepBatch) -> None:

@@ -92,9 +92,9 @@ class RunPadded(Protocol):
 class CaptureLaunches(Protocol):
     """Captures what a drafter launches on a GPU, so that guesses take one launch.
 
-    It is to be called in ``open``. The engine captures when the model is loaded, while nothing
-    runs: in a drafter that is swapped in later, and for sizes whose capture failed, each kernel is
-    launched by itself.
+    It is to be called in ``open``. The engine launches each size once, and captures, when the model
+    is loaded, while nothing runs: in a drafter that is swapped in later, for sizes whose capture
+    failed, and with ``[engine] capture = "off"`` each kernel is launched by itself.
     """
 
     def __call__(
@@ -210,7 +210,8 @@ class EngineResources:
         replica: which of the daemon's engines it is, from 0.
         read_heads: reads trained networks of a folder, or of the one beside the model's for the
             empty name, for a drafter of a name; raises ValueError for those of another model.
-        capture: captures what a drafter launches; None on a CPU and where nothing is captured.
+        capture: compiles what a drafter launches at the start, and captures it if anything is
+            captured; None on a CPU.
         forced: tokens that a row's logits processors force to come next, for drafters.
         penalise: a kernel for penalties, for logits processors; None on a CPU.
         kv_shape: of the model's attention; None where nobody asks.

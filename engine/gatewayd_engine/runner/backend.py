@@ -48,7 +48,7 @@ class Backend(Protocol):
         dtype: of weights, keys and values, unless one is asked for.
         penalise: for logits processors; None if torch's operations do.
         tuning_file: where what it chose by measuring is kept; empty for nowhere.
-        offered: captures what drafters launch; None if nothing is captured.
+        offered: compiles and captures what drafters launch; None on a CPU.
         elements: asks the device which floats of 8 bits its attention reads in a pool; None if it
             has records of any kind decoded.
     """
@@ -168,7 +168,7 @@ class DeviceBackend:
         path = None if tuning is None else tuning.table.path
         self.tuning_file = "" if path is None else str(path)
         self._launches = DrafterLaunches(config.max_running)
-        self.offered: CaptureLaunches | None = None if self._capture is None else self._launches
+        self.offered: CaptureLaunches | None = self._launches
         self._parts = DeviceParts(kernels)
         self.parts: LayerParts = self._parts.served
         self.penalise: Penalise | None = self._penalised

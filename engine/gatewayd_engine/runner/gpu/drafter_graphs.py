@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Protocol
 from weakref import ref
@@ -9,6 +10,8 @@ from weakref import ref
 import torch
 
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
+
+_log = logging.getLogger(__name__)
 
 MOST_LOGITS = 256
 """Rows of logits of a captured launch; see ``CaptureLaunches``."""
@@ -43,6 +46,15 @@ class PaddedRun:
             self._launches(num_lines)
         else:
             graphs[size]()
+
+    def compile(self) -> None:
+        """Launch each size once: which kernels there are may depend on it."""
+        for size in self._sizes:
+            try:
+                self._launches(size)
+            except Exception as error:  # noqa: BLE001 - of any drafter; the engine serves without
+                _log.warning("%s of %d sequences failed", self._name, size, exc_info=error)
+                return
 
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
         """Capture all sizes."""
@@ -99,10 +111,11 @@ class DrafterLaunches:
         """Compile and capture a model with all else, unless its drafter lets go of it before."""
         self._models.append(ref(model))
 
+    @torch.inference_mode()
     def compile(self) -> None:
-        """Launch the kernels of models, which would be compiled in their first steps."""
-        for model in self._alive():
-            model.compile()
+        """Launch all kernels, which would be compiled in the first steps."""
+        for each in [*self._alive(), *self._waiting]:
+            each.compile()
 
     @torch.inference_mode()
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
@@ -113,9 +126,13 @@ class DrafterLaunches:
             progress: told the fraction that is done.
         """
         waiting: list[DrafterModel | PaddedRun] = [*self._alive(), *self._waiting]
-        self._models, self._waiting, self._is_over = [], [], True
+        self.close()
         for done, run in enumerate(waiting):
             run.capture(capture, lambda part, done=done: progress((done + part) / len(waiting)))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """The engine has started: what is asked for later is neither compiled nor captured."""
+        self._models, self._waiting, self._is_over = [], [], True
 
     def _alive(self) -> list[DrafterModel]:
         return [model for made in self._models if (model := made()) is not None]

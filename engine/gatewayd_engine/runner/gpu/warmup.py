@@ -165,6 +165,8 @@ def warm(
 
     if capture is None:
         compile_rest()
+        if drafter is not None:
+            drafter.close()
         return
     with uncollected():
         mixed = _mixed_sizes(runner)

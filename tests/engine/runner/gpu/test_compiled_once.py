@@ -57,12 +57,13 @@ def test_only_what_choosing_needs_is_launched_in_both_ways(
         (warmup, "_launch", "batch"),
         (warmup, "_compile_rare", "rare"),
         (DrafterLaunches, "compile", "drafter"),
+        (DrafterLaunches, "close", "started"),
     ):
         monkeypatch.setattr(owner, attribute, noted(getattr(owner, attribute), name))
     make_device_engine(max_running=4, capture=capture_is, drafter=StrategyChoice("ngram"))
     plain = [(False, *counts) for counts in ([32], [1, 32], [1])]
-    assert {*plain, "rare", "drafter"} < launched.keys()
+    assert {*plain, "rare", "drafter", "started"} < launched.keys()
     # With a prompt, and each width.
-    assert len(launched) == len(plain) + 2 + 1 + 7
+    assert len(launched) == len(plain) + 3 + 1 + 7
     for which, found in launched.items():
         assert found == modes["plain" if which in plain else "rest"], which

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_draft_eagle.ahead import Ahead
+from gatewayd_draft_medusa.strategy import Medusa
 from gatewayd_engine.attention import draft_slots
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import embedded
@@ -153,6 +155,50 @@ def test_a_small_models_kernels_are_compiled_before_it_guesses(
     assert kernels.kinds <= warmed
 
 
+@captured
+@pytest.mark.parametrize("capture_is", ["auto", "off"])
+@pytest.mark.parametrize(("name", "owner"), [("eagle", Ahead), ("medusa", Medusa)])
+def test_what_heads_launch_is_compiled_before_they_guess(
+    make_device_engine: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    capture_is: str,
+    name: str,
+    owner: Any,
+) -> None:
+    launched: list[int] = []
+    launch = owner._launch
+
+    def noted(self: Any, num_lines: int) -> None:
+        launched.append(num_lines)
+        launch(self, num_lines)
+
+    monkeypatch.setattr(owner, "_launch", noted)
+    fields: dict[str, Any] = {"max_running": 4, "max_model_len": 384, "max_batch_tokens": 48}
+    fields["capture"] = capture_is
+    engine = make_device_engine(drafter=StrategyChoice(name), **fields)
+    assert launched == [1, 2, 4]
+    assert answers(engine, 3, 12) == answers(make_device_engine(**fields), 3, 12)
+    assert engine.core.stats.draft_tokens > 5
+    assert len(launched) > 3
+
+
+def test_what_cannot_be_compiled_does_not_end_the_start(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tried: list[int] = []
+
+    def failing(num_lines: int) -> None:
+        tried.append(num_lines)
+        raise RuntimeError("no kernel")
+
+    launches = DrafterLaunches(4)
+    launches(failing, "guesses", 1)
+    launches(tried.append, "others", 2)
+    launches.compile()
+    assert tried == [1, 1, 2, 4]
+    assert caplog.messages == ["guesses of 1 sequences failed"]
+
+
 def test_a_model_that_its_drafter_has_let_go_of_is_not_captured() -> None:
     done: list[str] = []
 
@@ -174,10 +220,13 @@ def test_a_model_that_its_drafter_has_let_go_of_is_not_captured() -> None:
     launches(lambda lines: done.append(f"launch {lines}"), "guesses", 1)
     del dropped
     launches.compile()
+    compiled = ["compile kept", "launch 1", "launch 2", "launch 4"]
+    assert done == compiled
     parts: list[float] = []
     launches.capture(LaunchEach(), parts.append)
-    assert done == ["compile kept", "capture kept"]
+    assert done == [*compiled, "capture kept"]
     assert parts == sorted(parts)
     assert parts[-1] == 1.0
+    launches(lambda lines: done.append(f"launch {lines}"), "guesses", 1)
     launches.compile()
-    assert len(done) == 2
+    assert done == [*compiled, "capture kept"]

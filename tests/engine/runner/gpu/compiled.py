@@ -1,59 +1,123 @@
-"""Notes what Triton would compile a kernel anew for, on the CPU."""
+"""Notes what Triton would compile a kernel anew for, on the CPU.
+
+The project's kernels are called down to their launch, which is noted in place of Triton's; torch's
+compute. What is noted is what Triton makes a binary for: types, numbers that are one or divisible
+by 16 and alignment of tensors, unless a kernel is told not to specialize on them, and constants.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 
+_ALIGNED = 16
+_INT32 = 1 << 31
 
-class Noted:
-    """Torch's kernels; notes for what Triton would compile one of its own.
+
+class CompiledKind(NamedTuple):
+    """One binary of a kernel.
 
     Attributes:
-        kinds: which kernels ran, over what kinds of tensors.
+        kernel: its name.
+        arguments: by name, what the binary depends on; options of the launch among them.
     """
 
+    kernel: str
+    arguments: frozenset[tuple[str, object]]
+
+
+class Noted:
+    """Torch's kernels; notes what Triton would compile of the project's own.
+
+    Attributes:
+        kinds: which binaries ran.
+        launches_early: see ``Kernels``.
+    """
+
+    can_launch_early = False
+
     def __init__(self) -> None:
-        self._kernels: Any = TorchKernels()
-        self.kinds: set[tuple[object, ...]] = set()
+        # Not before: what tests of kernels are told to interpret is told at the first import.
+        from gatewayd_engine.kernels.triton_kernels import TritonKernels
+
+        self._torch: Any = TorchKernels()
+        self._triton: Any = TritonKernels()
+        self.launches_early = False
+        self.kinds: set[CompiledKind] = set()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        kernel = getattr(self._kernels, name)
+        compute, launch = getattr(self._torch, name), getattr(self._triton, name)
 
         def noted(*args: Any, **named: Any) -> Any:
-            given = (*args, *named.values())
-            kinds = [kind for arg in given for kind in _kinds(arg)]
-            if name == "decode_attention":
-                # Constants of the kernel, and what others follow from.
-                kinds += [named["width"], named["splits"], named["window"], args[0].shape[1:]]
-            self.kinds.add((name, *kinds))
-            return kernel(*args, **named)
+            self._note(launch, args, named)
+            return compute(*args, **named)
 
         return noted
 
     def attended(self) -> set[tuple[int, int]]:
         """Width and parts of a context of each kind of attention with a mask of ancestors."""
-        return {
-            (kind[-4], kind[-3])  # type: ignore[misc]
-            for kind in self.kinds
-            if kind[0] == "decode_attention" and any(_is_mask(one) for one in kind)
-        }
+        found = [dict(kind.arguments) for kind in self.kinds if kind.kernel == "_decode_attention"]
+        return {(kind["WIDTH"], kind["SPLITS"]) for kind in found if kind["MASK"] == "tree"}  # type: ignore[misc]
+
+    def _note(self, launch: Callable[..., Any], args: Any, named: Any) -> None:
+        from triton.runtime.jit import KernelInterface
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(KernelInterface, "__getitem__", self._launch)
+            launch(*args, **named)
+
+    @property
+    def _launch(self) -> Callable[[Any, Any], Any]:
+        """In the place of Triton's ``kernel[grid]``."""
+        return lambda kernel, grid: (
+            lambda *args, **named: self.kinds.add(compiled_kind(kernel, args, named))
+        )
 
 
-def _is_mask(kind: object) -> bool:
-    return isinstance(kind, tuple) and kind[0] == torch.int64
+def compiled_kind(kernel: Any, args: Any, named: Any) -> CompiledKind:
+    """The binary that a launch of a kernel takes.
+
+    Args:
+        kernel: of Triton.
+        args: of the launch.
+        named: likewise, with its options.
+    """
+    exempt = made_with(kernel)["do_not_specialize"] or ()
+    is_constant = _parameters(kernel.fn)
+    given = dict(zip(is_constant, args, strict=False)) | named
+    kinds = {
+        name: value if is_constant.get(name, True) else _kind(value, name not in exempt)
+        for name, value in given.items()
+    }
+    return CompiledKind(kernel.fn.__name__, frozenset(kinds.items()))
 
 
-def _kinds(argument: Any) -> list[object]:
-    """Types, alignment, and which strides are one or multiples of 16."""
-    if is_dataclass(argument):
-        return [kind for f in fields(argument) for kind in _kinds(getattr(argument, f.name))]
-    if isinstance(argument, torch.Tensor):
-        strides = [1 if stride == 1 else stride % 16 == 0 for stride in argument.stride()]
-        return [(argument.dtype, argument.data_ptr() % 16 == 0, *strides)]
-    return [argument is None]
+def made_with(kernel: Any) -> dict[str, Any]:
+    """The options of a kernel of Triton; where it is interpreted they are kept apart."""
+    options: dict[str, Any] = getattr(kernel, "kwargs", None) or vars(kernel)
+    return options
+
+
+@cache
+def _parameters(function: Callable[..., Any]) -> dict[str, bool]:
+    """Whether each parameter is a constant."""
+    parameters = inspect.signature(function).parameters
+    return {name: "constexpr" in str(each.annotation) for name, each in parameters.items()}
+
+
+def _kind(value: Any, is_specialized: bool) -> object:
+    if isinstance(value, torch.Tensor):
+        return value.dtype, is_specialized and value.data_ptr() % _ALIGNED == 0
+    if isinstance(value, bool) or not isinstance(value, int):
+        return type(value)
+    if is_specialized and value == 1:
+        return 1
+    is_small = -_INT32 <= value < _INT32
+    return is_small, is_specialized and value % _ALIGNED == 0

@@ -23,7 +23,7 @@ from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.guiding import LISTS, choice_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.runner.gpu import conftest
-from tests.engine.runner.gpu.compiled import Noted
+from tests.engine.runner.gpu.compiled import CompiledKind, Noted
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -208,8 +208,8 @@ def test_nothing_is_compiled_for_the_first_who_asks_for_it(
             for i, prompt in enumerate(PROMPTS[:num]):
                 engine.submit(prompt[: 9 + i], max_tokens=3, **asked[(first + i) % len(asked)])
             engine.run()
-    names = {str(name) for name, *_ in kernels.kinds}
-    assert names > {"sample", "logprobs", "penalise", "mask"}
+    names = {kind.kernel for kind in kernels.kinds}
+    assert names > {"_choose", "_lines", "_penalise", "_mask"}
     assert kernels.kinds <= warmed
 
 
@@ -228,24 +228,33 @@ class Widths(Guess):
         return drafts
 
 
-@pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
-@pytest.mark.parametrize("shape", ["chain", "tree"])
-@pytest.mark.parametrize("capture_is", ["auto", "off"])
-def test_verification_of_each_width_is_compiled_before_it_is_needed(
-    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, shape: str, capture_is: str
-) -> None:
-    """Alone and beside prompts, of few lines whose contexts are split and of many."""
+def verified(
+    make: Make, monkeypatch: pytest.MonkeyPatch, shape: str, **fields: Any
+) -> tuple[Noted, set[CompiledKind]]:
+    """Verify drafts of each width, alone and beside prompts, of few lines and of many.
+
+    Contexts of few lines are split.
+
+    Args:
+        make: makes an engine.
+        monkeypatch: for what it is made of.
+        shape: of drafts.
+        fields: of its configuration.
+
+    Returns:
+        What was noted of the steps, and the kinds before there were any.
+    """
     kernels = Noted()
     monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
     for module in (draft_slots, warmup):
         monkeypatch.setattr(module, "num_multiprocessors", lambda device: 32)
-    engine = make_device_engine(
+    engine = make(
         max_running=12,
         max_model_len=2048,
         max_batch_tokens=256,
-        capture=capture_is,
         drafter=StrategyChoice("ngram"),
         spec_controller=StrategyChoice("fixed", {"drafts": 63}),
+        **fields,
     )
     guess_with(engine, Widths(shape))
     warmed = set(kernels.kinds)
@@ -257,6 +266,16 @@ def test_verification_of_each_width_is_compiled_before_it_is_needed(
             engine.step()
         engine.core.abort(list(engine.answers))
         engine.run()
+    return kernels, warmed
+
+
+@pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+@pytest.mark.parametrize("capture_is", ["auto", "off"])
+def test_verification_of_each_width_is_compiled_before_it_is_needed(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, shape: str, capture_is: str
+) -> None:
+    kernels, warmed = verified(make_device_engine, monkeypatch, shape, capture=capture_is)
     assert {width for width, _ in kernels.attended()} == {2, 3, 5, 9, 17, 33, 64}
     assert {parts for _, parts in kernels.attended()} == {1, 4, 16}
     assert kernels.kinds <= warmed

@@ -147,10 +147,11 @@ class DeviceRowModel:
         if steps > 1:
             # The first of these steps goes one token on, as all do.
             ones, unknown = np.ones(n, np.int64), np.full(n, -1, np.int64)
-            self._run(DraftLinesInput(rows, ends - 1, ones, unknown, reach=ends + steps - 1), 1)
+            lines = DraftLinesInput(rows, ends - 1, ones, unknown, reach=ends + steps - 1)
+            step = self._run(lines, 1)
             made[1].copy_(self._guessed[:, :n])
             for depth in range(2, steps):
-                self._again(n)
+                step.run()
                 made[depth].copy_(self._guessed[:, :n])
         (told,) = self._outbox.post([made], self._outbox.room([made])).read()
         ids, logprobs = told[:, 0].T, told[:, 1].view(np.float32).T
@@ -217,8 +218,8 @@ class DeviceRowModel:
 
         return _Step(inputs, run)
 
-    def _run(self, lines: DraftLinesInput, width: int) -> None:
-        """Upload lines and guess the token behind each."""
+    def _run(self, lines: DraftLinesInput, width: int) -> _Step:
+        """Upload lines and guess the token behind each, by the step that is returned."""
         n = len(lines.rows)
         graphs = self._graphs.get(width)
         size = graphs.size_for(n) if graphs is not None else None
@@ -228,12 +229,8 @@ class DeviceRowModel:
         else:
             step = graphs[size]
         self._slots.upload(lines, size, width)
-        self._last = step
         step.run()
-
-    def _again(self, num_lines: int) -> None:
-        """Guess one token further for the lines of the last step."""
-        self._last.run()
+        return step
 
 
 def _likeliest(rows: int, device: torch.device) -> SamplingColumns:

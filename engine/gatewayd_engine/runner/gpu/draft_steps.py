@@ -34,9 +34,9 @@ from gatewayd_engine.runner.gpu.widths import (
     captured_sizes,
     captured_widths,
     most_captured,
+    most_drafts,
     most_slots,
     padded,
-    widest,
 )
 from gatewayd_engine.state.in_flight import Launched
 from gatewayd_engine.state.step_batch import StepBatch
@@ -110,8 +110,8 @@ class DraftedSteps:
         return self._made
 
     def most_drafts(self, num_lines: int) -> int:
-        """How many drafts each of so many lines may have; see ``most_slots``."""
-        return widest(num_lines, self._max_lines) - 1
+        """See ``StepRunner``."""
+        return most_drafts(num_lines, self._max_lines)
 
     # Captured
 

@@ -40,15 +40,15 @@ def most_slots(max_lines: int) -> int:
     return max(2 * max_lines, MOST_CAPTURED)
 
 
-def widest(num_lines: int, max_lines: int) -> int:
-    """Slots that each of so many lines may have, so that a step has no more than ``most_slots``.
+def most_drafts(num_lines: int, max_lines: int) -> int:
+    """Drafts that each of so many lines may have, so that a step has at most ``most_slots``.
 
     Args:
         num_lines: with drafts.
         max_lines: most sequences of a step.
     """
-    most = 1 + (most_slots(max_lines) - max_lines) // max(num_lines, 1)
-    return max(width for _, width in steps_of_widths() if width <= most)
+    drafts = (most_slots(max_lines) - max_lines) // max(num_lines, 1)
+    return max(width - 1 for _, width in steps_of_widths() if width - 1 <= drafts)
 
 
 def most_lines(fewest: int, width: int, max_lines: int, max_tokens: int) -> int:

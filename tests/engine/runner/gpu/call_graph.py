@@ -19,7 +19,7 @@ from pathlib import Path
 import gatewayd_engine
 
 ROOT = Path(gatewayd_engine.__file__).parent
-PACKAGES = ("attention", "kernels", "kv", "model", "runner")
+PACKAGES = ("attention", "kernels", "kv", "model", "runner/gpu")
 STORED = "__call__"
 LIBRARIES = {"functional", "math", "np", "tl", "torch", "triton"}
 
@@ -104,7 +104,7 @@ class Source:
                     found = Function(prefix + name, file, child, _called(child))
                     names = [name]
                     is_kernel = file.startswith("kernels/") and not prefix
-                    if is_kernel or (is_inner and not file.startswith("device/")):
+                    if is_kernel or (is_inner and not file.startswith("runner/gpu/")):
                         names.append(STORED)
                     if name == "__init__":
                         names.append(found.owner)  # calling a class makes one
@@ -112,7 +112,7 @@ class Source:
                     self._collect(child, f"{prefix}{name}.", file, is_inner=True)
                 case ast.Lambda():
                     found = Function(f"{prefix}<lambda>", file, child, _called(child))
-                    self._add(found, [] if file.startswith("device/") else [STORED])
+                    self._add(found, [] if file.startswith("runner/gpu/") else [STORED])
                     self._collect(child, prefix, file, is_inner=True)
                 case ast.ClassDef(name=name, bases=bases):
                     self._bases[name] |= {base.id for base in bases if isinstance(base, ast.Name)}

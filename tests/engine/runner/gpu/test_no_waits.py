@@ -16,7 +16,7 @@ from tests.engine.runner.gpu.call_graph import Function, Source, own_nodes
 ROOTS = [
     "runner/gpu/runner.py:DeviceRunner._captured_with.forward",
     "runner/gpu/runner.py:DeviceRunner._captured_with.whole",
-    "runner/gpu/piecewise_graphs.py:Pieces._launch",
+    "runner/gpu/piecewise_graphs.py:PiecewiseGraphs._launch",
     "runner/gpu/draft_steps.py:DraftedSteps._captured.forward",
     "runner/gpu/draft_model.py:DeviceRowModel._made.run",
 ]
@@ -33,6 +33,7 @@ HOST = frozenset(
         "kernels/quantized/packing.py:_unsigned",
         "kernels/quantized/packing.py:pack",
         "model/checkpoint.py:Checkpoint",
+        "model/quantizer.py:Quantizer",
         # On a CPU alone, or in steps that are not captured.
         "attention/kv_selection.py:Selection",
         "model/moe.py:MixtureOfExperts",
@@ -106,13 +107,13 @@ def test_a_captured_step_reaches_what_it_should(source: Source) -> None:
         "kernels/norm.py:norm_heads",
         "kernels/experts/matmul.py:expert_gates",
         "kernels/experts/routing.py:route_visits",
-        "model/decoder.py:Layer.__call__",
+        "model/decoder.py:DecoderLayer.__call__",
         "model/linears/select_gpu.py:Apart.__call__",
         "model/linears/expert_stacks.py:Stack.given",
         "model/moe.py:GroupedExperts.__call__",
         "model/parts.py:FusedParts.norm.<lambda>",
         "attention/draft_slots.py:_Slots.__call__",
-        "runner/gpu/draft_slots.py:Slots.fill",
+        "runner/gpu/draft_slots.py:DraftSlotInputs.fill",
     ):
         assert name in found
 

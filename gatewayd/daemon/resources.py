@@ -196,7 +196,7 @@ class Durable:
 
 
 def _open(place: StoreLocation, clock: StoreClock) -> tuple[Database, Vault, Tenancy, Overrides]:
-    wal.warn_of_bug()
+    wal.tell_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
     begun = prepared(engine, place.folder)

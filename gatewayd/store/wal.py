@@ -25,7 +25,8 @@ _WAIT_MILLISECONDS = 100
 
 _AGAIN_SECONDS = 5.0
 
-_MENDED = (3, 51, 3)
+MENDED = (3, 51, 3)
+"""The version; distributions may have mended older ones."""
 
 
 def path_of(file: Path) -> Path:
@@ -92,15 +93,13 @@ def _begin_anew(connection: Connection) -> bool:
 
 def has_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
     """Whether SQLite is older than the mended one."""
-    return version < _MENDED
+    return version < MENDED
 
 
-def warn_of_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> None:
-    """Say at the start if SQLite has the bug."""
+def tell_of_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> None:
+    """Say at the start if SQLite has the bug; the daemon itself does nothing that meets it."""
     if has_bug(version):
-        _log.warning(
-            "SQLite %s may damage a database that two programs write to at once (mended in %s, or "
-            "by your distribution): let nothing but gatewayd write to its store",
+        _log.info(
+            "SQLite %s: let no other program write to the store; gatewayd doctor says why",
             ".".join(map(str, version)),
-            ".".join(map(str, _MENDED)),
         )

@@ -49,7 +49,7 @@ def disk(config: Config) -> Finding:
 
 def sqlite(config: Config) -> Finding:
     """The SQLite that Python has is new enough, and made for threads."""
-    from gatewayd.store.wal import has_bug
+    from gatewayd.store.wal import MENDED, has_bug
 
     version = sqlite3.sqlite_version
     if sqlite3.threadsafety == 0:
@@ -57,7 +57,7 @@ def sqlite(config: Config) -> Finding:
     if has_bug():
         text = (
             f"{version} may damage a database that two programs write to at once: let nothing but "
-            "gatewayd write to its store, or install 3.51.3 or later"
+            f"gatewayd write to its store, or install {'.'.join(map(str, MENDED))} or later"
         )
         return Finding("sqlite", "warning", text)
     return Finding("sqlite", "ok", version)

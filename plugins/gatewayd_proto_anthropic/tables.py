@@ -14,11 +14,11 @@ from gatewayd_hooks.requests.fields import (
     MaxTokens,
     Model,
     Schema,
-    Share,
     StopStrings,
     Temperature,
     ToolName,
     TopK,
+    TopP,
 )
 from gatewayd_hooks.requests.tables import ByType, Costs, Ignored, Noted, RequestTable, Unsupported
 from gatewayd_proto_anthropic.content import Hint, Messages, Texts
@@ -179,7 +179,7 @@ class MessagesRequest(PromptTable):
         Temperature | None, Field(description="0 always takes the most likely token.")
     ] = None
     top_p: Annotated[
-        Share | None, Field(description="Sample among the most likely tokens of this mass.")
+        TopP | None, Field(description="Sample among the most likely tokens of this mass.")
     ] = None
     top_k: Annotated[
         TopK | None, Field(description="Sample among this many tokens; 0 or -1 for all.")

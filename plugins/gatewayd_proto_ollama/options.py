@@ -19,6 +19,7 @@ from gatewayd_hooks.requests.fields import (
     StopStrings,
     Temperature,
     TopK,
+    TopP,
 )
 from gatewayd_hooks.requests.tables import Costs, Ignored, RequestTable
 
@@ -53,8 +54,7 @@ class Options(RequestTable):
         TopK | None, Whole, Field(description="Sample among this many tokens; 0 or -1 for all.")
     ] = None
     top_p: Annotated[
-        Share | None,
-        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
+        TopP | None, Field(description="Sample among the most likely tokens of this mass.")
     ] = None
     min_p: Annotated[
         Share | None, Field(description="Least probability as a share of the largest.")

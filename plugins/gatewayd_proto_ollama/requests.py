@@ -143,9 +143,6 @@ def _add_options(options: Options, body: Fields) -> None:
         body["max_tokens"] = options.num_predict
     if options.stop is not None:
         body["stop"] = options.stop
-    if options.top_p == 0:
-        # Ollama's for the most likely token alone.
-        body |= {"top_p": 1.0, "top_k": 1}
 
 
 def _messages(messages: Sequence[OllamaMessage]) -> list[Fields]:

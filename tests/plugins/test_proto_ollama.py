@@ -100,10 +100,6 @@ def test_an_endless_answer_has_no_bound(endless: int) -> None:
     assert "max_tokens" not in chat(options={"num_predict": endless})
 
 
-def test_the_most_likely_token_alone_may_be_asked_for_by_top_p() -> None:
-    assert chat(options={"top_p": 0}) == chat() | {"top_p": 1.0, "top_k": 1}
-
-
 def test_what_is_not_acted_on_is_named() -> None:
     fields = {
         "model": "nano",

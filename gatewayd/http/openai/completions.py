@@ -122,9 +122,11 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
 
     def _check_fields(self, request: CompletionRequest) -> None:
         n = request.n or 1
-        if request.best_of is not None and request.best_of > n:
+        if request.best_of is not None and request.best_of != n:
+            wrong = "at least" if request.best_of < n else "at most"
             raise InvalidRequest(
-                f"best_of is {request.best_of} and n is {n}; best_of must not be over n",
+                f"best_of is {request.best_of} and n is {n}; best_of must be {wrong} n: nothing is "
+                "generated only to be thrown away, so leave best_of out",
                 param="best_of",
             )
         if request.echo and request.prompt_logprobs is not None:

@@ -171,12 +171,11 @@ def sampling_params(
     stop_ids = request.stop_token_ids or []
     if stop_ids:
         check_ids(stop_ids, model.vocab_size, "stop_token_ids")
-    is_first_alone = request.top_p == 0  # no mass at all has the most likely token
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=request.min_tokens,
         temperature=1.0 if request.temperature is None else float(request.temperature),
-        top_k=1 if is_first_alone else max(0, request.top_k or 0),
+        top_k=max(0, request.top_k or 0),
         top_p=float(request.top_p or 1.0),
         min_p=float(request.min_p or 0.0),
         frequency_penalty=float(request.frequency_penalty or 0.0),

@@ -38,7 +38,7 @@ class CompletionRequest(GenerationTable, StructuredTable):
     ] = None
     best_of: Annotated[
         Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None,
-        Field(description="At most `n`: nothing is generated only to be thrown away."),
+        Field(description="As `n`: nothing is generated only to be thrown away."),
     ] = None
     add_special_tokens: Annotated[
         bool, OrNull(), Field(description="Add what the tokenizer puts around a text, such as BOS.")

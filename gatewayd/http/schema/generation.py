@@ -31,6 +31,7 @@ from gatewayd_hooks.requests.fields import (
     Temperature,
     TokenId,
     TopK,
+    TopP,
 )
 from gatewayd_hooks.requests.tables import Costs, Noted, OrNull, RequestTable, Unsupported, at_most
 
@@ -78,8 +79,8 @@ class GenerationTable(RequestTable):
         Field(description="0 always takes the most likely token; acts before top-k, top-p, min-p."),
     ] = None
     top_p: Annotated[
-        Share | None,
-        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
+        TopP | None,
+        Field(description="Sample among the most likely tokens of this mass."),
     ] = None
     top_k: Annotated[
         TopK | None,

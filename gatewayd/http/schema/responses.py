@@ -20,6 +20,7 @@ from gatewayd_hooks.requests.fields import (
     Schema,
     ServiceTier,
     ToolName,
+    TopP,
 )
 from gatewayd_hooks.requests.tables import (
     Acts,
@@ -214,8 +215,7 @@ class ResponseRequest(InputTable):
         Field(description="0 always takes the most likely token."),
     ] = None
     top_p: Annotated[
-        Annotated[Finite, Field(ge=0, le=1)] | None,
-        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
+        TopP | None, Field(description="Sample among the most likely tokens of this mass.")
     ] = None
     include: Annotated[
         list[Annotated[str, Field(max_length=64)]] | None,

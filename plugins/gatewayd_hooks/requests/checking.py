@@ -51,6 +51,9 @@ _EXPECTED = {
 _FORMS = {"tool_choice": ", or an object of type 'function' or 'allowed_tools'"}
 """What fields may be beside words."""
 
+_REMEDIES = {"top_p": ": for the most likely token alone set temperature to 0"}
+"""What to do where a field is not above its bound."""
+
 _NO_TEXT = (
     "image_url",
     "image",
@@ -129,7 +132,8 @@ def _sentence(path: str, error: ErrorDetails) -> str:
         case "greater_than_equal":
             return f"{path} is {shown}; the minimum is {context['ge']}"
         case "greater_than":
-            return f"{path} is {shown}; it must be greater than {context['gt']}"
+            remedy = _REMEDIES.get(path.rpartition(".")[2], "")
+            return f"{path} is {shown}; it must be greater than {context['gt']:g}{remedy}"
         case "less_than_equal":
             return f"{path} is {shown}; the maximum is {context['le']}"
         case "too_long":

@@ -46,7 +46,9 @@ CacheSalt = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^@/\\
 ServiceTier = Literal["auto", "default", "standard", "scale", "flex", "priority", "fast"]
 Temperature = Annotated[Finite, Field(ge=0, le=2)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
-"""Of probability: ``top_p`` and ``min_p``."""
+"""Of probability: ``min_p``."""
+TopP = Annotated[Finite, Field(gt=0, le=1)]
+"""Of probability, and never none of it."""
 TopK = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 Penalty = Annotated[Finite, Field(ge=-2, le=2)]
 """Added: ``frequency_penalty`` and ``presence_penalty``."""

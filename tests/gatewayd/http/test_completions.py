@@ -206,6 +206,18 @@ async def test_the_prompt_never_leaks_into_the_answer(text: TextModel) -> None:
         ({"max_tokens": 5, "min_tokens": 6}, 400, "invalid_value", "min_tokens"),
         ({"best_of": 2}, 400, "invalid_value", "best_of"),
         ({"best_of": 2, "n": 2}, 200, None, None),
+        ({"best_of": 1, "n": 2}, 400, "invalid_value", "best_of"),
+        ({"top_p": 1e-9}, 200, None, None),
+        ({"top_p": 0}, 400, "invalid_value", "top_p"),
+        ({"top_p": 1.01}, 400, "invalid_value", "top_p"),
+        ({"min_p": 1.0}, 200, None, None),
+        ({"min_p": 1.01}, 400, "invalid_value", "min_p"),
+        ({"min_p": -0.01}, 400, "invalid_value", "min_p"),
+        ({"temperature": 0}, 200, None, None),
+        ({"temperature": -0.01}, 400, "invalid_value", "temperature"),
+        ({"temperature": 2.01}, 400, "invalid_value", "temperature"),
+        ({"top_k": -1}, 200, None, None),
+        ({"top_k": -2}, 400, "invalid_value", "top_k"),
         ({"suffix": "x"}, 400, "unsupported_parameter", "suffix"),
         ({"prompt": ["x"] * 100, "n": 2}, 400, "invalid_value", "n"),
         ({"stop_token_ids": [4096]}, 400, "invalid_value", "stop_token_ids"),
@@ -229,6 +241,30 @@ async def test_limits_hold_at_their_boundaries(
         assert param is None or error["param"] == param
         assert set(error) == {"message", "type", "param", "code"}
         assert num_jobs == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"top_p": 0},
+            "top_p is 0; it must be greater than 0: for the most likely token alone set "
+            "temperature to 0",
+        ),
+        (
+            {"best_of": 1, "n": 2},
+            "best_of is 1 and n is 2; best_of must be at least n: nothing is generated only to be "
+            "thrown away, so leave best_of out",
+        ),
+    ],
+)
+async def test_a_refusal_names_the_limit_and_the_remedy(
+    text: TextModel, change: dict[str, Any], message: str
+) -> None:
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        response = await gateway.http.post("/v1/completions", json={**COMPLETION, **change})
+    assert response.status_code == 400
+    assert response.json()["error"]["message"] == message
 
 
 async def test_overflow_names_the_figures_and_the_remedy(text: TextModel) -> None:

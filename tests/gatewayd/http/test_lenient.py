@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gatewayd.errors import InvalidRequest
 from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
@@ -70,14 +71,14 @@ def test_what_is_not_done_is_told(fields: dict[str, Any], ignored: list[str]) ->
     assert check(ChatRequest, {**CHAT, **fields})[1] == ignored
 
 
-async def test_no_mass_at_all_is_the_most_likely_token(text: TextModel) -> None:
-    async with running(text, FakeFleet(says(text.tokenizer.encode("b")))) as gateway:
-        for top_k in (None, 50):
-            body = {**CHAT, "top_p": 0, "top_k": top_k}
-            response = await gateway.http.post("/v1/chat/completions", json=body)
-            assert response.status_code == 200, response.text
-        params = [job.request.params for job in gateway.fleet.jobs]
-    assert [(one.top_k, one.top_p) for one in params] == [(1, 1.0), (1, 1.0)]
+@pytest.mark.parametrize("table", [ChatRequest, ResponseRequest])
+def test_no_mass_at_all_says_how_to_ask_for_the_most_likely_token(
+    table: type[RequestTable],
+) -> None:
+    given = CHAT if table is ChatRequest else {"model": "nano", "input": "a"}
+    with pytest.raises(InvalidRequest, match=r"^top_p is 0; .*set temperature to 0$") as refused:
+        check(table, {**given, "top_p": 0})
+    assert refused.value.param == "top_p"
 
 
 @pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])

@@ -55,6 +55,7 @@ def _turns(*uses: dict[str, Any], result: dict[str, Any]) -> list[dict[str, Any]
         ),
         ({"stop_sequences": [""]}, "stop_sequences[0]"),
         ({"temperature": 7}, "temperature"),
+        ({"top_p": 0}, "top_p"),
     ],
 )
 async def test_of_the_messages_api(
@@ -76,6 +77,7 @@ async def test_of_the_messages_api(
     ("path", "fields", "place"),
     [
         ("/api/chat", {"messages": [_HI], "options": {"top_p": 7}}, "options.top_p"),
+        ("/api/chat", {"messages": [_HI], "options": {"top_p": 0}}, "options.top_p"),
         ("/api/chat", {"messages": [_HI, {"role": "robot"}]}, "messages[1].role"),
     ],
 )

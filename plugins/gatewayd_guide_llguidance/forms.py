@@ -64,7 +64,7 @@ class Forms:
         self._config = config
         self._special = special
         self._options = {
-            "whitespace_pattern": f"[ \\t\\n\\r]{{1,{config.whitespace}}}",
+            "whitespace_pattern": f"[ \\t\\n\\r]{{1,{config.blanks()}}}",
             "lenient": False,
             "coerce_one_of": False,
         }

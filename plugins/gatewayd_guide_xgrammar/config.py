@@ -21,8 +21,17 @@ class XgrammarConfig(StrategyConfig):
     schemas: int = setting(
         1000, reload="hot", ge=10, le=4000, doc="Schemas within one another that a schema may have."
     )
+    any_whitespace: bool = setting(
+        False,
+        reload="hot",
+        doc="JSON may be indented; otherwise it has one blank at most between two of its parts.",
+    )
     whitespace: int = setting(
-        40, reload="hot", ge=1, le=1000, doc="Spaces and line ends in a row that JSON may have."
+        40,
+        reload="hot",
+        ge=1,
+        le=1000,
+        doc="Spaces and line ends in a row that JSON may have with `any_whitespace`.",
     )
     compile_seconds: float = setting(
         1.5, reload="hot", gt=0, le=60, doc="Seconds that compiling may take."
@@ -30,3 +39,11 @@ class XgrammarConfig(StrategyConfig):
     threads: int = setting(
         1, reload="restart", ge=1, le=128, doc="Threads that compile a grammar or fill masks."
     )
+
+    def blanks(self) -> int:
+        """Spaces and line ends in a row that JSON may have.
+
+        None at all would be shorter, but models write ``": "`` and ``":"`` as they have learnt it,
+        and say worse things where they must not. Of longer runs a weak model finds no end.
+        """
+        return self.whitespace if self.any_whitespace else 1

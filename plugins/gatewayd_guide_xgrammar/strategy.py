@@ -87,7 +87,7 @@ class Xgrammar:
                     )
                 )
                 return compiler.compile_json_schema(
-                    json.dumps(schema), strict_mode=False, max_whitespace_cnt=config.whitespace
+                    json.dumps(schema), strict_mode=False, max_whitespace_cnt=config.blanks()
                 )
             case "regex":
                 check_counts(spec.text)
@@ -115,7 +115,7 @@ class Xgrammar:
             return {
                 "type": "json_schema",
                 "json_schema": kept(schema, self._config.schemas, compiler.compile_regex),
-                "max_whitespace_cnt": self._config.whitespace,
+                "max_whitespace_cnt": self._config.blanks(),
             }
 
         written = write(found, schema_of)

@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 
 from tests.daemon.conftest import NANO_DAEMON
+from tests.plugins.guides import longest_blank
 
 SCHEMA = {
     "type": "object",
@@ -102,6 +103,7 @@ async def test_every_spelling(start_daemon: Callable[..., Any]) -> None:
         for fields in SCHEMAS:
             said, headers = await ask(**fields)
             jsonschema.validate(json.loads(said), SCHEMA)
+            assert longest_blank(said) <= 1, said
             ignored = "guided_decoding_backend" in fields
             assert ("guided_decoding_backend" in str(headers)) == ignored
         for fields in EXPRESSIONS:
@@ -115,6 +117,7 @@ async def test_every_spelling(start_daemon: Callable[..., Any]) -> None:
         # Of free text nobody knows when it ends, but for the likeliest.
         said, _ = await ask(response_format={"type": "json_object"}, temperature=0)
         assert isinstance(json.loads(said), dict)
+        assert longest_blank(said) <= 1, said
         said, _ = await ask(response_format={"type": "text"}, temperature=0)
         plain = {"model": "nano", "prompt": "import", "max_tokens": 50, "n": 3, **EXPRESSIONS[1]}
         answer = (await http.post("/v1/completions", json=plain)).json()

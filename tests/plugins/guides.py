@@ -118,11 +118,24 @@ def opened(guide: GuideStrategy) -> Iterator[GuideStrategy]:
 
 
 TOKENS = Tokens()
+_STRING = re.compile(r'"(?:\\.|[^"\\])*"')
+
+
+def longest_blank(text: str) -> int:
+    """Of the spaces and line ends in a row that stand between the parts of a JSON text."""
+    return max((len(run) for run in re.findall(r"\s+", _STRING.sub('""', text))), default=0)
+
+
 _MARKS = {"«": TOOL_CALL, "»": TOOL_CALL_END}
 MAKERS: dict[str, Callable[[], GuideStrategy]] = {
     "llguidance": lambda: Llguidance(LlguidanceConfig()),
     "xgrammar": lambda: Xgrammar(XgrammarConfig()),
 }
+INDENTING: dict[str, Callable[[], GuideStrategy]] = {
+    "llguidance": lambda: Llguidance(LlguidanceConfig(any_whitespace=True)),
+    "xgrammar": lambda: Xgrammar(XgrammarConfig(any_whitespace=True)),
+}
+"""The same, of which JSON may have all white space."""
 
 
 def tokens_of(text: str) -> list[int]:

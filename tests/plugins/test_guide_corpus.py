@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from gatewayd_guide_llguidance.config import LlguidanceConfig
-from gatewayd_guide_llguidance.strategy import Llguidance
-from gatewayd_guide_xgrammar.config import XgrammarConfig
-from gatewayd_guide_xgrammar.strategy import Xgrammar
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec, GuideStrategy
 from tests.plugins.guides import (
     CLOSING,
     ENDS,
+    INDENTING,
+    MAKERS,
     REGEXES,
     SCHEMAS,
     Tokens,
@@ -26,10 +24,6 @@ from tests.plugins.guides import (
     schema_spec,
 )
 
-MAKERS: dict[str, Callable[[], GuideStrategy]] = {
-    "llguidance": lambda: Llguidance(LlguidanceConfig()),
-    "xgrammar": lambda: Xgrammar(XgrammarConfig()),
-}
 REFUSES: dict[str, set[str]] = {
     "llguidance": set(),
     "xgrammar": {
@@ -61,16 +55,22 @@ _CASES = [
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def guide(request: pytest.FixtureRequest) -> Iterator[tuple[str, GuideStrategy]]:
-    with opened(MAKERS[request.param]()) as strategy:
-        yield request.param, strategy
+def guide(request: pytest.FixtureRequest) -> Iterator[tuple[str, GuideStrategy, GuideStrategy]]:
+    """A guide, and the same that lets JSON be indented."""
+    who = request.param
+    with opened(MAKERS[who]()) as strategy, opened(INDENTING[who]()) as indenting:
+        yield who, strategy, indenting
 
 
-def written(form: str, value: Any) -> list[str]:
-    """What an answer may look like: JSON in two layouts."""
+_SHORT: dict[str, Any] = {"separators": (",", ":")}
+_LAYOUTS: list[dict[str, Any]] = [{}, _SHORT]
+
+
+def written(form: str, value: Any, layouts: list[dict[str, Any]]) -> list[str]:
+    """What an answer may look like."""
     if form == "regex":
         return [value]
-    return [json.dumps(value, indent=indent, ensure_ascii=False) for indent in (None, 2)]
+    return [json.dumps(value, ensure_ascii=False, **layout) for layout in layouts]
 
 
 def takes(strategy: GuideStrategy, spec: GuideSpec, text: str) -> bool:
@@ -86,13 +86,13 @@ def test_the_corpus_is_as_large_as_it_says() -> None:
 
 @pytest.mark.parametrize(("spec", "name", "case", "fits"), _CASES, ids=[c[1] for c in _CASES])
 def test_walks_end_in_what_follows_and_handwritten_texts_are_told_apart(
-    guide: tuple[str, GuideStrategy],
+    guide: tuple[str, GuideStrategy, GuideStrategy],
     spec: GuideSpec,
     name: str,
     case: dict[str, Any],
     fits: Callable[[dict[str, Any], str], bool],
 ) -> None:
-    who, strategy = guide
+    who, strategy, indenting = guide
     if name in REFUSES[who]:
         with pytest.raises(GrammarRefused):
             strategy.compile(spec)
@@ -105,12 +105,11 @@ def test_walks_end_in_what_follows_and_handwritten_texts_are_told_apart(
     assert ended, "no walk has come to an end"
     for text in ended:
         assert fits(case, text), text
-    for value in case["valid"]:
-        texts = written(spec.form, value)
-        if name in COMPACT.get(who, ()):
-            texts = [json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
-        for text in texts:
-            assert takes(strategy, spec, text), text
-    for value in case["invalid"]:
-        for text in written(spec.form, value):
-            assert not takes(strategy, spec, text), text
+    for one, layouts in ((strategy, _LAYOUTS), (indenting, [*_LAYOUTS, {"indent": 2}])):
+        for value in case["valid"]:
+            kept = [_SHORT] if name in COMPACT.get(who, ()) else layouts
+            for text in written(spec.form, value, kept):
+                assert takes(one, spec, text), text
+        for value in case["invalid"]:
+            for text in written(spec.form, value, layouts):
+                assert not takes(one, spec, text), text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +13,14 @@ from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_hooks.guiding import GuideForm, GuideSpec, GuideStrategy, Matcher
 from tests.plugins.guides import (
+    CLOSING,
     ENDS,
+    INDENTING,
     MAKERS,
     TOKENS,
     VOCAB,
     allowed,
+    longest_blank,
     opened,
     takes,
 )
@@ -177,12 +181,47 @@ def test_a_token_that_does_not_exist_is_not_accepted(guide: GuideStrategy, token
     assert matcher.accept(TOKENS.of("b")) == 1
 
 
-def test_whitespace_of_json_is_free_and_bounded(guide: GuideStrategy) -> None:
-    schema = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
-    for text in ('{"a":1}', '{ "a" : 1 }', '{\n\t"a": 1\r\n}', "{" + " " * 40 + '"a":1}'):
-        assert takes(guide, "json_schema", schema, text), text
-    for text in ("{" + " " * 41 + '"a":1}', '{"a":' + "\n" * 41 + "1}", ' {"a":1}'):
-        assert not takes(guide, "json_schema", schema, text), text
+_ONE = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
+
+
+@pytest.mark.parametrize("name", INDENTING)
+def test_whitespace_of_json_may_be_free_and_is_bounded(name: str) -> None:
+    with opened(INDENTING[name]()) as guide:
+        for text in ('{"a":1}', '{ "a" : 1 }', '{\n\t"a": 1\r\n}', "{" + " " * 40 + '"a":1}'):
+            assert takes(guide, "json_schema", _ONE, text), text
+        for text in ("{" + " " * 41 + '"a":1}', '{"a":' + "\n" * 41 + "1}", ' {"a":1}'):
+            assert not takes(guide, "json_schema", _ONE, text), text
+
+
+def test_json_is_compact_in_either_way_of_writing(guide: GuideStrategy) -> None:
+    value = {"a": 1, "b": [1, {"c": "x  y"}]}
+    for form, schema in (("json_schema", _ONE), ("json_object", "")):
+        for text in (json.dumps(value), json.dumps(value, separators=(",", ":")), '{\n"a": 1}'):
+            assert takes(guide, form, schema, text), text  # type: ignore[arg-type]
+        for text in ('{"a":  1}', '{\n "a": 1}', '{"a": 1  }', ' {"a": 1}'):
+            assert not takes(guide, form, schema, text), text  # type: ignore[arg-type]
+    call = json.dumps(
+        {
+            "triggers": ["<"],
+            "structures": [{"begin": "<f>", "schema": json.loads(_ONE), "end": "</f>"}],
+        }
+    )
+    assert takes(guide, "structural_tag", call, 'Two  blanks: <f>{"a": 1}</f>')
+    assert not takes(guide, "structural_tag", call, '<f>{"a":  1}</f>')
+
+
+def test_who_likes_blanks_finds_no_two_of_them(guide: GuideStrategy) -> None:
+    spec = GuideSpec("json_schema", json.dumps({"items": {"type": "object"}, "type": "array"}))
+    for one in (spec, GuideSpec("json_object", "")):
+        grammar, found = guide.compile(one), 0
+        for seed in range(40):
+            tokens = TOKENS.walk(grammar, random.Random(seed), " \n\t\r" + CLOSING)
+            if tokens is not None:
+                text = TOKENS.text(tokens)
+                json.loads(text)
+                assert longest_blank(text) <= 1, text
+                found += 1
+        assert found > 20
 
 
 def test_properties_come_in_the_order_of_the_schema(guide: GuideStrategy) -> None:

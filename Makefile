@@ -24,8 +24,10 @@ GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check
+# Twice: errors are shown, and no warnings. A second index warns of each package that it lacks.
+QUIET  := --quiet --quiet --disable-pip-version-check
+PIP    := $(BIN)/python -m pip install $(QUIET) --no-compile
+FETCH  := $(BIN)/python -m pip download $(QUIET)
 
 # Made anew when the dependencies change. All files but torch's are those of the lock, by their
 # hashes; torch's build is the machine's. What it asks for is in the lock, less what only one for
@@ -47,7 +49,7 @@ install: $(VENV)/.installed ## a virtual environment in .venv with everything, e
 	@test ! -e .git || git config --get core.hooksPath >/dev/null || git config core.hooksPath etc/hooks
 
 lock: ## etc/lock anew: the newest versions that pyproject.toml allows, with hashes
-	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv==$(UV); }
+	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install $(QUIET) uv==$(UV); }
 	etc/lock/make.sh build/lock/bin/uv $(TORCH) etc/lock
 
 run: install ## the daemon on the embedded model, a first answer, and the curl to repeat it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from gatewayd.cli.common import BAD_CONFIG, AsJson, ConfigFile, load_config, print_json
 from gatewayd.config.load import DEFAULT
@@ -19,7 +19,9 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([{"key": s.key, "value": s.value, "origin": s.origin} for s in settings])
         return
-    table = Table("key", "value", "origin", box=None, pad_edge=False)
+    # A key that is cut short could not be copied.
+    columns = (Column("key", no_wrap=True), Column("value", overflow="fold"), "origin")
+    table = Table(*columns, box=None, pad_edge=False)
     for setting in settings:
         value = "" if setting.value is None else str(setting.value)
         style = "dim" if setting.origin == DEFAULT else "bold"

@@ -10,7 +10,7 @@ from gatewayd.config.tables import Config
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.loading import PluginHost
-from gatewayd_hooks.host.settings import is_secret
+from gatewayd_hooks.host.settings import decode, is_secret
 from gatewayd_hooks.strategy import Kind
 
 _NOBODY = {
@@ -89,6 +89,29 @@ def hidden_settings(config: Config) -> set[str]:
                 if key not in config_type.model_fields or is_secret(config_type, key)
             }
     return hidden
+
+
+def effective_settings(config: Config) -> dict[tuple[str, str], dict[str, Any]]:
+    """All settings of each strategy that is chosen, by kind and name, with defaults and checked.
+
+    One whose plugin cannot be loaded, or refuses them, is left out, and so are secrets that the
+    configuration does not give.
+    """
+    host = PluginHost(Catalog.installed())
+    found = {}
+    for kind, name, table in configured(config):
+        given = table.settings(name)
+        try:
+            config_type = host.info(kind, name).config_type
+            all_ = decode(f"{kind}.{name}", config_type, given).model_dump(mode="json")
+        except PluginError:
+            continue
+        found[kind.value, name] = {
+            key: value
+            for key, value in all_.items()
+            if key in given or not is_secret(config_type, key)
+        }
+    return found
 
 
 def shown_slots(config: Config) -> list[dict[str, Any]]:

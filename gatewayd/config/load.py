@@ -65,11 +65,13 @@ class LoadedConfig:
     secrets: frozenset[str] = frozenset()
 
     def settings(self) -> list[SettingOrigin]:
-        """Every value, in the order of the tables."""
+        """Every value, in the order of the tables; also all settings of chosen strategies."""
         # Late: the daemon's own reading of its configuration needs no plugin.
-        from gatewayd.config.chosen_strategies import hidden_settings
+        from gatewayd.config.chosen_strategies import effective_settings, hidden_settings
 
         dumped = self.config.model_dump(mode="python")
+        for (kind, name), settings in effective_settings(self.config).items():
+            dumped[kind][name] = settings
         hidden = hidden_settings(self.config) | self.secrets
         return [
             SettingOrigin(

@@ -81,7 +81,8 @@ def test_config_show_prints_values_and_origins() -> None:
         "value": 81,
         "origin": "environment GATEWAYD_SERVER__PORT",
     }
-    text = _run("config", "show", GATEWAYD_API_KEY="swordfish").stdout
+    text = _run("config", "show", GATEWAYD_API_KEY="swordfish", COLUMNS="80").stdout
+    assert all(f"\n{key} " in text for key in rows)
     assert "swordfish" not in text
     assert "***" in text
 

@@ -123,6 +123,43 @@ def test_a_secret_setting_of_a_plugin_is_hidden(monkeypatch: pytest.MonkeyPatch)
     assert (shown["router.mine.token"], shown["router.mine.depth"]) == ("***", "4")
 
 
+def test_all_settings_of_chosen_strategies_are_shown_with_their_origins(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text('[scheduler]\nstrategy = "fair"\n[guide.llguidance]\ndepth = 9\n')
+    environ = {"GATEWAYD_GUIDE__LLGUIDANCE__COMPILE_SECONDS": "2.5"}
+    shown = {s.key: (s.value, s.origin) for s in load(file, environ=environ).settings()}
+    assert shown["guide.llguidance.any_whitespace"] == (False, "default")
+    assert shown["guide.llguidance.depth"] == (9, f"file {file}")
+    assert shown["guide.llguidance.compile_seconds"] == (
+        2.5,
+        "environment GATEWAYD_GUIDE__LLGUIDANCE__COMPILE_SECONDS",
+    )
+    assert any(key.startswith("scheduler.fair.") for key in shown)
+    assert any(key.startswith("protocol.ollama.") for key in shown)
+    assert not any(key.startswith(("guide.xgrammar.", "scheduler.fcfs.")) for key in shown)
+
+
+def test_settings_that_a_strategy_refuses_are_shown_as_they_are_given() -> None:
+    environ = {"GATEWAYD_GUIDE__LLGUIDANCE__DEPTH": "deep"}
+    shown = {s.key: s.value for s in load(environ=environ).settings()}
+    assert [(key, shown[key]) for key in shown if key.startswith("guide.llguidance.")] == [
+        ("guide.llguidance.depth", "deep")
+    ]
+
+
+def test_secrets_of_chosen_strategies_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Settings(StrategyConfig):
+        token: str = Field(default="", json_schema_extra={"reload": "secret"})
+        other: str = Field(default="a default", json_schema_extra={"reload": "secret"})
+        depth: int = 1
+
+    monkeypatch.setattr(PluginHost, "info", lambda *_: SimpleNamespace(config_type=Settings))
+    environ = {"GATEWAYD_ROUTER__STRATEGY": "mine", "GATEWAYD_ROUTER__MINE__TOKEN": "swordfish"}
+    shown = {s.key: s.value for s in load(environ=environ).settings()}
+    mine = {key: shown[key] for key in shown if key.startswith("router.mine.")}
+    assert mine == {"router.mine.token": "***", "router.mine.depth": 1}
+
+
 def test_a_strategy_has_settings_of_its_own(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text('[scheduler]\nstrategy = "mine"\n[scheduler.mine]\nshare = 3\n')

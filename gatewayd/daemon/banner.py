@@ -65,7 +65,10 @@ async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
         BarColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=console, transient=True) as progress:
+    # What others write is kept out of it by ``lines_above``, also where it is written by children.
+    with Progress(
+        *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as progress:
         bars = [progress.add_task(f"{model}: starting", total=1.0) for _ in fleet.status()]
         while not fleet.is_ready:
             for bar, replica in zip(bars, fleet.status(), strict=True):

@@ -20,6 +20,7 @@ from gatewayd import __version__
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
+from gatewayd.daemon.lines_above import LinesAbove
 from gatewayd.daemon.parts import DaemonOptions
 from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
@@ -57,6 +58,15 @@ class Daemon:
         Returns:
             The exit status: 0 after a signal, 1 when the engines have failed.
         """
+        if not Console(file=sys.stderr).is_terminal:
+            return await self._run(None)
+        above = LinesAbove()  # before there are engines, which inherit standard error
+        try:
+            return await self._run(above)
+        finally:
+            above.close()
+
+    async def _run(self, above: LinesAbove | None) -> int:
         parts = self.parts
         if parts.desk is not None:
             logs.keep(parts.lines)
@@ -68,7 +78,7 @@ class Daemon:
         admin = None
         if parts.desk is not None:
             admin = asyncio.create_task(parts.desk.server.run_until_stopped(), name="admin")
-        greeting = asyncio.create_task(self._greet(), name="greeting")
+        greeting = asyncio.create_task(self._greet(above), name="greeting")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         self._handle_signals()
         _log.info("listening on %s, loading %s", parts.door.url, parts.welcome.model)
@@ -76,6 +86,8 @@ class Daemon:
         greeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await greeting
+        if above is not None:
+            above.restore()
         status = 0
         if failing.done():
             status = 1
@@ -90,15 +102,15 @@ class Daemon:
             task.cancel()
         return status
 
-    async def _greet(self) -> None:
-        """Show progress, then say that the model is ready."""
+    async def _greet(self, above: LinesAbove | None) -> None:
+        """Show progress if there is a terminal, then say that the model is ready."""
         parts = self.parts
         began = time.monotonic()
-        console = Console(stderr=True)
-        if console.is_terminal:
-            await show_loading(parts.fleet, console, parts.welcome.model)
-        else:
+        if above is None:
             await parts.fleet.wait_ready()
+        else:
+            await show_loading(parts.fleet, above.console, parts.welcome.model)
+            above.restore()
         garbage_collector.settle()
         seconds = time.monotonic() - began
         _log.info(
@@ -107,8 +119,8 @@ class Daemon:
             parts.door.url,
             seconds,
         )
-        if console.is_terminal:
-            parts.welcome.show(console, seconds)
+        if above is not None:
+            parts.welcome.show(above.console, seconds)
         parts.manager.ready()
         parts.plugged.started(version=__version__, model=parts.welcome.model)
 

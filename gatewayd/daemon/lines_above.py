@@ -1,0 +1,100 @@
+"""Standard error while something is drawn at the bottom of a terminal: whole lines, above it.
+
+Engines and grammar checkers write to the daemon's own standard error, and would write into the
+middle of what is drawn. So they inherit a pipe, which a thread reads; the daemon writes to it, too,
+so that lines keep their order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import threading
+from typing import TextIO
+
+from rich.console import Console
+from rich.text import Text
+
+_STDERR = 2
+_MARK = b"\0all that was written before is shown\0"
+_PATIENCE_SECONDS = 1.0
+"""For lines on their way; a terminal that was stopped takes none."""
+
+
+class LinesAbove:
+    """From now until ``restore`` what is written to standard error is shown above a drawing.
+
+    Attributes:
+        console: on which to draw.
+    """
+
+    def __init__(self) -> None:
+        self._own = sys.stderr
+        self._terminal = os.fdopen(
+            os.dup(_STDERR), "w", encoding="utf-8", errors="backslashreplace", newline="\n"
+        )
+        self.console = Console(file=self._terminal)
+        self._shown = threading.Event()
+        self._own.flush()
+        reading, self._writing = os.pipe()
+        os.dup2(self._writing, _STDERR)
+        sys.stderr = _StandIn(self._terminal)
+        self._thread = threading.Thread(
+            target=self._relay, args=(reading,), name="lines above", daemon=True
+        )
+        self._thread.start()
+
+    def restore(self) -> None:
+        """Nothing is drawn any more; children that run still write to the pipe."""
+        if self._shown.is_set():
+            return
+        sys.stderr.flush()
+        sys.stderr = self._own
+        os.dup2(self._terminal.fileno(), _STDERR)
+        os.write(self._writing, _MARK + b"\n")
+        os.close(self._writing)
+        self._shown.wait(_PATIENCE_SECONDS)
+        self._shown.set()
+
+    def close(self) -> None:
+        """Show the last words of children that have ended."""
+        self.restore()
+        self._thread.join(_PATIENCE_SECONDS)
+
+    def _relay(self, reading: int) -> None:
+        with os.fdopen(reading, "rb") as lines:
+            for line in lines:
+                if line.startswith(_MARK):
+                    self._shown.set()
+                else:
+                    self._show(line.decode(errors="backslashreplace").rstrip("\n"))
+
+    def _show(self, line: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone; who writes must not wait for it
+            # As it is: a terminal breaks it where it must, and it can be copied as one.
+            self.console.print(Text.from_ansi(line), soft_wrap=True)
+
+
+class _StandIn(io.TextIOWrapper):
+    """Writes to the pipe, and is a terminal for those who ask how to write.
+
+    Args:
+        terminal: what it stands in for.
+    """
+
+    def __init__(self, terminal: TextIO) -> None:
+        super().__init__(
+            open(_STDERR, "wb", closefd=False),  # noqa: SIM115 - closed with this
+            encoding="utf-8",
+            errors="backslashreplace",
+            newline="\n",
+            write_through=True,
+            line_buffering=True,
+        )
+        self._is_terminal = terminal.isatty()
+
+    def isatty(self) -> bool:
+        """As what it stands in for."""
+        return self._is_terminal

@@ -9,8 +9,8 @@ import typer
 from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
+from gatewayd.cli.durations import whole_seconds_of
 from gatewayd.cli.operate.swap import Socket
-from gatewayd.cli.spans import seconds_of
 from gatewayd.cli.store_access import act
 
 app = typer.Typer(no_args_is_help=True, help="API keys: make, list, rotate and revoke them.")
@@ -42,7 +42,7 @@ def create(
     if scope:
         body["scopes"] = scope
     if time is not None:
-        body["seconds"] = seconds_of(time, "--for")
+        body["seconds"] = whole_seconds_of("--for", time)
     _show(act(config, socket, "POST", "/admin/keys", body), as_json)
 
 
@@ -57,7 +57,7 @@ def rotate(
     as_json: AsJson = False,
 ) -> None:
     """Give a key another secret and show it, this once."""
-    body = {"overlap_seconds": seconds_of(overlap, "--overlap")}
+    body = {"overlap_seconds": whole_seconds_of("--overlap", overlap)}
     _show(act(config, socket, "POST", f"/admin/keys/{key}/rotate", body), as_json)
 
 

@@ -10,8 +10,8 @@ import typer
 from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
+from gatewayd.cli.durations import whole_seconds_of
 from gatewayd.cli.operate.swap import Socket
-from gatewayd.cli.spans import seconds_of
 from gatewayd.cli.store_access import act
 from gatewayd.cli.tenants.tenant import money
 
@@ -31,7 +31,7 @@ def usage(
     """Add up what tenants have used: requests, tokens, money and engines' time."""
     since = None
     if last is not None:
-        since = str(int(time.time()) - seconds_of(last, "--last"))
+        since = str(int(time.time()) - whole_seconds_of("--last", last))
     found = act(config, socket, "GET", "/admin/usage", by=by, tenant=tenant, since=since)
     if as_json:
         print_json(found)

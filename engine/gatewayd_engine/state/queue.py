@@ -7,35 +7,64 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.state.columns import ColumnSet, column
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.tenant_ids import Tenants
 from gatewayd_hooks.scheduling import QueueView
 
 
-class Queue:
-    """Live sequences by slot and by id, and their columns.
+class _ViewColumns(ColumnSet):
+    """The columns of ``QueueView``, which holds the same arrays."""
+
+    num_tokens = column(np.int32)
+    num_computed = column(np.int32)
+    priority = column(np.int8)
+    tenant = column(np.int32)
+    arrival = column(np.float64)
+    weight = column(np.float64, 1.0)
+    deadline = column(np.float64, np.inf)
+    preemptions = column(np.int32)
+
+
+class Queue(ColumnSet):
+    """Live sequences by slot and by id, and their columns, each of shape ``[slots]``.
 
     Attributes:
         view: what strategies see; its arrays are replaced when the capacity grows.
         waiting: slots without a row, in no particular order.
         parked: slots without a row that an operator holds: no scheduler knows them.
         running: slots with a row, in order of admission.
-        limit: tokens each may reach, shape ``[slots]``.
-        prompt_len: shape ``[slots]``.
-        num_pages: pages each holds, shape ``[slots]``.
-        num_reserved: pages each was admitted with or promised, shape ``[slots]``.
-        num_published: full pages that the prefix cache was told of, shape ``[slots]``.
-        row: row of the batch, -1 for waiting ones, shape ``[slots]``.
-        ids: the gateway's numbers, -1 for nobody, shape ``[slots]``.
-        waits: steps each has waited for others to compute its beginning, shape ``[slots]``.
-        in_flight: of the computed tokens, those whose step has not landed, shape ``[slots]``.
-        placeholders: tokens that it has and only the device knows, shape ``[slots]``.
-        beginning: equal for prompts with the same salt and first page, shape ``[slots]``.
-        drafted: tokens that were guessed for each, shape ``[slots]``.
-        accepted: of these, shape ``[slots]``.
         tenants: their numbers.
         on_remove: told of a sequence that has ended, while it has its slot.
     """
+
+    limit = column(np.int32)
+    """Tokens each may reach."""
+    prompt_len = column(np.int32)
+    num_pages = column(np.int32)
+    """Pages each holds."""
+    num_absent = column(np.int32)
+    """Of these, ``NO_PAGE``: those that its front has no need of."""
+    num_reserved = column(np.int32)
+    """Pages each was admitted with or promised."""
+    num_published = column(np.int32)
+    """Full pages that the prefix cache was told of."""
+    row = column(np.int32, -1)
+    """Row of the batch, -1 for waiting ones."""
+    ids = column(np.int64, -1)
+    """The gateway's numbers, -1 for nobody."""
+    waits = column(np.int32)
+    """Steps each has waited for others to compute its beginning."""
+    in_flight = column(np.int32)
+    """Of the computed tokens, those whose step has not landed."""
+    placeholders = column(np.int32)
+    """Tokens that it has and only the device knows."""
+    beginning = column(np.int64)
+    """Equal for prompts with the same salt and first page."""
+    drafted = column(np.int32)
+    """Tokens that were guessed for each."""
+    accepted = column(np.int32)
+    """Of these, those that the model accepted."""
 
     def __init__(
         self,
@@ -45,6 +74,7 @@ class Queue:
         page_size: int,
         uncached: Callable[[int], int],
     ) -> None:
+        super().__init__(slots)
         self._by_slot: list[Sequence | None] = [None] * slots
         self._by_id: dict[int, Sequence] = {}
         self._free = list(range(slots - 1, -1, -1))
@@ -55,35 +85,15 @@ class Queue:
         self.waiting: dict[int, None] = {}
         self.parked: dict[int, None] = {}
         self.running: dict[int, None] = {}
-        self.limit = np.zeros(slots, np.int32)
-        self.prompt_len = np.zeros(slots, np.int32)
-        self.num_pages = np.zeros(slots, np.int32)
-        self.num_absent = np.zeros(slots, np.int32)
-        self.num_reserved = np.zeros(slots, np.int32)
-        self.num_published = np.zeros(slots, np.int32)
-        self.row = np.full(slots, -1, np.int32)
-        self.ids = np.full(slots, -1, np.int64)
-        self.waits = np.zeros(slots, np.int32)
-        self.in_flight = np.zeros(slots, np.int32)
-        self.placeholders = np.zeros(slots, np.int32)
-        self.beginning = np.zeros(slots, np.int64)
-        self.drafted = np.zeros(slots, np.int32)
-        self.accepted = np.zeros(slots, np.int32)
+        self._shown = _ViewColumns(slots)
         self.view = QueueView(
             running=np.zeros(0, np.int32),
-            num_tokens=np.zeros(slots, np.int32),
-            num_computed=np.zeros(slots, np.int32),
-            priority=np.zeros(slots, np.int8),
-            tenant=np.zeros(slots, np.int32),
-            arrival=np.zeros(slots, np.float64),
             token_budget=token_budget,
             max_running=max_running,
             free_pages=0,
             page_size=page_size,
             uncached=uncached,
-            weight=np.ones(slots),
-            deadline=np.full(slots, np.inf),
-            preemptions=np.zeros(slots, np.int32),
+            **self._shown.columns(),
         )
 
     def __len__(self) -> int:
@@ -111,25 +121,18 @@ class Queue:
         sequence.slot = slot
         self._by_slot[slot] = sequence
         self._by_id[sequence.id] = sequence
+        self.clear_columns(slot)
+        self._shown.clear_columns(slot)
         view = self.view
         view.num_tokens[slot] = sequence.prompt_len
-        view.num_computed[slot] = 0
         view.priority[slot] = sequence.priority
         view.tenant[slot] = self.tenants.number_of(sequence.tenant)
         view.arrival[slot] = sequence.submitted
         view.weight[slot] = sequence.weight
         view.deadline[slot] = sequence.deadline
-        view.preemptions[slot] = 0
         self.limit[slot] = sequence.limit
         self.prompt_len[slot] = sequence.prompt_len
-        self.num_pages[slot] = 0
-        self.num_absent[slot] = 0
-        self.num_reserved[slot] = 0
-        self.num_published[slot] = 0
-        self.row[slot] = -1
         self.ids[slot] = sequence.id
-        self.waits[slot] = 0
-        self.drafted[slot] = self.accepted[slot] = 0
         first = sequence.tokens[: view.page_size].tobytes()
         self.beginning[slot] = hash((sequence.salt, first))
         self.waiting[slot] = None
@@ -218,43 +221,7 @@ class Queue:
         old = len(self._by_slot)
         self._by_slot.extend([None] * old)
         self._free.extend(range(2 * old - 1, old - 1, -1))
-        view = self.view
-        for owner, names in (
-            (
-                view,
-                (
-                    "num_tokens",
-                    "num_computed",
-                    "priority",
-                    "tenant",
-                    "arrival",
-                    "weight",
-                    "deadline",
-                    "preemptions",
-                ),
-            ),
-            (
-                self,
-                (
-                    "limit",
-                    "prompt_len",
-                    "num_pages",
-                    "num_absent",
-                    "num_reserved",
-                    "num_published",
-                    "row",
-                    "ids",
-                    "waits",
-                    "in_flight",
-                    "placeholders",
-                    "beginning",
-                    "drafted",
-                    "accepted",
-                ),
-            ),
-        ):
-            for name in names:
-                column = getattr(owner, name)
-                setattr(owner, name, np.concatenate([column, np.zeros_like(column)]))
-        self.row[old:] = -1
-        self.ids[old:] = -1
+        self.grow_columns(2 * old)
+        self._shown.grow_columns(2 * old)
+        for name, grown in self._shown.columns().items():
+            setattr(self.view, name, grown)

@@ -13,6 +13,7 @@ import numpy as np
 
 from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 from gatewayd_engine.process.messages import POOLINGS
+from gatewayd_engine.state.columns import ColumnSet, column
 from gatewayd_engine.state.sequence import ALL_EXACT, CompressionState, Sequence
 
 
@@ -29,67 +30,64 @@ class Changes:
     pages: list[tuple[int, int, int]] = field(default_factory=list)
 
 
-class RunningBatch:
-    """Columns of ``max_running`` rows.
+class RunningBatch(ColumnSet):
+    """ColumnSet of ``max_running`` rows, of shape ``[rows]`` where nothing else is said.
 
     Attributes:
         page_size: tokens per page.
         tokens: ids of each row's sequence, shape ``[rows, max_model_len]``.
         block_table: pages of each row's sequence, shape ``[rows, max_pages]``.
         fronts: of rows whose sequences have one, by row; their block tables begin with its pages.
-        temperature, top_p, min_p: float32, shape ``[rows]``.
-        top_k: int64, 0 for off, shape ``[rows]``.
-        seed: uint64, shape ``[rows]``.
-        is_seeded: whether the request brought its seed, and so wants its answer again.
-        is_greedy, is_filtered: whether the row takes the likeliest token, and whether it cuts
-            the tail by top-k, top-p or min-p, shape ``[rows]``.
-        logprobs, prompt_logprobs: alternatives to report, -1 for none, shape ``[rows]``.
-        pooling: 1 more than the place in ``POOLINGS``, 0 for none, shape ``[rows]``.
-        ignores_eos: shape ``[rows]``.
-        has_stop_tokens: whether the request has end tokens of its own, shape ``[rows]``.
-        stop_tokens: those.
-        min_len: tokens before an end token counts, prompt included, shape ``[rows]``.
-        prompt_len: shape ``[rows]``.
-        reported: prompt tokens whose log-probabilities, or hidden states, were told, shape
-            ``[rows]``.
-        exact_until: tokens whose keys and values were computed from all before them; others may
-            not have what comes behind, shape ``[rows]``.
-        decodes_from: tokens that each had when its computation began; in front of that none is
-            decoded, also where a chunk has a single one, shape ``[rows]``.
-        followed: the sequence of each row that a KV compression follows; -1 if it has none, or
-            one that has just come, shape ``[rows]``.
-        follower: that compression, watched; after a swap or a fault another one, or none, may sit
-            in its place before it is asked.
+        stop_tokens: end tokens of the request's own.
+        follower: the KV compression of ``followed``, watched; after a swap or a fault another one,
+            or none, may sit in its place before it is asked.
         known: what it knows of those that came back and were not followed since, by row.
         changes: what has changed since a device was last told; None if no device has a copy.
     """
 
+    temperature = column(np.float32)
+    top_p = column(np.float32, 1.0)
+    min_p = column(np.float32)
+    top_k = column(np.int64)
+    """0 for off."""
+    seed = column(np.uint64)
+    is_seeded = column(np.bool_)
+    """Whether the request brought its seed, and so wants its answer again."""
+    is_greedy = column(np.bool_, True)
+    """Whether the row takes the likeliest token."""
+    is_filtered = column(np.bool_)
+    """Whether it cuts the tail by top-k, top-p or min-p."""
+    logprobs = column(np.int32, -1)
+    """Alternatives to report, -1 for none."""
+    prompt_logprobs = column(np.int32, -1)
+    """The same."""
+    pooling = column(np.int8)
+    """1 more than the place in ``POOLINGS``, 0 for none."""
+    ignores_eos = column(np.bool_)
+    has_stop_tokens = column(np.bool_)
+    min_len = column(np.int32)
+    """Tokens before an end token counts, prompt included."""
+    prompt_len = column(np.int32)
+    reported = column(np.int32)
+    """Prompt tokens whose log-probabilities, or hidden states, were told."""
+    exact_until = column(np.int32, ALL_EXACT)
+    """Tokens whose keys and values were computed from all before them; others may not have what
+    comes behind."""
+    decodes_from = column(np.int32)
+    """Tokens that each had when its computation began; in front of that none is decoded, also
+    where a chunk has a single one."""
+    followed = column(np.int64, -1)
+    """The sequence of each row that a KV compression follows; -1 if it has none, or one that has
+    just come."""
+
     def __init__(self, max_running: int, max_model_len: int, page_size: int) -> None:
         n = max_running
+        super().__init__(n)
         self.page_size = page_size
         self.tokens = np.zeros((n, max_model_len), np.int32)
         self.block_table = np.zeros((n, -(-max_model_len // page_size)), np.int64)
         self.fronts: dict[int, CompactedPrefix] = {}
-        self.temperature = np.zeros(n, np.float32)
-        self.top_p = np.ones(n, np.float32)
-        self.min_p = np.zeros(n, np.float32)
-        self.top_k = np.zeros(n, np.int64)
-        self.seed = np.zeros(n, np.uint64)
-        self.is_seeded = np.zeros(n, np.bool_)
-        self.is_greedy = np.ones(n, np.bool_)
-        self.is_filtered = np.zeros(n, np.bool_)
-        self.logprobs = np.full(n, -1, np.int32)
-        self.prompt_logprobs = np.full(n, -1, np.int32)
-        self.pooling = np.zeros(n, np.int8)
-        self.ignores_eos = np.zeros(n, np.bool_)
-        self.has_stop_tokens = np.zeros(n, np.bool_)
         self.stop_tokens: list[frozenset[int]] = [frozenset()] * n
-        self.min_len = np.zeros(n, np.int32)
-        self.prompt_len = np.zeros(n, np.int32)
-        self.reported = np.zeros(n, np.int32)
-        self.exact_until = np.full(n, ALL_EXACT, np.int32)
-        self.decodes_from = np.zeros(n, np.int32)
-        self.followed = np.full(n, -1, np.int64)
         self.follower: Any = None
         self.known: dict[int, CompressionState] = {}
         self.changes: Changes | None = None

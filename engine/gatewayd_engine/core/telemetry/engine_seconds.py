@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gatewayd_engine.state.columns import ColumnSet, column
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.step_batch import StepBatch
@@ -52,7 +53,7 @@ class _Took:
         return prompt, min(self.cached, prompt), self.generated
 
 
-class Spending:
+class Spending(ColumnSet):
     """Shares steps out as they land; what is shared adds up to ``seconds``.
 
     Args:
@@ -63,10 +64,12 @@ class Spending:
             until they had.
     """
 
+    _by_slot = column(np.float64)  # engine time
+    _reached = column(np.int32)  # tokens
+
     def __init__(self, queue: Queue) -> None:
+        super().__init__(len(queue.ids))
         self._queue = queue
-        self._by_slot = np.zeros(len(queue.ids))
-        self._reached = np.zeros(len(queue.ids), np.int32)
         self._leaving: dict[int, _Took] = {}  # by id; a step that computes them has not landed
         self._ended: list[tuple[int, _Took]] = []
         self._landed = 0.0
@@ -92,7 +95,7 @@ class Spending:
         queue, slots = self._queue, batch.slots
         shares = batch.counts * (seconds / int(batch.counts.sum()))
         ends = batch.starts + batch.counts
-        self._grow()
+        self.grow_columns(len(self._queue.ids))
         is_alive = queue.ids[slots] == batch.sequences
         alive = slots[is_alive]
         self._by_slot[alive] += shares[is_alive]
@@ -125,7 +128,7 @@ class Spending:
 
     def _left(self, sequence: Sequence) -> None:
         slot, queue = sequence.slot, self._queue
-        self._grow()
+        self.grow_columns(len(self._queue.ids))
         known = queue.view.num_tokens[slot] - queue.placeholders[slot]
         took = _Took(
             float(self._by_slot[slot]),
@@ -134,13 +137,8 @@ class Spending:
             sequence.cached,
             int(known) - sequence.prompt_len,
         )
-        self._by_slot[slot], self._reached[slot] = 0.0, 0
+        self.clear_columns(slot)
         if queue.in_flight[slot]:
             self._leaving[sequence.id] = took
         else:
             self._ended.append((sequence.id, took))
-
-    def _grow(self) -> None:
-        if more := len(self._queue.ids) - len(self._by_slot):
-            self._by_slot = np.concatenate([self._by_slot, np.zeros(more)])
-            self._reached = np.concatenate([self._reached, np.zeros(more, np.int32)])

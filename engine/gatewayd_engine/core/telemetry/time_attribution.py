@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.process.time_causes import Cause
 from gatewayd_engine.scheduling.deferral import Deferral
+from gatewayd_engine.state.columns import ColumnSet, column
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.host.ledger import Ledger
@@ -26,12 +27,12 @@ class AttributedTime(NamedTuple):
     plugins: dict[str, float]
 
 
-_Columns: TypeAlias = tuple[
+_Told: TypeAlias = tuple[
     NDArray[np.int64], NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]
 ]
 
 
-class Attribution:
+class Attribution(ColumnSet):
     """Compares what sequences do with what was told of them.
 
     Args:
@@ -40,15 +41,16 @@ class Attribution:
         ledger: knows what strategies cost.
     """
 
+    _ids = column(np.int64, -1)  # of whom the columns below speak
+    _told = column(np.int8, -1)
+    _chunked = column(np.int32)  # where its last chunk ended
+    _reached = column(np.int32)  # where it was when it gave way
+
     def __init__(self, queue: Queue, held: Deferral, ledger: Ledger) -> None:
+        super().__init__(len(queue.ids))
         self._queue = queue
         self._held = held
         self._ledger = ledger
-        slots = len(queue.ids)
-        self._ids = np.full(slots, -1, np.int64)  # of whom the columns below speak
-        self._told = np.full(slots, -1, np.int8)
-        self._chunked = np.zeros(slots, np.int32)  # where its last chunk ended
-        self._reached = np.zeros(slots, np.int32)  # where it was when it gave way
         self._preempted: set[int] = set()
         self._base = Cause.TURN
 
@@ -74,7 +76,7 @@ class Attribution:
 
     def lost(self, slot: int) -> None:
         """What a running sequence had computed is to be computed again."""
-        self._grow()
+        self.grow_columns(len(self._queue.ids))
         self._own(np.array([slot], np.int32))
         is_decoding = self._told[slot] == Cause.DECODE
         reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
@@ -87,11 +89,11 @@ class Attribution:
             batch: that has been computed; None if nothing was.
             preempted: sequences that had to give way since the last time.
         """
-        self._grow()
+        self.grow_columns(len(self._queue.ids))
         for sequence_id in preempted:
             self._gave_way(sequence_id)
         queue = self._queue
-        found: list[_Columns] = []
+        found: list[_Told] = []
         crowd, num_computed = 0.0, 0
         if batch is not None:
             is_alive = queue.ids[batch.slots] == batch.sequences
@@ -107,7 +109,7 @@ class Attribution:
         )
         return AttributedTime(moved, told, own, reached, crowd, self._ledger.take_spent())
 
-    def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Columns:
+    def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Told:
         """Those of a step: chunks of prompts each time, who generates when it begins to."""
         slots = batch.slots
         self._own(slots[is_alive])
@@ -131,7 +133,7 @@ class Attribution:
             self._preempted.difference_update(slots[is_alive].tolist())
         return batch.sequences[tells], causes[tells], shares[tells], reached[tells]
 
-    def _waited(self, batch: StepBatch | None) -> _Columns:
+    def _waited(self, batch: StepBatch | None) -> _Told:
         """Those that are in no step."""
         queue = self._queue
         is_idle = queue.ids >= 0
@@ -157,15 +159,6 @@ class Attribution:
         is_new = self._ids[slots] != self._queue.ids[slots]
         if is_new.any():
             new = slots[is_new]
+            self.clear_columns(new)
             self._ids[new] = self._queue.ids[new]
-            self._told[new] = -1
-            self._chunked[new] = self._reached[new] = 0
             self._preempted.difference_update(new.tolist())
-
-    def _grow(self) -> None:
-        more = len(self._queue.ids) - len(self._ids)
-        if more > 0:
-            self._ids = np.concatenate([self._ids, np.full(more, -1, np.int64)])
-            self._told = np.concatenate([self._told, np.full(more, -1, np.int8)])
-            self._chunked = np.concatenate([self._chunked, np.zeros(more, np.int32)])
-            self._reached = np.concatenate([self._reached, np.zeros(more, np.int32)])

@@ -1,4 +1,8 @@
-"""Server-sent events out of arbitrary pieces of bytes: their ``data:`` lines, nothing else."""
+"""Server-sent events out of arbitrary pieces of bytes: their ``data:`` lines, nothing else.
+
+These servers send one JSON document per line, so an event never spans two of them. The daemon's
+command line reads its streams with this, too.
+"""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
-from gatewayd.cli.client.sse import DONE, SseReader
 from gatewayd.cli.client.wire import Chunk, ModelNames, TokenList, decode_chunk
+from gatewayd_lang.events import DONE, EventReader
 
 
 class ApiError(Exception):
@@ -112,7 +112,7 @@ class ApiClient:
         Raises:
             ApiError: also after some events, when the server sends an error or breaks off.
         """
-        reader = SseReader()
+        reader = EventReader()
         try:
             async with self._open("POST", path, msgspec.json.encode(body)) as response:
                 if response.status != 200:

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.cli.client.sse import SseReader
+from gatewayd_lang.events import EventReader
 
 STREAM = (
     b': comment\n\ndata: {"a": 1}\n\nevent: x\nid: 3\ndata:{"b": "\xc3\xa9"}\r\n\r\n'
@@ -19,7 +19,7 @@ PAYLOADS = [b'{"a": 1}', b'{"b": "\xc3\xa9"}', b"[DONE]"]
 @given(st.lists(st.integers(0, len(STREAM)), max_size=12))
 def test_events_do_not_depend_on_where_the_stream_is_cut(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(STREAM)]
-    reader = SseReader()
+    reader = EventReader()
     events = [
         payload
         for begin, end in itertools.pairwise(edges)
@@ -29,6 +29,6 @@ def test_events_do_not_depend_on_where_the_stream_is_cut(cuts: list[int]) -> Non
 
 
 def test_an_event_waits_for_the_end_of_its_line() -> None:
-    reader = SseReader()
+    reader = EventReader()
     assert reader.feed(b'data: {"a"') == []
     assert reader.feed(b": 1}\n\n") == [b'{"a": 1}']

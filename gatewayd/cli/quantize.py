@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.child import ChildFailed, told
 from gatewayd.cli.common import (
     AsJson,

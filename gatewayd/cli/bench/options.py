@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from gatewayd.cli.bench.run import Form
 from gatewayd.cli.bench.target import Subject, subject
 from gatewayd.config.chosen_strategies import configured
 from gatewayd.config.load import ConfigError
@@ -75,6 +77,46 @@ Out = Annotated[
         help="Write the document there, too, after each workload.",
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What both commands say of the engine and of the workloads."""
+
+    model: Model = None
+    device: Device = "cpu"
+    dtype: DtypeOption = BenchDtype.AUTO
+    only: Only = None
+    scale: Scale = 1.0
+    max_running: MaxRunning = None
+    max_batch_tokens: MaxBatchTokens = None
+    max_model_len: MaxModelLen = None
+    kv_memory: KvMemory = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of the configuration, by dotted key; None for what is left as it is."""
+        return {
+            "model.dtype": self.dtype.value,
+            "model.max_model_len": self.max_model_len,
+            "engine.max_running": self.max_running,
+            "engine.max_batch_tokens": self.max_batch_tokens,
+            "engine.kv_memory": self.kv_memory,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """Where figures go, and in which form."""
+
+    out: Out = None
+    as_json: AsJson = False
+    as_markdown: AsMarkdown = False
+
+    @property
+    def form(self) -> Form:
+        """Of what is printed."""
+        return "json" if self.as_json else "markdown" if self.as_markdown else "table"
 
 
 def chosen(only: str | None, names: Sequence[str]) -> list[str]:

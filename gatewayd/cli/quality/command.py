@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from gatewayd.cli.bench.options import Set, pairs
-from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.child import ChildFailed, told
 from gatewayd.cli.common import (
     AsJson,

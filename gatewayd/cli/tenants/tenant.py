@@ -10,6 +10,7 @@ from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
 from gatewayd.cli.operate.swap import Socket
+from gatewayd.cli.shared_options import taking
 from gatewayd.cli.store_access import act
 from gatewayd.wire.tenants import PAGES
 
@@ -77,9 +78,7 @@ StoreBytes = Annotated[
 Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]
 
 
-@app.command()
-def create(
-    tenant: Name,
+def terms_of(
     requests_per_minute: Requests = None,
     tokens_per_minute: Tokens = None,
     concurrency: Concurrency = None,
@@ -93,10 +92,8 @@ def create(
     retention_priority: Retention = None,
     retention_seconds: RetentionSeconds = None,
     store_bytes: StoreBytes = None,
-    config: ConfigFile = None,
-    socket: Socket = None,
-) -> None:
-    """Add a tenant; it comes in with a key, see gatewayd key create."""
+) -> dict[str, Any]:
+    """What is typed of a tenant's terms, by their names; what is wrong ends the command."""
     counts = {
         "requests_per_minute": requests_per_minute,
         "tokens_per_minute": tokens_per_minute,
@@ -111,46 +108,44 @@ def create(
         "budget_period": budget_period,
         "service_class": service_class,
     }
-    terms = _terms(counts, budget_money, weight, words) | _size(store_bytes)
+    terms: dict[str, Any] = {}
+    for name, text in counts.items():
+        if text in _NONE:
+            terms[name] = None
+        elif text is not None:
+            if not (text.isascii() and text.isdigit()):
+                fail(f"{text} is neither a whole number nor none", 2)
+            terms[name] = int(text)
+    for name, text in words.items():
+        if text is None:
+            continue
+        if text not in _NONE and not re.match(_FORMS[name][0], text):
+            fail(f"{text} is {_FORMS[name][1]}", 2)
+        terms[name] = None if text in _NONE else text
+    if budget_money is not None:
+        is_none = budget_money in _NONE
+        terms["most_micros"] = None if is_none else micros_of(budget_money, "--budget-money")
+    if weight is not None:
+        terms["weight"] = weight
+    return terms | _size(store_bytes)
+
+
+@app.command()
+@taking(terms=terms_of)
+def create(
+    tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
+) -> None:
+    """Add a tenant; it comes in with a key, see gatewayd key create."""
     act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
     typer.echo(f"tenant {tenant} is there")
 
 
 @app.command("set")
+@taking(terms=terms_of)
 def set_(
-    tenant: Name,
-    requests_per_minute: Requests = None,
-    tokens_per_minute: Tokens = None,
-    concurrency: Concurrency = None,
-    budget_tokens: BudgetTokens = None,
-    budget_money: BudgetMoney = None,
-    budget_period: BudgetPeriod = None,
-    weight: Weight = None,
-    kv_floor: Floor = None,
-    kv_ceiling: Ceiling = None,
-    service_class: Class = None,
-    retention_priority: Retention = None,
-    retention_seconds: RetentionSeconds = None,
-    store_bytes: StoreBytes = None,
-    config: ConfigFile = None,
-    socket: Socket = None,
+    tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
 ) -> None:
     """Change what a tenant may use, from now on; none takes a limit away."""
-    counts = {
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "concurrency": concurrency,
-        "most_tokens": budget_tokens,
-        "retention_priority": retention_priority,
-        "retention_seconds": retention_seconds,
-    }
-    words = {
-        "kv_floor": kv_floor,
-        "kv_ceiling": kv_ceiling,
-        "budget_period": budget_period,
-        "service_class": service_class,
-    }
-    terms = _terms(counts, budget_money, weight, words) | _size(store_bytes)
     if not terms:
         fail("say what to change", 2)
     act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
@@ -240,31 +235,3 @@ def _retention(row: dict[str, Any]) -> str:
 
 def _shown(value: int | str | None) -> str:
     return "-" if value is None else str(value)
-
-
-def _terms(
-    counts: dict[str, str | None],
-    budget_money: str | None,
-    weight: float | None,
-    words: dict[str, str | None],
-) -> dict[str, Any]:
-    terms: dict[str, Any] = {}
-    for name, text in counts.items():
-        if text in _NONE:
-            terms[name] = None
-        elif text is not None:
-            if not (text.isascii() and text.isdigit()):
-                fail(f"{text} is neither a whole number nor none", 2)
-            terms[name] = int(text)
-    for name, text in words.items():
-        if text is None:
-            continue
-        if text not in _NONE and not re.match(_FORMS[name][0], text):
-            fail(f"{text} is {_FORMS[name][1]}", 2)
-        terms[name] = None if text in _NONE else text
-    if budget_money is not None:
-        is_none = budget_money in _NONE
-        terms["most_micros"] = None if is_none else micros_of(budget_money, "--budget-money")
-    if weight is not None:
-        terms["weight"] = weight
-    return terms

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json
 from gatewayd.cli.warmup.table import table_of
 from gatewayd.config.device_defaults import sizes

@@ -11,31 +11,24 @@ from gatewayd.cli.bench.offline.engine import EngineError, running
 from gatewayd.cli.bench.offline.measure import OfflineOutcome, measure, warm_start
 from gatewayd.cli.bench.offline.report import comparisons, engine_rows
 from gatewayd.cli.bench.offline.workloads import ON_REQUEST, WORKLOADS
-from gatewayd.cli.bench.run import BenchRun, Form, progress_line
-from gatewayd.cli.bench.stages import Stages
+from gatewayd.cli.bench.progress import Stages
+from gatewayd.cli.bench.run import BenchRun, progress_line
 from gatewayd.cli.common import fail
+from gatewayd.cli.shared_options import taking
 from gatewayd_hooks.host.loading import PluginError
 
 _START = "start"
 _SAID = ("output_tokens_per_second", "input_tokens_per_second", "seconds")
 
 
+@taking(engine=options.EngineOptions, output=options.OutputOptions)
 def offline(
-    model: options.Model = None,
-    device: options.Device = "cpu",
-    dtype: options.DtypeOption = options.BenchDtype.AUTO,
-    only: options.Only = None,
-    scale: options.Scale = 1.0,
-    max_running: options.MaxRunning = None,
-    max_batch_tokens: options.MaxBatchTokens = None,
-    max_model_len: options.MaxModelLen = None,
-    kv_memory: options.KvMemory = None,
+    engine: options.EngineOptions,
+    *,
     quantizer: options.QuantizerOption = None,
     kv_codec: options.KvCodec = None,
     others: options.Set = None,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
-    as_markdown: options.AsMarkdown = False,
+    output: options.OutputOptions,
 ) -> None:
     """Measure an engine without a server: all requests of a workload are submitted at once.
 
@@ -44,31 +37,26 @@ def offline(
     at the end the engine is started once more: what it compiles has then been compiled before.
     The figures stand beside vLLM's of one H200.
     """
-    names = options.chosen(only, [*WORKLOADS, _START])
-    if only is None:
+    names = options.chosen(engine.only, [*WORKLOADS, _START])
+    if engine.only is None:
         names = [name for name in names if name not in ON_REQUEST]
     settings = {
-        "model.dtype": dtype.value,
-        "model.max_model_len": max_model_len,
-        "engine.max_running": max_running,
-        "engine.max_batch_tokens": max_batch_tokens,
-        "engine.kv_memory": kv_memory,
+        **engine.settings,
         "quantizer.strategy": quantizer,
         "kv_codec.strategy": kv_codec,
         "log.level": "warning",
         **options.pairs(others),
     }
-    form: Form = "json" if as_json else "markdown" if as_markdown else "table"
-    with options.measured(model, device, settings) as found, Stages() as stages:
-        run = BenchRun(found, device, dtype.value, scale)
+    with options.measured(engine.model, engine.device, settings) as found, Stages() as stages:
+        run = BenchRun(found, engine.device, engine.dtype.value, engine.scale)
         outcomes: list[OfflineOutcome] = []
         problem = ""
         try:
-            asyncio.run(_measure(run, names, stages, outcomes, out))
+            asyncio.run(_measure(run, names, stages, outcomes, output.out))
         except (EngineError, PluginError) as error:
             problem = str(error)
     if outcomes or not problem:
-        run.show(form, "offline", engine_rows(outcomes))
+        run.show(output.form, "offline", engine_rows(outcomes))
     if problem:
         fail(problem)
 

@@ -9,62 +9,46 @@ import typer
 
 from gatewayd.cli.bench import options, report
 from gatewayd.cli.bench.load import LoadTarget
-from gatewayd.cli.bench.run import BenchRun, Form, progress_line
+from gatewayd.cli.bench.progress import Stages
+from gatewayd.cli.bench.run import BenchRun, progress_line
 from gatewayd.cli.bench.served.daemon import DaemonError, serving
 from gatewayd.cli.bench.served.measure import ServedOutcome, level_rows
 from gatewayd.cli.bench.served.measure import run as run_workloads
 from gatewayd.cli.bench.served.workloads import WORKLOADS, words_of
-from gatewayd.cli.bench.stages import Stages
 from gatewayd.cli.client.api import ApiClient, ApiError
 from gatewayd.cli.common import fail
+from gatewayd.cli.shared_options import taking
 
 _SAID = ("output_tokens_per_second", "ttft_p50_ms", "tpot_p50_ms")
 
 
-def serve(
-    model: options.Model = None,
-    device: options.Device = "cpu",
-    dtype: options.DtypeOption = options.BenchDtype.AUTO,
-    only: options.Only = None,
-    scale: options.Scale = 1.0,
-    max_running: options.MaxRunning = None,
-    max_batch_tokens: options.MaxBatchTokens = None,
-    max_model_len: options.MaxModelLen = None,
-    kv_memory: options.KvMemory = None,
-    out: options.Out = None,
-    as_json: options.AsJson = False,
-    as_markdown: options.AsMarkdown = False,
-) -> None:
+@taking(engine=options.EngineOptions, output=options.OutputOptions)
+def serve(engine: options.EngineOptions, output: options.OutputOptions) -> None:
     """Measure a whole server: a daemon is started, loaded over HTTP, and ended.
 
     Random prompts of 512 tokens, greedy streamed answers of 128, weights are random: 1, 32 and 256
     requests in flight, and 10 a second. The figures stand beside vLLM's of one H200.
     """
-    names = options.chosen(only, list(WORKLOADS))
-    settings = {
-        "model.dtype": dtype.value,
-        "model.max_model_len": max_model_len,
-        "engine.max_running": max_running,
-        "engine.max_batch_tokens": max_batch_tokens,
-        "engine.kv_memory": kv_memory,
-    }
-    form: Form = "json" if as_json else "markdown" if as_markdown else "table"
-    with options.measured(model, device, settings) as found, Stages() as stages:
+    names = options.chosen(engine.only, list(WORKLOADS))
+    with (
+        options.measured(engine.model, engine.device, engine.settings) as found,
+        Stages() as stages,
+    ):
         try:
             words = words_of(found.folder)
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--model") from None
-        run = BenchRun(found, device, found.arithmetic, scale)
+        run = BenchRun(found, engine.device, found.arithmetic, engine.scale)
         outcomes: list[ServedOutcome] = []
         problem = ""
         try:
-            asyncio.run(_measure(run, names, words, stages, outcomes, out))
+            asyncio.run(_measure(run, names, words, stages, outcomes, output.out))
         except DaemonError as error:
             problem = str(error)
         except ApiError as error:
             problem = f"the daemon cannot be measured: {error.message} ({error.code})"
     if outcomes or not problem:
-        run.show(form, "served", level_rows(outcomes))
+        run.show(output.form, "served", level_rows(outcomes))
     failures = report.error_lines([outcome.level for outcome in outcomes])
     if failures or problem:
         fail("; ".join([*failures, *([problem] if problem else [])]))

@@ -19,6 +19,7 @@ import pytest
 import torch
 import uvicorn
 from packaging.requirements import Requirement
+from pydantic_settings import BaseSettings, EnvSettingsSource
 from textual.app import App
 from textual_serve.server import Server as TextualServer
 from uvicorn.protocols.http import httptools_impl
@@ -91,7 +92,7 @@ ON_A_GPU = {"_int_workspace_buffer", "_pin_memory_int_workspace_buffer", "_cache
 
 CEILINGS = {
     *("uvicorn", "httptools", "jinja2", "starlette", "textual", "textual-serve", "torch", "pytest"),
-    *("xgrammar", "llguidance", "flashinfer-python", "humming-kernels"),
+    *("xgrammar", "llguidance", "flashinfer-python", "humming-kernels", "pydantic-settings"),
 }
 
 
@@ -167,6 +168,18 @@ def test_what_we_override_is_still_called_so(owner: Any, name: str, expected: st
     assert arguments(getattr(owner, name)) == expected
 
 
+def test_an_environment_is_read_from_where_we_put_it() -> None:
+    """``gatewayd/config/load.py`` replaces it: with another name our rules were passed by."""
+
+    class Settings(BaseSettings):
+        port: int = 1
+
+    source = EnvSettingsSource(Settings)
+    assert "env_vars" in vars(source)
+    source.env_vars = {"port": "2"}
+    assert source() == {"port": "2"}
+
+
 def test_the_consoles_app_has_its_stack_of_screens() -> None:
     assert isinstance(inspect.getattr_static(App, "_screen_stack"), property)
 
@@ -212,6 +225,8 @@ def test_every_private_part_of_a_library_is_listed() -> None:
 def test_who_is_used_so_has_a_ceiling() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    for one in [Requirement(line) for lines in lists for line in lines]:
+    required = [Requirement(line) for lines in lists for line in lines]
+    assert {one.name for one in required} >= CEILINGS
+    for one in required:
         if one.name in CEILINGS:
             assert any(each.operator in ("<", "<=") for each in one.specifier), str(one)

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.contract.plugin_lists import PLUGINS, PROJECT_FILE, renewed
+
 ROOT = Path(__file__).parents[2]
-PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT: dict[str, Any] = tomllib.loads(PROJECT_FILE.read_text())
 TOOL = PROJECT["tool"]
 SOURCE_ROOTS = ("engine", "lang", "migrations", "plugins", "tui")
-PLUGINS = sorted(
-    folder.name
-    for folder in (ROOT / "plugins").glob("gatewayd_*/")
-    if folder.name != "gatewayd_hooks"
-)
 
 
 def packages() -> list[Path]:
@@ -25,18 +22,16 @@ def packages() -> list[Path]:
     return [ROOT / "gatewayd", *nested]
 
 
-def contract(name: str) -> dict[str, Any]:
-    (found,) = [c for c in TOOL["importlinter"]["contracts"] if c["name"] == name]
-    return dict(found)
-
-
 def test_there_are_built_ins() -> None:
     assert len(PLUGINS) >= 11
 
 
-def test_the_wheel_holds_every_package() -> None:
-    listed = TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert sorted(listed) == sorted(str(p.relative_to(ROOT)) for p in packages())
+def test_the_wheel_holds_every_root_and_drops_its_name() -> None:
+    wheel = TOOL["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["sources"] == list(SOURCE_ROOTS)
+    assert wheel["only-include"] == ["gatewayd", *SOURCE_ROOTS]
+    beside = {str(p.relative_to(ROOT)) for r in SOURCE_ROOTS for p in (ROOT / r).glob("*.*")}
+    assert {f"/{path}" for path in beside} == set(wheel["exclude"])
 
 
 def test_every_built_in_has_an_entry_point_and_every_entry_point_a_folder() -> None:
@@ -49,17 +44,21 @@ def test_the_import_rules_know_every_package() -> None:
     assert sorted(roots) == sorted(p.name for p in packages())
 
 
-def test_no_built_in_may_lean_on_another() -> None:
-    rooms = contract("Rooms depend downward only; no strategy is imported by name")["layers"]
-    (siblings,) = [room.split(" | ") for room in rooms if " | " in room]
-    assert sorted(siblings) == sorted(
-        [*PLUGINS, "gatewayd_engine", "gatewayd_lang", "gatewayd_migrations"]
+def test_the_import_rules_know_every_built_in() -> None:
+    text = PROJECT_FILE.read_text()
+    assert renewed(text, PLUGINS) == text, "run python -m tests.contract.plugin_lists"
+    assert renewed(text, PLUGINS[1:]) != text
+    layers, forbidden = (
+        next(c for c in TOOL["importlinter"]["contracts"] if c["name"] == name)
+        for name in (
+            "Rooms depend downward only; no strategy is imported by name",
+            "The daemon names no strategy",
+        )
     )
-
-
-def test_the_daemon_may_name_no_built_in() -> None:
-    forbidden = contract("The daemon names no strategy")["forbidden_modules"]
-    assert sorted(forbidden) == PLUGINS
+    (siblings,) = [layer.split(" | ") for layer in layers["layers"] if " | " in layer]
+    beside = ["gatewayd_engine", "gatewayd_lang", "gatewayd_migrations"]
+    assert siblings == beside + PLUGINS
+    assert forbidden["forbidden_modules"] == PLUGINS
 
 
 @pytest.mark.parametrize("root", [*SOURCE_ROOTS, "tests"])

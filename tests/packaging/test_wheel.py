@@ -13,10 +13,12 @@ from zipfile import ZipFile
 import pytest
 from packaging.requirements import Requirement
 
+from tests.contract.test_layout import packages
+
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PROJECT = PYPROJECT["project"]
-PACKAGES = PYPROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+PACKAGES = [folder.relative_to(ROOT) for folder in packages()]
 INFO = f"gatewayd-{PROJECT['version']}.dist-info"
 DATA = f"gatewayd-{PROJECT['version']}.data/data"
 
@@ -37,7 +39,7 @@ def metadata(wheel: Path) -> email.message.Message:
 
 def test_it_plants_only_our_names_in_site_packages(names: set[str]) -> None:
     tops = {name.split("/")[0] for name in names}
-    packages = {Path(package).name for package in PACKAGES}
+    packages = {package.name for package in PACKAGES}
     assert tops == packages | {INFO, DATA.split("/")[0]}
     assert all(top.startswith("gatewayd") for top in tops)
 
@@ -54,7 +56,7 @@ def test_it_has_every_file_of_every_package_and_no_other(names: set[str]) -> Non
 
 
 def test_every_package_says_that_it_is_typed(names: set[str]) -> None:
-    assert {f"{Path(package).name}/py.typed" for package in PACKAGES} <= names
+    assert {f"{package.name}/py.typed" for package in PACKAGES} <= names
 
 
 def test_the_embedded_models_are_in_it_whole(wheel: Path, names: set[str]) -> None:

@@ -52,7 +52,7 @@ class PartialPages:
         at = bisect_left(tails, _Tail(tokens.tobytes(), -1))
         found = -1, 0
         for tail in tails[max(at - 1, 0) : at + 1]:
-            common = _common(np.frombuffer(tail.tokens, np.int32), tokens)
+            common = common_length(np.frombuffer(tail.tokens, np.int32), tokens)
             if common > found[1]:
                 found = tail.page, common
         return found
@@ -85,8 +85,11 @@ class PartialPages:
         self._before.clear()
 
 
-def _common(some: NDArray[np.int32], others: NDArray[np.int32]) -> int:
+def common_length(some: NDArray[np.int32], others: NDArray[np.int32]) -> int:
     """Leading tokens that two have in common."""
     length = min(len(some), len(others))
-    differs = np.flatnonzero(some[:length] != others[:length])
-    return int(differs[0]) if len(differs) else length
+    if not length:
+        return 0
+    differs = some[:length] != others[:length]
+    first = int(differs.argmax())
+    return first if differs[first] else length

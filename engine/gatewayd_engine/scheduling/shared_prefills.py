@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.cache.partial_pages import common_length
 from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
@@ -67,15 +68,8 @@ class SharedPrefills:
             if not np.array_equal(other.tokens[cached : cached + size], next_page):
                 continue
             most = min(num_tokens - 1, other.whole(int(view.num_tokens[other.slot])))
-            common = _common(sequence.tokens[:most], other.tokens[:most]) // size * size
+            common = common_length(sequence.tokens[:most], other.tokens[:most]) // size * size
             landed = view.num_computed[other.slot] - self._queue.in_flight[other.slot]
             if common > cached and common > landed:
                 return other.slot, common
         return None
-
-
-def _common(some: NDArray[np.int32], others: NDArray[np.int32]) -> int:
-    """Leading tokens that two sequences of the same length have in common."""
-    differs = some != others
-    first = int(differs.argmax())
-    return first if differs[first] else len(some)

@@ -20,7 +20,7 @@ from gatewayd.http.asgi import Header
 from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.server.disconnect import Departure
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.prompts import answered, options_of
+from gatewayd.http.vectors.prompts import answered, options_of, waves
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -183,16 +183,7 @@ class Continuations:
         """As many at a time as the queue takes, so that others have room in it."""
         room = self._services.fleet.room
         most, most_tokens = min(_MOST_AT_ONCE, room.limit_requests), room.limit_tokens / 2
-        wave: list[EngineRequest] = []
-        tokens = 0
-        for one in requests:
-            if wave and (len(wave) == most or tokens + len(one.prompt) > most_tokens):
-                yield wave
-                wave, tokens = [], 0
-            wave.append(one)
-            tokens += len(one.prompt)
-        if wave:
-            yield wave
+        return waves(requests, most, most_tokens)
 
 
 def _with(

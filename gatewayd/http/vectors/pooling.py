@@ -18,7 +18,7 @@ from gatewayd.http.openai.sampling import check_ids, priority_of, salt_of
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.server.disconnect import Departure
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.prompts import answered, check_room, options_of
+from gatewayd.http.vectors.prompts import answered, check_room, options_of, waves
 from gatewayd.pipeline.timing import RequestTiming
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -202,21 +202,7 @@ async def _waves(
         states = [replica.state for replica in services.fleet.status()]
         replicas = max(1, states.count(ReplicaState.READY))
     steps = _STEPS * replicas
-    return _cut(requests, steps * model.max_running, steps * model.max_batch_tokens)
-
-
-def _cut(
-    requests: Sequence[EngineRequest], most: int, most_tokens: int
-) -> Iterator[list[EngineRequest]]:
-    wave: list[EngineRequest] = []
-    tokens = 0
-    for one in requests:
-        if wave and (len(wave) == most or tokens + len(one.prompt) > most_tokens):
-            yield wave
-            wave, tokens = [], 0
-        wave.append(one)
-        tokens += len(one.prompt)
-    yield wave
+    return waves(requests, steps * model.max_running, steps * model.max_batch_tokens)
 
 
 def _vectors_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
 from gatewayd.engines.api import EngineRequest
@@ -74,3 +74,19 @@ def options_of(services: Services, *, discard: bool) -> ChoiceOptions:
     """
     tokenizer = services.text.tokenizer
     return ChoiceOptions(detokenizer=tokenizer.detokenizer, wakes=False, discard=discard)
+
+
+def waves(
+    requests: Iterable[EngineRequest], most: int, most_tokens: float
+) -> Iterator[list[EngineRequest]]:
+    """Requests so many at a time, and with so many tokens; one that has more goes alone."""
+    wave: list[EngineRequest] = []
+    tokens = 0
+    for one in requests:
+        if wave and (len(wave) == most or tokens + len(one.prompt) > most_tokens):
+            yield wave
+            wave, tokens = [], 0
+        wave.append(one)
+        tokens += len(one.prompt)
+    if wave:
+        yield wave

@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[2]
 FOLDER = "repository"
 _LINK = re.compile(r"\]\(([^)\s#]*)(#[^)\s]*)?\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
+_SPAN = re.compile(r"`[^`\n]+`")
 _NOWHERE = "#"
 """Where a folder without a README leads."""
 _ITEM = re.compile(r"( *)(?:[-*]|\d+\.) ")
@@ -85,7 +86,11 @@ def _lists(text: str) -> str:
     in_list = False
     for line in text.split("\n"):
         item = _ITEM.match(line)
-        if item and not in_list and lines and lines[-1].strip():
+        if line.startswith("|"):
+            # A pipe in code needs no backslash here, and would show it.
+            line = _SPAN.sub(lambda span: span[0].replace("\\|", "|"), line)
+        if item and lines and lines[-1].strip() and not _ITEM.match(lines[-1]):
+            # Behind a paragraph an item begins a list only after a blank line.
             lines.append("")
         indent = len(line) - len(line.lstrip(" "))
         if line.strip() and not indent:

@@ -166,11 +166,16 @@ def _table(node: ast.ClassDef) -> list[str]:
         return [", ".join(f"`{name}`" for name, _ in fields)]
     rows = [f"| `{name}` | {meaning} |" for name, meaning in fields]
     rows += [
-        f"| `{_signature(each)}` | {plain(ast.get_docstring(each))} |"
+        f"| `{_cell(_signature(each))}` | {plain(ast.get_docstring(each))} |"
         for each in node.body
         if isinstance(each, ast.FunctionDef) and not each.name.startswith("_")
     ]
     return ["\n".join(["| | |", "| --- | --- |", *rows])] if rows else []
+
+
+def _cell(text: str) -> str:
+    """Code in a table: a pipe would end the cell."""
+    return text.replace("|", "\\|")
 
 
 def _built_in(kind: Kind, depth: int) -> str:

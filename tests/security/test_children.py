@@ -144,7 +144,7 @@ def test_what_compiles_grammars_has_given_up_the_rest(daemon: Running) -> None:
     """In every thread: a library's that began before would be a way out. Or it is said."""
     assert ask(daemon, guided_regex="[0-9]{5}").status_code == 200
     _, checker = sorted(descendants(daemon.process.pid))
-    assert "guide_confined" in Path(f"/proc/{checker}/cmdline").read_text()
+    assert "check_sandboxed" in Path(f"/proc/{checker}/cmdline").read_text()
     states = [file.read_text() for file in Path(f"/proc/{checker}/task").glob("*/status")]
     assert len(states) > 1
     is_confined = all("\nSeccomp:\t2\n" in state for state in states) and has_landlock()

@@ -63,11 +63,6 @@ class Forms:
     def __init__(self, config: LlguidanceConfig, special: Mapping[str, int]) -> None:
         self._config = config
         self._special = special
-        self._options = {
-            "whitespace_pattern": f"[ \\t\\n\\r]{{1,{config.blanks()}}}",
-            "lenient": False,
-            "coerce_one_of": False,
-        }
 
     def grammar_of(self, spec: GuideSpec) -> str:
         """Translate.
@@ -77,11 +72,12 @@ class Forms:
         """
         check_size(spec.form, spec.text, self._config.text_bytes)
         depth = self._config.depth
+        blanks = self._config.blanks(is_compact=spec.is_compact)
         match spec.form:
             case "json_object":
-                return self._json({"type": "object"})
+                return _json({"type": "object"}, blanks)
             case "json_schema":
-                return self._json(self._schema(read_schema(spec.text, depth)))
+                return _json(self._schema(read_schema(spec.text, depth)), blanks)
             case "regex":
                 return _lark(f"start: {_expression(spec.text)}", [spec.text])
             case "choice":
@@ -90,15 +86,11 @@ class Forms:
             case "grammar":
                 return self._grammar(spec.text)
             case "structural_tag":
-                return self._format(tags_of(read_structural_tag(spec.text, depth)), spec.text)
+                return self._format(
+                    tags_of(read_structural_tag(spec.text, depth)), spec.text, blanks
+                )
             case "format":
-                return self._format(read_format(spec.text, depth), spec.text)
-
-    def _json(self, schema: dict[str, Any]) -> str:
-        return _lark(f"start: {self._inner_json(schema)}", strings_in(schema))
-
-    def _inner_json(self, schema: dict[str, Any]) -> str:
-        return f"%json {json.dumps({**schema, 'x-guidance': self._options})}"
+                return self._format(read_format(spec.text, depth), spec.text, blanks)
 
     def _schema(self, schema: dict[str, Any] | bool) -> dict[str, Any]:
         """The same schema, all of which is kept."""
@@ -133,7 +125,7 @@ class Forms:
         token = self._special.get(part[0])
         return part[0] if token is None else f"<[{token}]>"
 
-    def _format(self, found: Format, text: str) -> str:
+    def _format(self, found: Format, text: str, blanks: int) -> str:
         """Grammars of clients become grammars beside it: their names are their own."""
         grammars: list[str] = []
 
@@ -141,7 +133,7 @@ class Forms:
             if spec.form == "grammar":
                 grammars.append(self._rules(spec.text))
                 return f"@part_{len(grammars)}"
-            return self._inner_json(self._schema(read_schema(spec.text, self._config.depth)))
+            return _inner_json(self._schema(read_schema(spec.text, self._config.depth)), blanks)
 
         written = Writer(self._special, rule, _terminal).grammar_of(found)
         if not grammars:
@@ -151,6 +143,19 @@ class Forms:
         return json.dumps(
             {"grammars": [{"name": n, **part} for n, part in zip(names, parts, strict=True)]}
         )
+
+
+def _json(schema: dict[str, Any], blanks: int) -> str:
+    return _lark(f"start: {_inner_json(schema, blanks)}", strings_in(schema))
+
+
+def _inner_json(schema: dict[str, Any], blanks: int) -> str:
+    options = {
+        "whitespace_pattern": f"[ \\t\\n\\r]{{1,{blanks}}}",
+        "lenient": False,
+        "coerce_one_of": False,
+    }
+    return f"%json {json.dumps({**schema, 'x-guidance': options})}"
 
 
 def _terminal(spec: GuideSpec) -> str | None:

@@ -40,10 +40,13 @@ class XgrammarConfig(StrategyConfig):
         1, reload="restart", ge=1, le=128, doc="Threads that compile a grammar or fill masks."
     )
 
-    def blanks(self) -> int:
+    def blanks(self, *, is_compact: bool) -> int:
         """Spaces and line ends in a row that JSON may have.
+
+        Args:
+            is_compact: whether a request asks for few.
 
         None at all would be shorter, but models write ``": "`` and ``":"`` as they have learnt it,
         and say worse things where they must not. Of longer runs a weak model finds no end.
         """
-        return self.whitespace if self.any_whitespace else 1
+        return self.whitespace if self.any_whitespace and not is_compact else 1

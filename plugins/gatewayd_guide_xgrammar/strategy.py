@@ -77,6 +77,7 @@ class Xgrammar:
     def _compile(self, spec: GuideSpec, vocabulary: XgrammarVocabulary) -> CompiledGrammar:
         compiler = vocabulary.compiler(_PLAIN)
         config = self._config
+        blanks = config.blanks(is_compact=spec.is_compact)
         match spec.form:
             case "json_object" | "json_schema":
                 schema = (
@@ -87,7 +88,7 @@ class Xgrammar:
                     )
                 )
                 return compiler.compile_json_schema(
-                    json.dumps(schema), strict_mode=False, max_whitespace_cnt=config.blanks()
+                    json.dumps(schema), strict_mode=False, max_whitespace_cnt=blanks
                 )
             case "regex":
                 check_counts(spec.text)
@@ -103,11 +104,13 @@ class Xgrammar:
                 return compiler.compile_lark(spec.text)
             case "structural_tag":
                 found = tags_of(read_structural_tag(spec.text, config.depth))
-                return self._format(found, vocabulary)
+                return self._format(found, vocabulary, blanks)
             case "format":
-                return self._format(read_format(spec.text, config.depth), vocabulary)
+                return self._format(read_format(spec.text, config.depth), vocabulary, blanks)
 
-    def _format(self, found: Format, vocabulary: XgrammarVocabulary) -> CompiledGrammar:
+    def _format(
+        self, found: Format, vocabulary: XgrammarVocabulary, blanks: int
+    ) -> CompiledGrammar:
         compiler = vocabulary.compiler(vocabulary.marks_in(marked_texts(found)))
 
         def schema_of(text: str) -> dict[str, Any]:
@@ -115,7 +118,7 @@ class Xgrammar:
             return {
                 "type": "json_schema",
                 "json_schema": kept(schema, self._config.schemas, compiler.compile_regex),
-                "max_whitespace_cnt": self._config.blanks(),
+                "max_whitespace_cnt": blanks,
             }
 
         written = write(found, schema_of)

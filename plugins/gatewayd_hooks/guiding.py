@@ -42,10 +42,13 @@ class GuideSpec(NamedTuple):
     Attributes:
         form: how to read ``text``.
         text: the schema, the expression, the grammar.
+        is_compact: JSON in it has one blank at most between two of its parts, however the guide is
+            set.
     """
 
     form: GuideForm
     text: str
+    is_compact: bool = False
 
 
 class GrammarRefused(Exception):

@@ -4,4 +4,4 @@ A new hook or a new optional argument raises the minor number; a change that bre
 plugin raises the major one. Plugins name what they need in ``StrategyInfo.requires_spec``.
 """
 
-SPEC_VERSION = "1.25"
+SPEC_VERSION = "1.26"

@@ -32,6 +32,7 @@ SCHEMAS: list[dict[str, Any]] = [
     {"response_format": {"type": "json", "value": SCHEMA}},
     {"structured_outputs": {"json": SCHEMA}},
     {"structured_outputs": {"json": json.dumps(SCHEMA)}},
+    {"structured_outputs": {"json": SCHEMA, "disable_any_whitespace": True}},
     {"guided_json": SCHEMA, "guided_decoding_backend": "xgrammar"},
     {"json_schema": SCHEMA},
 ]

@@ -210,6 +210,25 @@ def test_json_is_compact_in_either_way_of_writing(guide: GuideStrategy) -> None:
     assert not takes(guide, "structural_tag", call, '<f>{"a":  1}</f>')
 
 
+@pytest.mark.parametrize("name", INDENTING)
+def test_a_request_may_ask_for_compact_json(name: str) -> None:
+    call = {"triggers": ["<"], "structures": [{"begin": "<", "schema": True, "end": ">"}]}
+    part = {"type": "json_schema", "json_schema": {"type": "object"}}
+    with opened(INDENTING[name]()) as guide:
+        for form, text, begin, end in (
+            ("json_schema", _ONE, "", ""),
+            ("json_object", "", "", ""),
+            ("structural_tag", json.dumps(call), "<", ">"),
+            ("format", json.dumps({"type": "sequence", "elements": [part]}), "", ""),
+        ):
+            for is_compact in (False, True):
+                spec = GuideSpec(form, text, is_compact)  # type: ignore[arg-type]
+                grammar = guide.compile(spec)
+                for said, is_right in (('{"a": 1}', True), ('{"a":  1}', not is_compact)):
+                    tokens = [*TOKENS.of(begin + said + end), ENDS[1]]
+                    assert (grammar.start().accept(tokens) == len(tokens)) is is_right, spec
+
+
 def test_who_likes_blanks_finds_no_two_of_them(guide: GuideStrategy) -> None:
     spec = GuideSpec("json_schema", json.dumps({"items": {"type": "object"}, "type": "array"}))
     for one in (spec, GuideSpec("json_object", "")):

@@ -53,6 +53,7 @@ from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.step_batch import StepBatch, gather
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_engine.strategies.recovery import launch_apart
+from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
@@ -173,7 +174,8 @@ class EngineCore:
         guide = message.params.guide
         if guide is not None:
             behind = message.params.guide_behind
-            grammar = self.strategies.guides.want(*guide, behind, message.tenant)
+            spec = GuideSpec(*guide)  # type: ignore[arg-type]
+            grammar = self.strategies.guides.want(spec, behind, message.tenant)
             for sequence in sequences:
                 sequence.grammar = grammar
         if not self.has_work:

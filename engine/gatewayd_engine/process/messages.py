@@ -52,8 +52,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     extra: dict[str, Any] = {}
     tenant: str = ""
     """For logits processors; the engine takes it from ``Submit.tenant``."""
-    guide: tuple[str, str] | None = None
-    """What the answer must follow: form and text of a ``GuideSpec``."""
+    guide: tuple[str | bool, ...] | None = None
+    """What the answer must follow: a ``GuideSpec``."""
     pooling: str | None = None
     """One of ``POOLINGS``: the prompt's hidden states are told, all of them or the last one's."""
     guide_behind: tuple[str, str] | None = None

@@ -138,7 +138,7 @@ class CheckProcess:
         Raises:
             CheckLost: it took too much.
         """
-        return await self._talk(encode((spec.form, spec.text)), self.config.seconds * _GRACE)
+        return await self._talk(encode(spec), self.config.seconds * _GRACE)
 
     async def _talk(self, frame: bytes, seconds: float) -> Verdict:
         child = self._child

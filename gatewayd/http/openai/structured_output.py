@@ -105,7 +105,7 @@ def _of_format(wanted: ResponseFormat) -> list[Wish]:
 
 def _of_outputs(wanted: StructuredOutputs) -> Wish:
     here = "structured_outputs"
-    for name in ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"):
+    for name in ("disable_additional_properties", "whitespace_pattern"):
         if getattr(wanted, name):
             raise InvalidRequest(
                 f"{here}.{name} is not supported: put it into the schema or the grammar",
@@ -120,7 +120,8 @@ def _of_outputs(wanted: StructuredOutputs) -> Wish:
             f"{here} {has}; it needs exactly one of {', '.join(_KEYS)}", param=here
         )
     ((key, value),) = given.items()
-    return _wish(key, value, f"{here}.{key}")
+    wish = _wish(key, value, f"{here}.{key}")
+    return wish._replace(spec=wish.spec._replace(is_compact=wanted.disable_any_whitespace))
 
 
 def _wish(key: str, value: Any, param: str) -> Wish:  # noqa: ANN401 - what its field holds

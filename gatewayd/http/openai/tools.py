@@ -146,7 +146,8 @@ def _schemas(
 def _calls_or(form: Wish, calls: GuideSpec) -> Wish:
     """Calls, or a text in its form; a guide that cannot put the two together refuses it."""
     try:
-        return Wish(either(form.spec, calls), form.param)
+        both = either(form.spec, calls)
+        return Wish(both._replace(is_compact=form.spec.is_compact), form.param)
     except (ValueError, RecursionError):
         return form  # which is refused
 

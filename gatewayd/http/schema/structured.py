@@ -62,7 +62,14 @@ class StructuredOutputs(RequestTable):
     choice: Choices | None = None
     grammar: Text | None = None
     structural_tag: Schema | Text | None = None
-    disable_any_whitespace: Annotated[bool, OrNull()] = False
+    disable_any_whitespace: Annotated[
+        bool,
+        OrNull(),
+        Field(
+            description="JSON has one blank at most between two of its parts, whatever the guide's "
+            "`any_whitespace` is."
+        ),
+    ] = False
     disable_additional_properties: Annotated[bool, OrNull()] = False
     whitespace_pattern: str | None = None
 

@@ -99,6 +99,18 @@ def test_spellings(fields: dict[str, Any], form: Any, text: str, param: str) -> 
     assert wish(**fields) == Wish(GuideSpec(form, text), param)
 
 
+@pytest.mark.parametrize(("asked", "is_compact"), [(True, True), (False, False), (None, False)])
+@pytest.mark.parametrize(
+    "given", [{"json": SCHEMA}, {"json_object": True}, {"structural_tag": TAGS}]
+)
+def test_blanks_may_be_refused(given: Any, asked: bool | None, is_compact: bool) -> None:
+    found = wish(structured_outputs={**given, "disable_any_whitespace": asked})
+    plain = wish(structured_outputs=given)
+    assert found is not None
+    assert plain is not None
+    assert found == plain._replace(spec=plain.spec._replace(is_compact=is_compact))
+
+
 @pytest.mark.parametrize(
     "fields",
     [
@@ -135,8 +147,8 @@ def test_free_text() -> None:
             "has regex and grammar",
         ),
         (
-            {"structured_outputs": {"regex": "a", "disable_any_whitespace": True}},
-            "structured_outputs.disable_any_whitespace",
+            {"structured_outputs": {"regex": "a", "whitespace_pattern": " ?"}},
+            "structured_outputs.whitespace_pattern",
             "not supported",
         ),
         (

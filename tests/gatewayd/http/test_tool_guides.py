@@ -23,7 +23,7 @@ def guide(gateway: Gateway) -> dict[str, Any]:
     spec = gateway.fleet.jobs[-1].request.params.guide
     assert spec is not None
     assert spec[0] == "structural_tag"
-    told: dict[str, Any] = json.loads(spec[1])
+    told: dict[str, Any] = json.loads(str(spec[1]))
     return told
 
 
@@ -103,7 +103,7 @@ async def test_beside_a_form_an_answer_is_calls_or_a_text_in_it(
     assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "lookup"
     assert params.guide is not None
     assert params.guide[0] == "format"
-    told = json.loads(params.guide[1])
+    told = json.loads(str(params.guide[1]))
     assert (told["type"], told["elements"][0]) == ("or", format_)
     calls = told["elements"][1]
     assert (calls["type"], calls["at_least_one"]) == ("tags_with_separator", True)

@@ -70,7 +70,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """Whether entering the sandbox failed; the process then compiles nothing."""
 
 
-def encode(message: CheckConfig | tuple[str, str] | Verdict) -> bytes:
+def encode(message: CheckConfig | GuideSpec | Verdict) -> bytes:
     """Make a frame: four bytes of length, then msgpack."""
     data = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(data)) + data
@@ -106,7 +106,7 @@ def main(note: str = "") -> int:
     # Not handled: it ends the process, whatever library that is in.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while (frame := _read(sys.stdin.buffer)) is not None:
-        spec = GuideSpec(*msgspec.msgpack.decode(frame, type=tuple[str, str]))  # type: ignore[arg-type]
+        spec = msgspec.msgpack.decode(frame, type=GuideSpec)
         signal.setitimer(signal.ITIMER_REAL, config.seconds)
         verdict = _look_at(guide, spec, mask)
         signal.setitimer(signal.ITIMER_REAL, 0.0)

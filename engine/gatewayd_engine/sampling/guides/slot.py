@@ -71,17 +71,15 @@ class Guides:
         return None if self._now is None or self._is_quarantined else self._now.choice
 
     def want(
-        self, form: str, text: str, behind: tuple[str, str] | None = None, tenant: str = ""
+        self, spec: GuideSpec, behind: tuple[str, str] | None = None, tenant: str = ""
     ) -> Compiled:
         """What comes of a request's grammar; begins to compile it if its tenant has not.
 
         Args:
-            form: see ``GuideSpec``.
-            text: the same.
+            spec: the grammar.
             behind: the marks of the reasoning behind which the answer follows it, as ``Bounds``.
             tenant: who asks.
         """
-        spec = GuideSpec(form, text)  # type: ignore[arg-type]
         guide = self._now
         if guide is None or self._is_quarantined:
             none = Compiled(spec, guide or Guide(StrategyChoice("none"), None))
@@ -91,10 +89,10 @@ class Guides:
                 sentence = f"the guide {guide.choice.name} is out of service; ask for free text"
                 none.refuse(STRATEGY_ERROR, sentence)
             return none
-        if len(text) > self._limits.text_bytes:
+        if len(spec.text) > self._limits.text_bytes:
             none = Compiled(spec, guide)
             limit = self._limits.text_bytes
-            none.refuse(INVALID, f"it has {len(text)} characters; the maximum is {limit}")
+            none.refuse(INVALID, f"it has {len(spec.text)} characters; the maximum is {limit}")
             return none
         return self._compiler.want(spec, guide, behind and Bounds(*behind), tenant)
 

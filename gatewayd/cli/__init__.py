@@ -30,10 +30,13 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def gatewayd(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """An inference gateway daemon: a fast engine and a gateway in one, every policy a plugin."""
+    """LLM inference gateway and engine in one daemon; every policy is a plugin."""
 
 
 def main() -> None:

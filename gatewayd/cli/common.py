@@ -21,9 +21,11 @@ BAD_CONFIG = 78  # EX_CONFIG of sysexits.h; the unit does not restart after it
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="The TOML file; else GATEWAYD_CONFIG."),
+    typer.Option(
+        "--config", metavar="FILE", help="Configuration file (TOML). Default: $GATEWAYD_CONFIG."
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def fail(message: str, code: int = FAILURE) -> NoReturn:

@@ -31,7 +31,7 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Say what is wrong without starting anything; exit status 78 if anything is."""
+    """Validate the configuration without starting anything; exit status 78 if it is invalid."""
     from gatewayd.plugins.loaded import check_strategies
 
     loaded = load_config(config)
@@ -42,6 +42,6 @@ def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
         for problem in problems:
             typer.secho(problem, fg="red", err=True)
     else:
-        typer.echo("the configuration is good")
+        typer.echo("the configuration is valid")
     if problems:
         raise typer.Exit(BAD_CONFIG)

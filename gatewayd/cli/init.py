@@ -22,26 +22,38 @@ _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 def init(
     config: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it here, the key beside it.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Configuration file to write; the API key goes to the same folder."
+        ),
     ] = None,
     state: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="For files, batches and responses.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Folder of the store: files, batches and responses."),
     ] = None,
     model: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="A Hugging Face checkpoint. Default: nano."),
+        typer.Option(
+            metavar="FOLDER",
+            help="Folder of a Hugging Face checkpoint. Default: the embedded model nano.",
+        ),
     ] = None,
-    port: Annotated[int, typer.Option(metavar="N", min=1, max=65_535)] = 8000,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=1, max=65_535, help="TCP port to listen on.")
+    ] = 8000,
     system: Annotated[
-        bool, typer.Option("--system", help="For the service: /etc/gatewayd, /var/lib/gatewayd.")
+        bool,
+        typer.Option(
+            "--system", help="Set up the systemd service: /etc/gatewayd and /var/lib/gatewayd."
+        ),
     ] = False,
     instance: Annotated[
-        str | None, typer.Option(metavar="NAME", help="For the service gatewayd@NAME.")
+        str | None, typer.Option(metavar="NAME", help="Set up the systemd service gatewayd@NAME.")
     ] = None,
 ) -> None:
-    """Make a configuration, a key for clients and a folder for what is kept.
+    """Create a configuration file, an API key and the folder of the store.
 
-    What is there already is kept. It ends with a command that asks the daemon something.
+    Existing files are kept. It ends by printing an example request.
     """
     if instance is not None and not _NAME.fullmatch(instance):
         fail(f"{instance!r} is no name: letters, digits, - and _", USAGE)

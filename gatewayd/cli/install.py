@@ -31,25 +31,34 @@ _KEPT = "Kept: /etc/gatewayd, /var/lib/gatewayd, /var/cache/gatewayd and the use
 
 def install(
     root: Annotated[
-        Path, typer.Option(metavar="DIR", help="Write below this folder, as for an image.")
+        Path,
+        typer.Option(
+            metavar="DIR", help="Install below this root folder, for instance of an image."
+        ),
     ] = Path("/"),
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be done.")
+        bool, typer.Option("--dry-run", help="Print what would be done without doing it.")
     ] = False,
     uninstall: Annotated[
-        bool, typer.Option("--uninstall", help="Stop it and delete them.")
+        bool, typer.Option("--uninstall", help="Stop the service and delete its units.")
     ] = False,
     gpu: Annotated[
         bool | None,
-        typer.Option("--gpu/--no-gpu", help="For NVIDIA GPUs. Default: if there is one here."),
+        typer.Option(
+            "--gpu/--no-gpu",
+            help="Give the service access to NVIDIA GPUs. Default: if this machine has one.",
+        ),
     ] = None,
     program: Annotated[
-        str | None, typer.Option(metavar="PATH", help="The gatewayd to run. Default: this one.")
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Path of the gatewayd executable to run. Default: this one."
+        ),
     ] = None,
 ) -> None:
-    """Write the units, the user and the folders of the service, and say what was done.
+    """Install the systemd units, the user and the folders of the service.
 
-    Files that somebody else has written are neither replaced nor deleted.
+    Files that were not written by this command are neither replaced nor deleted.
     """
     installer = Installer(root.absolute(), dry_run, typer.echo)
     chosen = program or own_program()

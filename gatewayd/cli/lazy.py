@@ -28,69 +28,75 @@ class LazyCommand(NamedTuple):
 
 COMMANDS = {
     "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
-    "init": LazyCommand("gatewayd.cli.init", "init", "Make a configuration and a key."),
-    "install": LazyCommand("gatewayd.cli.install", "install", "Make the daemon a service."),
-    "chat": LazyCommand("gatewayd.cli.chat.cli", "chat", "Chat with a running daemon."),
-    "bench": LazyCommand("gatewayd.cli.bench.app", "app", "Measure a server, or this engine."),
-    "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),
+    "init": LazyCommand("gatewayd.cli.init", "init", "Create a configuration file and an API key."),
+    "install": LazyCommand(
+        "gatewayd.cli.install", "install", "Install the daemon as a systemd service."
+    ),
+    "chat": LazyCommand("gatewayd.cli.chat.cli", "chat", "Chat with a running server."),
+    "bench": LazyCommand(
+        "gatewayd.cli.bench.app", "app", "Benchmark a server, or the engine of this machine."
+    ),
+    "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, create, test and check plugins."),
     "strategies": LazyCommand(
-        "gatewayd.cli.operate.swap", "strategies", "Show what a running daemon decides with."
+        "gatewayd.cli.operate.swap", "strategies", "Show the strategies of a running daemon."
     ),
     "swap": LazyCommand(
         "gatewayd.cli.operate.swap", "swap", "Replace a strategy of a running daemon."
     ),
     "explain": LazyCommand(
-        "gatewayd.cli.operate.explain", "explain", "Say where the time of a request went."
+        "gatewayd.cli.operate.explain", "explain", "Break down the latency of a request."
     ),
     "request": LazyCommand(
         "gatewayd.cli.operate.request",
         "app",
-        "Cancel, hold, release or prefer a request that runs.",
+        "Cancel, hold, release or reprioritize a running request.",
     ),
     "pause": LazyCommand(
-        "gatewayd.cli.operate.admission", "pause", "Take no new requests for a while."
+        "gatewayd.cli.operate.admission", "pause", "Pause admission: refuse new requests."
     ),
-    "resume": LazyCommand("gatewayd.cli.operate.admission", "resume", "Take new requests again."),
+    "resume": LazyCommand(
+        "gatewayd.cli.operate.admission", "resume", "Resume admission of new requests."
+    ),
     "drain": LazyCommand(
-        "gatewayd.cli.operate.admission", "drain", "Let a daemon finish and stop."
+        "gatewayd.cli.operate.admission", "drain", "Finish running requests, then stop the daemon."
     ),
     "model": LazyCommand(
-        "gatewayd.cli.operate.model", "app", "Unload a model from memory, or load it."
+        "gatewayd.cli.operate.model", "app", "Load a model, or unload it from memory."
     ),
     "prefix": LazyCommand(
-        "gatewayd.cli.operate.prefix", "app", "Give up what a daemon has cached."
+        "gatewayd.cli.operate.prefix", "app", "Evict pages from the prefix cache."
     ),
-    "pin": LazyCommand(
-        "gatewayd.cli.operate.pin", "pin", "Keep a prompt in a running daemon's cache."
-    ),
+    "pin": LazyCommand("gatewayd.cli.operate.pin", "pin", "Pin a prompt in the prefix cache."),
     "tenant": LazyCommand(
-        "gatewayd.cli.tenants.tenant", "app", "Tenants: their limits and budgets."
+        "gatewayd.cli.tenants.tenant", "app", "Manage tenants, their limits and budgets."
     ),
     "key": LazyCommand(
-        "gatewayd.cli.tenants.key", "app", "Make, list, rotate and revoke API keys."
+        "gatewayd.cli.tenants.key", "app", "Create, list, rotate and revoke API keys."
     ),
-    "price": LazyCommand(
-        "gatewayd.cli.tenants.price", "app", "Set what the tokens of models cost."
+    "price": LazyCommand("gatewayd.cli.tenants.price", "app", "Set prices per million tokens."),
+    "usage": LazyCommand(
+        "gatewayd.cli.tenants.usage", "usage", "Report usage by tenant, key or model."
     ),
-    "usage": LazyCommand("gatewayd.cli.tenants.usage", "usage", "Add up what tenants have used."),
     "audit": LazyCommand(
-        "gatewayd.cli.tenants.usage", "audit", "Show who changed what, and check it."
+        "gatewayd.cli.tenants.usage", "audit", "Show the audit log and verify it."
     ),
-    "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
+    "spec": LazyCommand(
+        "gatewayd.cli.spec", "app", "Estimate the speedup of speculative decoding."
+    ),
     "quality": LazyCommand(
-        "gatewayd.cli.quality.command", "quality", "Measure what fewer bits cost a model."
+        "gatewayd.cli.quality.command", "quality", "Measure the accuracy cost of quantization."
     ),
     "quantize": LazyCommand(
-        "gatewayd.cli.quantize", "quantize", "Write a checkpoint of few bits, calibrated."
+        "gatewayd.cli.quantize", "quantize", "Write a calibrated, quantized checkpoint."
     ),
     "warmup": LazyCommand(
-        "gatewayd.cli.warmup.command", "warmup", "Compile ahead what a GPU needs."
+        "gatewayd.cli.warmup.command", "warmup", "Compile and tune GPU kernels ahead of time."
     ),
     "doctor": LazyCommand(
-        "gatewayd.cli.doctor.command", "doctor", "Check this machine and the setup."
+        "gatewayd.cli.doctor.command", "doctor", "Check this machine and the configuration."
     ),
-    "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
-    "store": LazyCommand("gatewayd.cli.store", "app", "Look at, upgrade or copy the store."),
+    "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Detect the watermark in a text."),
+    "store": LazyCommand("gatewayd.cli.store", "app", "Show, upgrade or back up the store."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
 ALSO = {"plugins": "plugin", "db": "store"}

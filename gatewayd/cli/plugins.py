@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     invoke_without_command=True,
     add_completion=False,
-    help="List, write, test and check plugins. Alone, it lists them.",
+    help="List, create, test and check plugins. Without a subcommand, list them.",
 )
 _STYLES = {
     "enabled": "green",
@@ -46,14 +46,14 @@ _STYLES = {
 
 @app.callback()
 def plugin(context: typer.Context, config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List plugins unless another command is named."""
+    """List plugins unless a subcommand is given."""
     if context.invoked_subcommand is None:
         show(config, as_json)
 
 
 @app.command("list")
 def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """List strategies and plugins; only those that the configuration names are imported."""
+    """List strategies and plugins; only configured ones are imported."""
     from gatewayd.plugins.loaded import report
 
     rows = report(load_config(config).config)
@@ -72,13 +72,17 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def new(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as scheduler or observer.")],
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What the configuration calls it.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="Kind of plugin, such as scheduler or observer.")
+    ],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the plugin in the configuration.")
+    ],
     path: Annotated[
-        Path, typer.Option("--path", metavar="DIR", help="Where its folder is made.")
+        Path, typer.Option("--path", metavar="DIR", help="Folder in which to create the project.")
     ] = Path(),
 ) -> None:
-    """Write the project of a new plugin that conforms, for you to change."""
+    """Create the project of a new plugin that passes the conformance tests."""
     from gatewayd.cli.authoring.scaffold import ScaffoldError, parse_kind, write
 
     try:
@@ -96,12 +100,15 @@ def new(
 @app.command("test")
 def check(
     target: Annotated[
-        str, typer.Argument(metavar="[PATH | KIND.NAME]", help="A project's folder, or installed.")
+        str,
+        typer.Argument(
+            metavar="[PATH | KIND.NAME]", help="Plugin project folder, or an installed plugin."
+        ),
     ] = ".",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a plugin's tests and those that every plugin of its kind must pass; 1 if any fails."""
+    """Run a plugin's own tests and the conformance tests of its kind; exit status 1 on failure."""
     from gatewayd.cli.authoring.testing import CannotTest, find, run
     from gatewayd.config.chosen_strategies import settings_of
 
@@ -136,18 +143,21 @@ def _print(result: PluginTestResult) -> None:
         out.print(f"\n{result.output}", markup=False)
     counts = Counter(test.outcome for test in result.tests)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-    out.print(f"\n{summary or 'there are no tests'}", markup=False)
+    out.print(f"\n{summary or 'no tests found'}", markup=False)
 
 
 @app.command()
 def doctor(
     plugins: Annotated[
-        list[str] | None, typer.Argument(metavar="[KIND.NAME]...", help="Only these.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KIND.NAME]...", help="Check only these plugins. Default: all installed."
+        ),
     ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Load every installed plugin on its own; exit status 1 if one is broken."""
+    """Load every installed plugin in isolation; exit status 1 if one is broken."""
     from gatewayd.cli.authoring.health import check
     from gatewayd.config.chosen_strategies import enabled, settings_of
     from gatewayd_hooks.host.catalog import Catalog

@@ -40,58 +40,67 @@ from gatewayd_engine.process.config import StrategyChoice
 _INTERRUPTED = 130
 _MIB = 1 << 20
 _FOREIGN = (
-    "calibrates on the bundled texts, which are of gatewayd-nano's corpus and not what this model"
-    " is asked: give --text"
+    "calibrating on the bundled texts, which come from gatewayd-nano's corpus and may not "
+    "match this model's use: give --text"
 )
 
 
 def quantize(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A checkpoint's folder. Default: the configured one."),
+        typer.Argument(metavar="MODEL", help="Checkpoint folder. Default: the configured model."),
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="NAME", help="Who writes: awq, gptq, fp8, sparse24."),
+        typer.Option("--to", metavar="NAME", help="Quantizer to use: awq, gptq, fp8 or sparse24."),
     ] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="The folder to write. Default: MODEL-NAME, here."),
+        typer.Option(
+            metavar="DIR", help="Output folder. Default: MODEL-NAME in the current folder."
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the quantizer."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the quantizer. Repeatable."),
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Text, or .jsonl of kind and text. Default: bundled."),
+        typer.Option(
+            metavar="FILE",
+            help="Calibration text, or JSON Lines with `kind` and `text`. Default: bundled texts.",
+        ),
     ] = None,
     tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens to calibrate on; 0 rounds to the nearest.")
+        int,
+        typer.Option(
+            min=0, help="Number of calibration tokens; 0: round to nearest without calibration."
+        ),
     ] = 40_000,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Matrices that stay. Default: [quantizer] skip."),
+        typer.Option(
+            metavar="GLOB",
+            help="Weight matrices that are not quantized. Default: [quantizer] skip.",
+        ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads to compute with. Default: as an engine.")
+        int | None, typer.Option(min=1, help="Number of CPU threads. Default: as an engine.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with what an earlier run has left.")
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Begin anew, and replace what was written before.")
+        bool, typer.Option("--force", help="Start over and replace earlier output.")
     ] = False,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate a model on text, layer by layer, and write it with fewer bits, or half zeros.
+    """Quantize a checkpoint: calibrate layer by layer and write INT4, FP8 or 2:4-sparse weights.
 
-    The folder that is written is served as any other. Until it is complete it is called DIR.part,
-    and holds each layer that is done: after an end of any kind, --resume goes on there.
+    The output is a checkpoint to serve as any other. Until it is complete its folder is called
+    DIR.part and holds the finished layers: after an interruption, continue with --resume.
 
-    The bundled texts are of the corpus of gatewayd-nano; for other models take --text, from what
-    they are asked. What it costs then says gatewayd quality DIR --against MODEL.
+    The bundled texts come from the corpus of gatewayd-nano; for other models give --text with
+    typical prompts. Measure the accuracy with `gatewayd quality DIR --against MODEL`.
     """
     settings = dict(_setting(one) for one in set_ or [])
     flags = {"quantizer.strategy": to, "engine.device": "cpu"}
@@ -141,10 +150,10 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
             for event in told("gatewayd_engine.offline.quantize", "quantizes", job, Event, names):
                 match event:
                     case Reading(done):
-                        stages.advance("looks at the model", done, 1)
+                        stages.advance("reading the model", done, 1)
                     case Began(done, layers):
                         if done:
-                            stages.say(f"goes on behind {done} of {layers} layers")
+                            stages.say(f"resuming after {done} of {layers} layers")
                     case Calibrating():
                         if is_foreign:
                             stages.say(_FOREIGN)
@@ -160,7 +169,7 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
         fail(f"{error}; {_resume(job)}")
     except KeyboardInterrupt:
         fail(f"interrupted; {_resume(job)}", _INTERRUPTED)
-    fail(f"the process that quantizes has ended early; {_resume(job)}")
+    fail(f"the quantization process exited early; {_resume(job)}")
 
 
 def _resume(job: QuantizeJob) -> str:
@@ -170,7 +179,7 @@ def _resume(job: QuantizeJob) -> str:
 def _line(layer: int, layers: int, matrices: list[Fitted]) -> str:
     """A layer's losses: the mean of its matrices."""
     if not matrices:
-        return f"layer {layer} of {layers}: as it was"
+        return f"layer {layer} of {layers}: unchanged"
     lost, nearest = (
         sum(each) / len(matrices)
         for each in zip(*((m.lost, m.nearest) for m in matrices), strict=True)

@@ -25,31 +25,37 @@ def serve(
     model: Annotated[
         Path | None,
         typer.Option(
-            metavar="FOLDER", help="A Hugging Face checkpoint. Default: the embedded nano."
+            metavar="FOLDER",
+            help="Folder of a Hugging Face checkpoint. Default: the embedded model nano.",
         ),
     ] = None,
     host: Annotated[
         str | None, typer.Option(metavar="H", help="Address to listen on. Default: 127.0.0.1.")
     ] = None,
     port: Annotated[
-        int | None, typer.Option(metavar="N", help="Port; 0 takes a free one. Default: 8000.")
+        int | None, typer.Option(metavar="N", help="TCP port; 0 picks a free one. Default: 8000.")
     ] = None,
     config: ConfigFile = None,
     api_key: Annotated[
         str | None,
-        typer.Option(metavar="K", help="Asked of clients; better set GATEWAYD_API_KEY."),
+        typer.Option(
+            metavar="K", help="API key that clients must send; prefer setting GATEWAYD_API_KEY."
+        ),
     ] = None,
     dtype: Annotated[
-        ServeDtype | None, typer.Option(help="Of weights and activations. Default: auto.")
+        ServeDtype | None, typer.Option(help="Data type of weights and activations. Default: auto.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:N or auto. Default: auto.")
+        str | None,
+        typer.Option(
+            metavar="D", help="Device to run on: cpu, cuda, cuda:N or auto. Default: auto."
+        ),
     ] = None,
 ) -> None:
     """Serve a model over the OpenAI API.
 
     Without arguments it serves the embedded model at http://127.0.0.1:8000. SIGTERM and Ctrl-C
-    let requests finish first; a second one stops at once.
+    drain running requests first; a second one stops at once.
     """
     given = {
         "model.path": None if model is None else str(model),

@@ -17,12 +17,14 @@ from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_jso
 _BESIDE = ("secret", "audit.head")
 """See ``tenants.secret`` and ``tenants.audit``."""
 
-app = typer.Typer(no_args_is_help=True, help="The store: files, batches and responses.")
+app = typer.Typer(
+    no_args_is_help=True, help="Show, upgrade or back up the store of files, batches and responses."
+)
 
 
 @app.command()
 def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Show where the store is, its schema and its size."""
+    """Show the path, schema and size of the store."""
     from gatewayd.store.database import connect
     from gatewayd.store.schema import revision_of
     from gatewayd_migrations import HEAD
@@ -55,7 +57,7 @@ def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def upgrade(config: ConfigFile = None) -> None:
-    """Bring the store to the schema of this gatewayd, as its start would."""
+    """Upgrade the store to the schema of this gatewayd, as starting the daemon would."""
     from gatewayd.store.database import connect
     from gatewayd.store.errors import StoreError
     from gatewayd.store.location import take
@@ -80,13 +82,18 @@ def changes(
     config: ConfigFile = None,
     as_json: AsJson = False,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Let the file count again; the daemon must not run.")
+        bool,
+        typer.Option(
+            "--forget",
+            help="Discard the changes, so that the configuration "
+            "file applies; the daemon must be stopped.",
+        ),
     ] = False,
 ) -> None:
-    """Show what operators changed of strategies, limits and promises while the daemon served.
+    """Show runtime changes of strategies, limits and SLOs that operators have made.
 
-    The last change of each counts over restarts, until the configuration's file says something
-    else there than it said then.
+    The latest change of each survives restarts until the same key of the configuration file is
+    edited.
     """
     import time
 
@@ -121,21 +128,23 @@ def changes(
         return
     for change in found:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at))
-        kept = "as the file" if change.value == change.base else json.dumps(change.value)
+        kept = "reset to the file" if change.value == change.base else json.dumps(change.value)
         typer.echo(f"{at}  [{change.section}] by {change.actor}: {kept}")
 
 
 @app.command()
 def backup(
-    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made; must not exist.")],
+    to: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Destination folder; must not exist.")
+    ],
     config: ConfigFile = None,
 ) -> None:
-    """Copy the store while a daemon uses it.
+    """Back up the store while a daemon uses it.
 
-    The end of the audit before the rest, of which more may come. The database before the files:
-    what comes later is not in the copy, and what is deleted meanwhile has no content in it. The
-    secret is in it, without which no key is valid: guard it as the store itself. It is called
-    FOLDER.part until it is whole.
+    The audit is copied first, then the database, then the files: objects created meanwhile are not
+    in the copy, and objects deleted meanwhile have no content in it. The copy contains the secret
+    without which no API key is valid: guard it like the store itself. The folder is called
+    FOLDER.part until the copy is complete.
     """
     from gatewayd.store.atomic_files import sync_folder
 

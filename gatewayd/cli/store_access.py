@@ -62,6 +62,6 @@ def _offline(
         finally:
             place.close()
     except StoreError as error:
-        fail(f"{error}; a running daemon is asked through its socket: [admin] socket")
+        fail(f"{error}; to reach a running daemon, set [admin] socket")
     except GatewayError as error:
         fail(error.message)

@@ -29,9 +29,9 @@ def owner(point: EntryPoint) -> str:
 def summary(point: EntryPoint) -> str:
     """The first line of its documentation, or whose it is where there is none to read."""
     try:
-        return _first_line(point) or f"A command of {owner(point)}."
+        return _first_line(point) or f"Command of the package {owner(point)}."
     except Exception as error:  # noqa: BLE001 - a stranger's source may be anything
-        return f"A command of {owner(point)} that cannot be read: {error}"
+        return f"Broken command of the package {owner(point)}: {error}"
 
 
 def _first_line(point: EntryPoint) -> str:

@@ -11,28 +11,31 @@ import typer
 
 from gatewayd.cli.common import BAD_CONFIG, AsJson, ConfigFile, fail, load_config, print_json
 
-app = typer.Typer(no_args_is_help=True, help="Find the mark that answers carry.")
+app = typer.Typer(no_args_is_help=True, help="Detect the watermark in a text.")
 
 _VERDICTS = {True: "marked", False: "not marked", None: "too little text to tell"}
 
 
 @app.callback()
 def watermark() -> None:
-    """Find the mark that answers carry."""
+    """Detect the watermark in a text."""
 
 
 @app.command()
 def detect(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A UTF-8 text; - reads standard input.")
+        Path, typer.Argument(metavar="FILE", help="UTF-8 text file to check; - reads stdin.")
     ],
     tenant: Annotated[
-        str, typer.Option(help="Whose mark; by default that of requests without a key.")
+        str,
+        typer.Option(
+            help="Tenant whose watermark to look for. Default: requests without an API key."
+        ),
     ] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether a text carries a tenant's mark; needs the configuration, and no daemon."""
+    """Detect a tenant's watermark in a text; needs the configuration but no running daemon."""
     # Late: numpy and tokenizers take their time, and the option --help needs neither.
     from gatewayd.engines.replicas.launch import model_folder
     from gatewayd.plugins.loaded import load_detector
@@ -45,7 +48,7 @@ def detect(
     except PluginError as error:
         fail(str(error), BAD_CONFIG)
     if detector is None:
-        fail("no strategy of [logits_processor] leaves a mark in answers", BAD_CONFIG)
+        fail("[logits_processor] strategies has no watermark strategy", BAD_CONFIG)
     try:
         tokenizer = Tokenizer.from_folder(model_folder(settings))
     except (OSError, ValueError) as error:

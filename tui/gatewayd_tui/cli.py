@@ -17,15 +17,23 @@ if TYPE_CHECKING:
 
 Socket = Annotated[
     Path | None,
-    typer.Option("--socket", metavar="PATH", help="The daemon's; else \\[admin] socket."),
+    typer.Option(
+        "--socket",
+        metavar="PATH",
+        help="Admin socket of the daemon. Default: \\[admin] socket of the configuration.",
+    ),
 ]
 ConfigFile = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="The TOML file; else GATEWAYD_CONFIG."),
+    typer.Option(
+        "--config", metavar="FILE", help="Configuration file (TOML). Default: $GATEWAYD_CONFIG."
+    ),
 ]
 SnapshotFile = Annotated[
     Path | None,
-    typer.Option("--snapshot", metavar="FILE", help="Show a recording instead of a daemon."),
+    typer.Option(
+        "--snapshot", metavar="FILE", help="Show a recording (see --record) instead of a daemon."
+    ),
 ]
 Interval = Annotated[
     float, typer.Option("--interval", help="Seconds between snapshots.", min=0.1, max=60.0)
@@ -36,32 +44,42 @@ def tui(
     socket: Socket = None,
     config: ConfigFile = None,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Offer and make no change.")
+        bool, typer.Option("--read-only", help="Disable all actions that change the daemon.")
     ] = False,
     snapshot: SnapshotFile = None,
     record: Annotated[
         Path | None,
         typer.Option("--record", metavar="FILE", help="Append every snapshot to this file."),
     ] = None,
-    theme: Annotated[str | None, typer.Option("--theme", help="Such as nord or ansi-dark.")] = None,
+    theme: Annotated[
+        str | None, typer.Option("--theme", help="Color theme, such as nord or ansi-dark.")
+    ] = None,
     interval: Interval = 0.5,
     plugin: Annotated[
         list[str] | None,
-        typer.Option("--plugin", metavar="NAME", help="Also show what this plugin adds; repeat."),
+        typer.Option(
+            "--plugin", metavar="NAME", help="Load the console panels of this plugin. Repeatable."
+        ),
     ] = None,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Show it in a browser, at a link that is printed.")
+        bool, typer.Option("--serve", help="Serve the console to a browser and print its URL.")
     ] = False,
     host: Annotated[
-        str, typer.Option("--host", help="With --serve: where it is served.")
+        str, typer.Option("--host", help="Address to listen on with --serve.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", help="With --serve.", min=1, max=65_535)] = 8090,
+    port: Annotated[
+        int, typer.Option("--port", help="TCP port to listen on with --serve.", min=1, max=65_535)
+    ] = 8090,
     public_url: Annotated[
         str | None,
-        typer.Option("--public-url", metavar="URL", help="With --serve: as browsers see it."),
+        typer.Option(
+            "--public-url",
+            metavar="URL",
+            help="Public URL of the console with --serve, as browsers see it.",
+        ),
     ] = None,
 ) -> None:
-    """Watch a running daemon, and act on it."""
+    """Open the terminal console: watch and operate a running daemon."""
     if serve:
         given = {
             "--socket": socket,
@@ -103,7 +121,7 @@ def _serve(arguments: list[str], host: str, port: int, url: str | None) -> None:
     from gatewayd_tui.serve import BrowserConsole
 
     if host in ("0.0.0.0", "::") and url is None:
-        _fail("--host of every address needs --public-url: what browsers shall open")
+        _fail("--host on all addresses needs --public-url, the URL that browsers open")
     try:
         BrowserConsole(arguments, host, port, url).serve()
     except OSError as error:
@@ -114,11 +132,11 @@ def top(
     socket: Socket = None,
     config: ConfigFile = None,
     snapshot: SnapshotFile = None,
-    once: Annotated[bool, typer.Option("--once", help="Show one snapshot and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one snapshot and exit.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print snapshots as JSON.")] = False,
     interval: Interval = 1.0,
 ) -> None:
-    """Show what a running daemon does as tables, or as JSON for scripts."""
+    """Print live statistics of a running daemon as tables, or as JSON."""
     from gatewayd_tui.recording import line_of
     from gatewayd_tui.state import ConsoleState, advance
     from gatewayd_tui.top import follow, tables, terminal

@@ -86,7 +86,7 @@ def _absent(plugin: str, catalog: Catalog) -> Checkup:
     table = _LISTS.get(kind, f"[{kind}]")
     advice = f"write {near.partition('.')[2] if near else 'another'} in {table}"
     problem = Problem(
-        "the configuration names it, and it is not installed",
+        "the configuration names it, but it is not installed",
         f"install the package that offers it, or {advice}",
     )
     return Checkup(plugin, "", "", True, "", None, (problem,))
@@ -98,10 +98,12 @@ def _examine(
     is_enabled = entry.plugin in chosen
     if not entry.is_known:
         near = nearest(entry.kind, list(Kind))
-        hint = f"its author may have meant {near}" if near else "a later gatewayd may have it"
+        hint = (
+            f"its author may have meant the kind {near}" if near else "it may need a later gatewayd"
+        )
         problem = Problem(
-            f"this gatewayd has no kind {entry.kind}",
-            f"{hint}; until then it does no harm",
+            f"this gatewayd has no plugin kind {entry.kind}",
+            f"{hint}; the plugin is ignored",
             is_broken=False,
         )
         return Checkup(
@@ -125,7 +127,7 @@ def _conflicts(entry: Entry, catalog: Catalog) -> Iterator[Problem]:
     if others:
         names = " and ".join(dict.fromkeys(owner.owner for owner in others))
         yield Problem(
-            f"also offered by {names}, so neither can be chosen",
+            f"also offered by {names}, so neither can be used",
             f"keep one: pip uninstall {entry.distribution}, or the other",
         )
 
@@ -136,7 +138,7 @@ def _manners(found: Mapping[str, Any]) -> Iterator[Problem]:
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         yield Problem(
             f"{strange[0]}{more}",
-            "a plugin may import gatewayd_hooks alone: all else changes without notice",
+            "plugins may import only gatewayd_hooks: other modules change without notice",
             is_broken=False,
         )
     slow = (found.get("import_ms") or 0) > SLOW_IMPORT_MS
@@ -144,6 +146,6 @@ def _manners(found: Mapping[str, Any]) -> Iterator[Problem]:
         brought = f" with {', '.join(found['heavy'])}" if found.get("heavy") else ""
         yield Problem(
             f"its import takes {found['import_ms']:.0f} ms{brought}",
-            "its author should import what is heavy where the strategy is built",
+            "import heavy modules when the strategy is built, not at module level",
             is_broken=False,
         )

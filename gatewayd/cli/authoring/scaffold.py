@@ -22,8 +22,8 @@ TEMPLATES = Path(__file__).parent / "templates"
 MOST_LETTERS = 24
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _RESERVED = {
-    "none": "it switches a slot off",
-    "auto": "it lets the model's template choose",
+    "none": "it disables a slot",
+    "auto": "it selects by the model's template",
 }
 _SUFFIX = ".tmpl"
 
@@ -43,7 +43,7 @@ def parse_kind(text: str) -> Kind:
         return Kind(text)
     near = nearest(text, kinds) or nearest(text.replace("-", "_").rstrip("s"), kinds)
     hint = f"did you mean {near}?" if near else f"there is {', '.join(kinds)}"
-    raise ScaffoldError(f"there is no kind {text}; {hint}")
+    raise ScaffoldError(f"unknown plugin kind {text}; {hint}")
 
 
 def project_name(kind: Kind, name: str) -> str:
@@ -83,15 +83,15 @@ def write(kind: Kind, name: str, parent: Path) -> Path:
     folder = parent / project_name(kind, name)
     if owners := Catalog.installed().owners(kind, name):
         raise ScaffoldError(
-            f"{kind}.{name} is offered by {owners[0].owner} already, and with two neither could be "
-            "chosen; take another name"
+            f"{kind}.{name} is already offered by {owners[0].owner}, and of two neither could be "
+            "used; choose another name"
         )
     files = render(kind, name)
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise ScaffoldError(
-            f"{folder} exists already; take another name or --path, or remove it"
+            f"{folder} already exists; choose another name or --path, or remove it"
         ) from None
     except OSError as error:
         raise ScaffoldError(f"cannot make {folder}: {error.strerror}") from error
@@ -163,12 +163,12 @@ def _config_body(settings: str, begin: KindTemplate) -> str:
     if setting is None:
         return (
             "from gatewayd_hooks.strategy import StrategyConfig\n\n\n"
-            f'class {settings}(StrategyConfig):\n    """Nothing to set yet."""'
+            f'class {settings}(StrategyConfig):\n    """No settings yet."""'
         )
     return (
         "from gatewayd_hooks.strategy import StrategyConfig, setting\n\n\n"
         f"class {settings}(StrategyConfig):\n"
-        '    """What operators may set; a wrong key or value is refused at start."""\n\n'
+        '    """Settings for operators; unknown keys and bad values are errors at start."""\n\n'
         f"    {setting.name}: int = setting(\n"
         f"        {setting.default},\n"
         '        reload="restart",\n'
@@ -183,7 +183,7 @@ def _configuration(kind: Kind, name: str, begin: KindTemplate) -> str:
         return "It has no settings."
     setting = begin.setting
     if setting is None:
-        return f"Table `[{kind}.{name}]`: nothing to set."
+        return f"Table `[{kind}.{name}]`: no settings."
     return (
         f"Table `[{kind}.{name}]`:\n\n"
         "| key | default | meaning |\n| --- | --- | --- |\n"

@@ -101,7 +101,7 @@ def _opened_without_a_model(tests: Any) -> Iterator[Any]:  # noqa: ANN401 - the 
             drafter.open(noted)
         except Exception as error:
             if noted.seeks_model:
-                pytest.skip(f"it needs a model, which tests in its own folder can give: {error}")
+                pytest.skip(f"it needs a model, which the plugin's own tests can provide: {error}")
             raise
         yield drafter
     finally:

@@ -24,7 +24,7 @@ from gatewayd.cli.client.api import ApiClient, ApiError
 
 
 class BenchEndpoint(StrEnum):
-    """Where requests go."""
+    """API endpoint to send requests to."""
 
     COMPLETIONS = "completions"
     CHAT = "chat"
@@ -33,58 +33,87 @@ class BenchEndpoint(StrEnum):
 def bench(
     ctx: typer.Context,
     url: Annotated[
-        str, typer.Option(help="The server, any OpenAI-compatible one.")
+        str, typer.Option(help="Base URL of any OpenAI-compatible server.")
     ] = "http://127.0.0.1:8000",
-    model: Annotated[str | None, typer.Option(help="Its model; the first it lists.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model to request. Default: the first that the server lists.")
+    ] = None,
     api_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key, sent as a bearer token.")
     ] = None,
     concurrency: Annotated[
         str | None,
-        typer.Option(metavar="N[,N...]", help="Closed loop: requests in flight. Default 1,8,32."),
+        typer.Option(
+            metavar="N[,N...]",
+            help="Closed loop: numbers of concurrent requests to measure. Default: 1,8,32.",
+        ),
     ] = None,
     rate: Annotated[
         str | None,
-        typer.Option(metavar="R[,R...]", help="Open loop: Poisson arrivals per second."),
+        typer.Option(
+            metavar="R[,R...]",
+            help="Open loop: request rates per second to measure (Poisson arrivals).",
+        ),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests per level. Default 4 x N, at least 32.")
+        int | None,
+        typer.Option(min=1, help="Requests per load level. Default: 4 x N, at least 32."),
     ] = None,
     seconds: Annotated[
-        float | None, typer.Option(min=0.1, help="Send for so long at each level instead.")
+        float | None,
+        typer.Option(
+            min=0.1, help="Duration of each load level in seconds, instead of --requests."
+        ),
     ] = None,
-    warmup: Annotated[int, typer.Option(min=0, help="Unmeasured requests per level.")] = 8,
+    warmup: Annotated[
+        int, typer.Option(min=0, help="Warm-up requests per load level, which are not measured.")
+    ] = 8,
     endpoint: Annotated[
-        BenchEndpoint, typer.Option(help="Where requests go.")
+        BenchEndpoint, typer.Option(help="API endpoint to send requests to.")
     ] = BenchEndpoint.COMPLETIONS,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="Own tokens of each prompt.")] = 64,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Tokens to generate.")] = 128,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens per prompt, not counting the shared prefix.")
+    ] = 64,
+    output_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens to generate per request.")
+    ] = 128,
     shared_prefix_tokens: Annotated[
-        int, typer.Option(min=0, help="Tokens in front that all prompts share.")
+        int, typer.Option(min=0, help="Length in tokens of a prefix that all prompts share.")
     ] = 0,
     spread: Annotated[
-        float, typer.Option(min=0, max=3, help="Sigma of log-normal lengths; 0 is fixed.")
+        float,
+        typer.Option(
+            min=0, max=3, help="Sigma of log-normal prompt and output lengths; 0: fixed lengths."
+        ),
     ] = 0.0,
     dataset: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="JSON lines: prompt or messages."),
+        typer.Option(
+            exists=True,
+            dir_okay=False,
+            help="JSON Lines file with a `prompt` or `messages` per line.",
+        ),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0, max=2, help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(min=0, max=2, help="Sampling temperature; 0 is greedy decoding.")
+    ] = 0.0,
     ignore_eos: Annotated[
         bool | None,
         typer.Option(
             "--ignore-eos/--no-ignore-eos",
-            help="Answers as long as asked for. Default: yes, with a dataset no.",
+            help="Generate to the full output length. Default: yes; no with --dataset.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 600.0,
+    seed: Annotated[int, typer.Option(help="Random seed of prompts and arrival times.")] = 0,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Timeout of one request in seconds.")
+    ] = 600.0,
     keep_alive: Annotated[
-        bool, typer.Option(help="Use connections again; llama.cpp's server needs --no-keep-alive.")
+        bool, typer.Option(help="Reuse HTTP connections; llama.cpp's server needs --no-keep-alive.")
     ] = True,
-    json: Annotated[bool, typer.Option("--json", help="Print a document instead.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Measure a server: TTFT, TPOT, ITL and E2E percentiles, throughput, errors by code."""
+    """Benchmark a server: TTFT, TPOT, ITL and E2E percentiles, throughput, errors by code."""
     if ctx.invoked_subcommand is not None:
         _refuse_options(ctx)
         return
@@ -120,7 +149,7 @@ def bench(
     try:
         name, levels = asyncio.run(run())
     except ApiError as error:
-        typer.echo(f"{url} cannot be measured: {error.message} ({error.code})", err=True)
+        typer.echo(f"cannot benchmark {url}: {error.message} ({error.code})", err=True)
         raise typer.Exit(1) from None
     workload = {"endpoint": endpoint.value, "seed": seed, "dataset": dataset and str(dataset)}
     document = {
@@ -143,7 +172,7 @@ def _refuse_options(ctx: typer.Context) -> None:
         source = ctx.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":
             raise typer.BadParameter(
-                f"it is of `gatewayd bench` alone; {ctx.invoked_subcommand} has options of its own",
+                f"it is for `gatewayd bench` alone; {ctx.invoked_subcommand} does not accept it",
                 param_hint=parameter.opts[0],
             )
 

@@ -31,50 +31,71 @@ Model = Annotated[
     str | None,
     typer.Option(
         metavar="FOLDER|llama-8b",
-        help="A checkpoint's folder, or the shape of Llama 3.1 8B. Default: the embedded nano.",
+        help="Checkpoint folder, or llama-8b for random weights in the shape of Llama 3.1 "
+        "8B. Default: the embedded model nano.",
     ),
 ]
-Device = Annotated[str, typer.Option(metavar="cpu|cuda[:N]", help="Where the engine computes.")]
-DtypeOption = Annotated[BenchDtype, typer.Option(help="Of weights and activations.")]
+Device = Annotated[
+    str, typer.Option(metavar="cpu|cuda[:N]", help="Device that the engine runs on.")
+]
+DtypeOption = Annotated[BenchDtype, typer.Option(help="Data type of weights and activations.")]
 MaxRunning = Annotated[
-    int | None, typer.Option(metavar="N", help="Sequences in the batch. Default on cuda: 256.")
+    int | None,
+    typer.Option(metavar="N", help="Maximum number of running sequences. Default on cuda: 256."),
 ]
 MaxBatchTokens = Annotated[
-    int | None, typer.Option(metavar="N", help="Tokens of one step. Default on cuda: 8192.")
+    int | None,
+    typer.Option(metavar="N", help="Maximum number of tokens per step. Default on cuda: 8192."),
 ]
 MaxModelLen = Annotated[
-    int | None, typer.Option(metavar="N", help="Longest context. Default on cuda: 16512.")
+    int | None,
+    typer.Option(metavar="N", help="Maximum context length in tokens. Default on cuda: 16512."),
 ]
 KvMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Of the KV cache. Default on cuda: what is left.")
+    str | None,
+    typer.Option(
+        metavar="SIZE", help="Memory for the KV cache. Default on cuda: all that is free."
+    ),
 ]
 QuantizerOption = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Of the weights. Default: as they are made.")
+    str | None, typer.Option(metavar="NAME", help="Weight quantizer. Default: weights as stored.")
 ]
 KvCodec = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Of the KV cache. Default: numbers of the arithmetic."),
+    typer.Option(
+        metavar="NAME", help="KV-cache codec (quantization). Default: the data type of activations."
+    ),
 ]
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Of the configuration: kv_codec.fp8.scale=none."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a configuration key, such as kv_codec.fp8.scale=none. Repeatable.",
     ),
 ]
-Only = Annotated[str | None, typer.Option(metavar="NAME[,NAME...]", help="These workloads alone.")]
+Only = Annotated[
+    str | None, typer.Option(metavar="NAME[,NAME...]", help="Run only these workloads.")
+]
 Scale = Annotated[
     float,
-    typer.Option(min=0.0001, max=1, help="Part of the requests and of their lengths to run."),
+    typer.Option(
+        min=0.0001,
+        max=1,
+        help="Scale factor for the number and length of requests, for shorter runs.",
+    ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print a document instead.")]
-AsMarkdown = Annotated[bool, typer.Option("--markdown", help="Print tables in Markdown.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the results as JSON.")]
+AsMarkdown = Annotated[
+    bool, typer.Option("--markdown", help="Print the results as Markdown tables.")
+]
 Out = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
         dir_okay=False,
         writable=True,
-        help="Write the document there, too, after each workload.",
+        help="Also write the JSON results to this file after each workload.",
     ),
 ]
 
@@ -125,7 +146,7 @@ def chosen(only: str | None, names: Sequence[str]) -> list[str]:
     for name in wanted:
         if name not in names:
             raise typer.BadParameter(
-                f"{name!r} is no workload; there are {', '.join(names)}", param_hint="--only"
+                f"{name!r} is not a workload; known: {', '.join(names)}", param_hint="--only"
             )
     return [name for name in names if name in wanted]
 

@@ -23,7 +23,7 @@ from gatewayd.config.strategies import AUTO, NONE
 Form = Literal["table", "json", "markdown"]
 
 _WIDTH = 200
-_FORMS = {"quantizer.strategy": "weights", "kv_codec.strategy": "keys and values"}
+_FORMS = {"quantizer.strategy": "weights", "kv_codec.strategy": "KV cache"}
 """What goals do not know, and what it changes."""
 
 
@@ -62,7 +62,7 @@ class BenchRun:
         given = self.subject.settings
         for key, what in _FORMS.items():
             if (name := given.get(key, NONE)) not in (NONE, AUTO):
-                found.append(f"{what} are in the form of {name}")
+                found.append(f"{what} quantized by {name}")
         return found
 
     @property
@@ -130,7 +130,7 @@ class BenchRun:
         for line in lines:
             console.print(line, markup=False)
         console.print()
-        console.print(more.as_rich("the same run in full"))
+        console.print(more.as_rich("the full run"))
 
     @property
     def where(self) -> str:
@@ -145,7 +145,9 @@ class BenchRun:
             "share is of the limit, what the hardware allows; the aim is 90 %."
         ]
         if self.is_whole and self.gpu and self.gpu not in CHIPS:
-            lines.append(f"What {self.gpu} allows is not known: there is no limit and no share.")
+            lines.append(
+                f"The hardware limits of {self.gpu} are not known: limit and share are not shown."
+            )
         if self.differences:
             lines.append(f"This run is no verdict on the goals: {'; '.join(self.differences)}.")
         return lines

@@ -14,21 +14,28 @@ from gatewayd.cli.client.api import ApiClient, ApiError
 
 def chat(
     url: Annotated[
-        str, typer.Option(help="The server, any OpenAI-compatible one.")
+        str, typer.Option(help="Base URL of any OpenAI-compatible server.")
     ] = "http://127.0.0.1:8000",
-    model: Annotated[str | None, typer.Option(help="Its model; the first it lists.")] = None,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="OPENAI_API_KEY", help="Sent as a bearer token.")
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model to chat with. Default: the first that the server lists."),
     ] = None,
-    system: Annotated[str | None, typer.Option(help="System message.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="OPENAI_API_KEY", help="API key, sent as a bearer token.")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="System message of the conversation.")] = None,
     temperature: Annotated[
-        float | None, typer.Option(min=0, max=2, help="0 is greedy; else the server's choice.")
+        float | None,
+        typer.Option(
+            min=0, max=2, help="Sampling temperature; 0 is greedy decoding. Default: the server's."
+        ),
     ] = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Per answer; else the server's choice.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens per answer. Default: the server's."),
     ] = None,
 ) -> None:
-    """Talk to a running server; lines from a pipe are questions too."""
+    """Chat with a running server; each line piped to stdin is a user message."""
     try:
         name = model or asyncio.run(_first_model(url, api_key))
     except ApiError as error:

@@ -124,7 +124,7 @@ def explain(error: ApiError, url: str) -> str:
             f"/reset starts a new one ({error.message})"
         )
     if error.status == 401:
-        return f"the server wants a key: name it with --api-key ({error.message})"
+        return f"the server requires an API key: give it with --api-key ({error.message})"
     return f"{error.message} ({error.code})"
 
 

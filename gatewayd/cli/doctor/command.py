@@ -44,7 +44,7 @@ _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[re
 
 
 def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
-    """Check this machine and the setup; exit status 1 if something would not work."""
+    """Check this machine and the configuration; exit status 1 if something would not work."""
     loaded = load_config(config).config
     findings = [check(loaded) for check in CHECKS]
     is_fit = all(finding.state != "failure" for finding in findings)

@@ -14,24 +14,28 @@ from gatewayd.cli.operate.swap import Socket, ask
 def pause(
     time: Annotated[
         str | None,
-        typer.Option("--for", metavar="TIME", help="Such as 90s, 10m or 2h; else until resumed."),
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="How long to pause, such as 90s, 10m or 2h. Default: until resumed.",
+        ),
     ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Refuse new requests with 503; those that are there go on."""
+    """Refuse new requests with 503; queued and running requests continue."""
     seconds = None if time is None else seconds_of("--for", time)
     ask(config, socket, "POST", "/admin/pause", {"seconds": seconds})
     typer.echo("new requests are refused " + ("until resumed" if time is None else f"for {time}"))
 
 
 def resume(config: ConfigFile = None, socket: Socket = None) -> None:
-    """Take new requests again."""
+    """Resume admission of new requests."""
     found = ask(config, socket, "POST", "/admin/resume")
     typer.echo(f"the daemon is {found['state']}")
 
 
 def drain(config: ConfigFile = None, socket: Socket = None) -> None:
-    """Finish what is there and stop, as SIGTERM does."""
+    """Refuse new requests, finish the present ones, then stop (as SIGTERM does)."""
     ask(config, socket, "POST", "/admin/drain")
-    typer.echo("the daemon finishes its requests and stops")
+    typer.echo("draining: the daemon finishes its requests, then stops")

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.wire.cause_labels import label
 
 _LABEL = 10
 _WIDTH = 40
@@ -20,15 +21,21 @@ _WIDTH = 40
 def explain(
     request: Annotated[
         str | None,
-        typer.Argument(metavar="ID", help="The x-request-id of an answer; none lists the last."),
+        typer.Argument(
+            metavar="ID",
+            help="Request id (the x-request-id response header). "
+            "Default: list the latest requests.",
+        ),
     ] = None,
-    slowest: Annotated[bool, typer.Option("--slowest", help="List the slowest instead.")] = False,
-    limit: Annotated[int, typer.Option("--limit", help="How many are listed.", min=1)] = 20,
+    slowest: Annotated[
+        bool, typer.Option("--slowest", help="List the slowest requests instead of the latest.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", help="Number of requests to list.", min=1)] = 20,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say where the time of a request went, of the last ones that a running daemon has served."""
+    """Break down the latency of a request that a running daemon has served."""
     if request is None:
         _list(config, socket, "slowest" if slowest else "newest", limit, as_json=as_json)
         return
@@ -54,7 +61,7 @@ def _list(
         "outcome",
         "ms",
         "ttft ms",
-        "most of it",
+        "main cause",
         box=None,
         pad_edge=False,
     )
@@ -82,13 +89,13 @@ def waterfall(found: dict[str, Any]) -> list[str]:
         bar = _bar(begin, part["ms"], total)
         at = "" if begin is None else f"{begin:.1f}"
         lines.append(f"{due(part):<{width}} {at:>10} {part['ms']:>10.1f} ms  |{bar}|")
-    lines += [f"{'all':<{width}} {'':>10} {total:>10.1f} ms", "", found["verdict"]]
+    lines += [f"{'total':<{width}} {'':>10} {total:>10.1f} ms", "", found["verdict"]]
     return lines
 
 
 def due(found: dict[str, Any]) -> str:
     """A cause, and the strategy behind it."""
-    return f"{found['cause']}: {found['strategy']}" if found["strategy"] else str(found["cause"])
+    return label(found["cause"], found["strategy"])
 
 
 def _bar(begin: float | None, ms: float, total: float) -> str:

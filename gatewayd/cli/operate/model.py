@@ -10,28 +10,28 @@ import typer
 from gatewayd.cli.common import ConfigFile
 from gatewayd.cli.operate.swap import Socket, ask
 
-app = typer.Typer(no_args_is_help=True, help="The model of a running daemon, in memory or not.")
+app = typer.Typer(no_args_is_help=True, help="Load or unload the model of a running daemon.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="As clients call it.")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Served name of the model.")]
 
 
 @app.command()
 def unload(
     name: Name,
     seconds: Annotated[
-        float, typer.Option(min=0, max=3600, help="That requests have which run.")
+        float, typer.Option(min=0, max=3600, help="Grace period for running requests, in seconds.")
     ] = 10.0,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """End the engines, so that their memory is free; requests are refused until it is loaded."""
+    """Stop the engines and free their memory; requests are refused until it is loaded again."""
     ask(config, socket, "POST", f"{_route(name)}/unload", {"seconds": seconds}, wait=seconds)
     typer.echo(f"{name} is unloaded")
 
 
 @app.command()
 def load(name: Name, config: ConfigFile = None, socket: Socket = None) -> None:
-    """Start the engines again; requests wait for them."""
+    """Start the engines again; requests wait until they are ready."""
     found = ask(config, socket, "POST", f"{_route(name)}/load")
     for engine, state in found["replicas"].items():
         typer.echo(f"engine {engine}: {state}")

@@ -14,21 +14,24 @@ from gatewayd.cli.operate.swap import Socket, ask
 
 def pin(
     text: Annotated[
-        str | None, typer.Argument(help="The beginning of prompts; - reads it from stdin.")
+        str | None, typer.Argument(help="Prompt prefix to pin; - reads it from stdin.")
     ] = None,
     time: Annotated[
-        str, typer.Option("--for", metavar="TIME", help="Such as 90s, 10m, 2h or 1d.")
+        str,
+        typer.Option(
+            "--for", metavar="TIME", help="How long to pin it, such as 90s, 10m, 2h or 1d."
+        ),
     ] = "10m",
     off: Annotated[
-        bool, typer.Option("--off", help="Let go of it, or without a text of everything.")
+        bool, typer.Option("--off", help="Unpin this prompt; without TEXT, unpin all.")
     ] = False,
     system: Annotated[
-        bool, typer.Option("--system", help="It is the system message of chats.")
+        bool, typer.Option("--system", help="Treat TEXT as the system message of chats.")
     ] = False,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Keep what is cached of a prompt: it is given up after everything else, for a time."""
+    """Pin the cached pages of a prompt: for a time they are evicted last."""
     if text is None and not off:
         fail("give the text to pin, or --off", 2)
     if text == "-":

@@ -10,25 +10,28 @@ import typer
 from gatewayd.cli.common import ConfigFile, fail
 from gatewayd.cli.operate.swap import Socket, ask
 
-app = typer.Typer(no_args_is_help=True, help="The prefix cache of a running daemon.")
+app = typer.Typer(no_args_is_help=True, help="Manage the prefix cache of a running daemon.")
 
 
 @app.callback()
 def prefix() -> None:
-    """The prefix cache of a running daemon."""
+    """Manage the prefix cache of a running daemon."""
 
 
 @app.command()
 def evict(
     page: Annotated[
-        str | None, typer.Argument(metavar="ENGINE/PAGE", help="A page and all behind it.")
+        str | None,
+        typer.Argument(metavar="ENGINE/PAGE", help="Evict this page and its descendants."),
     ] = None,
-    tenant: Annotated[str | None, typer.Option(help="All pages of a tenant.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that is cached.")] = False,
+    tenant: Annotated[
+        str | None, typer.Option(help="Evict all cached pages of this tenant.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Evict all cached pages.")] = False,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Give up cached pages that no sequence uses."""
+    """Evict cached pages that no sequence uses."""
     if sum((page is not None, tenant is not None, everything)) != 1:
         fail("give one of ENGINE/PAGE, --tenant and --all", 2)
     route = "/admin/prefixes"

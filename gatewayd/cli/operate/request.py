@@ -10,46 +10,50 @@ import typer
 from gatewayd.cli.common import ConfigFile
 from gatewayd.cli.operate.swap import Socket, ask
 
-app = typer.Typer(no_args_is_help=True, help="Requests that wait or run; by their x-request-id.")
+app = typer.Typer(
+    no_args_is_help=True, help="Manage queued and running requests by their x-request-id."
+)
 
-RequestId = Annotated[str, typer.Argument(metavar="ID", help="The x-request-id of its answer.")]
+RequestId = Annotated[
+    str, typer.Argument(metavar="ID", help="Request id (the x-request-id response header).")
+]
 
 
 @app.command()
 def cancel(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
-    """End a request: its client gets the error `cancelled`."""
+    """Cancel a request: its client gets the error `cancelled`."""
     found = ask(config, socket, "POST", _route(request, "cancel"))
     typer.echo(f"request {found['request']} is cancelled")
 
 
 @app.command()
 def hold(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
-    """Let a request make no progress; it gives its place and its pages up until released."""
+    """Hold a request: it is preempted and makes no progress until released."""
     found = ask(config, socket, "POST", _route(request, "hold"))
     typer.echo(f"request {found['request']} is held")
 
 
 @app.command()
 def release(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
-    """Let a held request go on."""
+    """Release a held request."""
     found = ask(config, socket, "POST", _route(request, "release"))
-    typer.echo(f"request {found['request']} goes on")
+    typer.echo(f"request {found['request']} is released")
 
 
 @app.command()
 def bump(
     request: RequestId,
     priority: Annotated[
-        str | None, typer.Option(help="Its new class: realtime, standard or batch.")
+        str | None, typer.Option(help="New priority class: realtime, standard or batch.")
     ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Put a request first in its class, or into another one."""
+    """Move a request to the front of its priority class, or to another class."""
     body = None if priority is None else {"priority": priority}
     found = ask(config, socket, "POST", _route(request, "bump"), body)
     where = "first in its class" if priority is None else f"of class {priority}"
-    typer.echo(f"request {found['request']} is {where}")
+    typer.echo(f"request {found['request']} is now {where}")
 
 
 def _route(request: str, verb: str) -> str:

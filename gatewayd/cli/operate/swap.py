@@ -22,13 +22,17 @@ from gatewayd.cli.common import (
 
 Socket = Annotated[
     Path | None,
-    typer.Option("--socket", metavar="PATH", help="The daemon's; else \\[admin] socket."),
+    typer.Option(
+        "--socket",
+        metavar="PATH",
+        help="Admin socket of the daemon. Default: \\[admin] socket of the configuration.",
+    ),
 ]
 _STYLES = {"active": "green", "quarantined": "red"}
 
 
 def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
-    """Show the strategies of a running daemon: chosen, state, faults, and what they have cost."""
+    """Show the strategies of a running daemon: name, state, faults and time spent."""
     found = ask(config, socket, "GET", "/admin/strategies")
     if as_json:
         print_json(found)
@@ -64,16 +68,27 @@ def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson
 
 
 def swap(
-    kind: Annotated[str, typer.Argument(help="Such as scheduler or logits_processor.")],
-    name: Annotated[str, typer.Argument(help="A strategy; several with commas for a chain.")],
+    kind: Annotated[
+        str, typer.Argument(help="Kind of strategy, such as scheduler or logits_processor.")
+    ],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of the strategy; for a chain, several names separated by commas."
+        ),
+    ],
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting; NAME.KEY=VALUE in a chain."),
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting of the strategy; NAME.KEY=VALUE in a chain. Repeatable.",
+        ),
     ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Replace a strategy of a running daemon, until it is told otherwise or started again."""
+    """Replace a strategy of a running daemon, until the next swap or restart."""
     is_chain = kind in ("logits_processor", "kv_tier")
     settings: dict[str, Any] = {}
     for one in set_ or []:
@@ -89,9 +104,9 @@ def swap(
     body = {"name": names if is_chain else name, "settings": settings}
     answer = ask(config, socket, "PUT", f"/admin/strategies/{kind}", body)
     if not names or answer["names"] in ([], ["none"]):
-        typer.echo(f"{kind} is empty now")
+        typer.echo(f"{kind} is now empty")
         return
-    state = "with the state of the one before" if answer["has_state"] else "afresh"
+    state = "with the state of its predecessor" if answer["has_state"] else "afresh"
     typer.echo(f"{kind} is {', '.join(answer['names'])} now, {state}")
 
 
@@ -106,7 +121,7 @@ def ask(
     """Call a running daemon, which may take so many seconds more; a refusal ends the command."""
     path = str(socket) if socket is not None else load_config(config).config.admin.socket
     if path is None:
-        fail("no daemon to ask: give --socket, or set [admin] socket")
+        fail("no admin socket is configured: give --socket, or set [admin] socket")
     try:
         return call(path, method, route, body, wait)
     except AdminError as error:

@@ -51,25 +51,40 @@ _MISUSED = 2
 def quality(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="MODEL", help="A checkpoint's folder. Default: the configured one."),
+        typer.Argument(metavar="MODEL", help="Checkpoint folder. Default: the configured model."),
     ] = None,
     quantizer: Annotated[
-        str, typer.Option(metavar="A,B", help="Quantizers to try, beside the weights as stored.")
+        str,
+        typer.Option(
+            metavar="A,B", help="Weight quantizers to compare with the weights as stored."
+        ),
     ] = "",
     kv_codec: Annotated[
-        str, typer.Option(metavar="A,B", help="KV codecs to try with each, beside none.")
+        str,
+        typer.Option(
+            metavar="A,B",
+            help="KV-cache codecs to measure with each quantizer, in addition to none.",
+        ),
     ] = "",
     kv_compression: Annotated[
         str,
-        typer.Option(metavar="A,B", help="KV compressions to try with each, beside none."),
+        typer.Option(
+            metavar="A,B",
+            help="KV compressions to measure with each quantizer, in addition to none.",
+        ),
     ] = "",
     against: Annotated[
         str | None,
-        typer.Option(metavar="FOLDER", help="The model to compare with. Default: MODEL itself."),
+        typer.Option(
+            metavar="FOLDER", help="Reference model to compare with. Default: MODEL itself."
+        ),
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Text, or .jsonl of kind and text. Default: bundled."),
+        typer.Option(
+            metavar="FILE",
+            help="Evaluation text, or JSON Lines with `kind` and `text`. Default: bundled texts.",
+        ),
     ] = None,
     tokens: Annotated[
         int | None,
@@ -82,26 +97,31 @@ def quality(
     set_: Set = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
-    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the results as Markdown tables.")
+    ] = False,
     most: Annotated[
         float | None,
         typer.Option(
-            "--most-kl", min=0, metavar="X", help="End with 1 where a mean KL is larger than X."
+            "--most-kl",
+            min=0,
+            metavar="X",
+            help="Exit with status 1 if a mean KL divergence exceeds X.",
         ),
     ] = None,
 ) -> None:
-    """Read texts with each scheme and say what it loses: perplexity, agreement, KL divergence.
+    """Measure the accuracy of quantization: perplexity, token agreement and KL divergence.
 
-    Compared is with the same model in float32, or with that of --against. A prompt is computed in
-    chunks over the KV pool, as an engine does. The bundled texts are of the corpus of
-    gatewayd-nano; of other models take --text, from what they are asked.
+    The reference is the same model in float32, or that of --against. Prompts are computed in
+    chunks over the KV pool, as an engine does. The bundled texts come from the corpus
+    of gatewayd-nano; for other models give --text with typical prompts.
 
-    A KV compression acts where answers are decoded: with --kv-compression texts are long, the first
-    three quarters of each are a prompt, and of all schemes what follows it is counted. The
-    compressions compute that token by token; three take a minute or two of the embedded model.
+    KV compression acts on decoding: with --kv-compression the texts are long, the first three
+    quarters of each are the prompt, and only the rest is scored, for all schemes. Compressions
+    decode it token by token; three take a minute or two with the embedded model.
 
-    Of a quantized checkpoint without --against there is perplexity alone. Where a scheme cannot be
-    used the others are measured, and the command ends with 1.
+    For a quantized checkpoint without --against only perplexity is reported. If a scheme cannot be
+    used, the others are measured, and the exit status is 1.
     """
     folder = None if model is None else named_folder(model)
     catalog = Catalog.installed()
@@ -148,11 +168,12 @@ def quality(
         typer.echo(line, err=True)
     if reference is None:
         typer.echo(
-            "its weights are quantized already: give --against the folder that they were made of",
+            "the weights are already quantized: give --against with the folder of the "
+            "original checkpoint",
             err=True,
         )
     if broken := reasons(results):
-        fail(f"not all can be used: {broken[0]}")
+        fail(f"some schemes cannot be used: {broken[0]}")
     if most is not None:
         _judge(results, most, is_compared=reference is not None)
 
@@ -179,7 +200,7 @@ def _run(job: QualityJob, names: list[str]) -> list[Result]:
 def _judge(results: list[tuple[str, Result]], most: float, *, is_compared: bool) -> None:
     """End with 1 unless all, which was measured, was compared and is near enough."""
     if not is_compared:
-        fail("--most-kl: there is nothing to compare with; give --against")
+        fail("--most-kl needs a reference model: give --against")
     if (found := most_kl(results)) > most:
         fail(f"--most-kl: the largest mean divergence is {found:.5f}, more than {most:g}")
 
@@ -197,7 +218,7 @@ def _say_what_is_left_out(file: Path | None, folder: str | None, tried: list[str
     configured = load_config(file, {} if folder is None else {"model.path": folder}).config
     if (name := configured.kv_compression.strategy) not in tried:
         typer.echo(
-            f"[kv_compression] {name} is left out: it acts where answers are decoded; measure it"
+            f"[kv_compression] {name} is not measured: it acts on decoding only; measure it"
             f" with --kv-compression {name}",
             err=True,
         )
@@ -208,8 +229,9 @@ def _say_what_is_read(model: Path, reference: Path) -> None:
     ours = {embedded.folder(name).resolve() for name in embedded.names()}
     if not ours & {model.resolve(), reference.resolve()}:
         typer.echo(
-            "the bundled texts are chats about Python's standard library and its source files,"
-            " which the embedded models were trained on; take --text, from what yours is asked",
+            "the bundled texts are chats about Python's standard library and its source "
+            "files, which the embedded models were trained on; for your model give --text "
+            "with typical prompts",
             err=True,
         )
 

@@ -13,31 +13,41 @@ from gatewayd.cli.durations import whole_seconds_of
 from gatewayd.cli.operate.swap import Socket
 from gatewayd.cli.store_access import act
 
-app = typer.Typer(no_args_is_help=True, help="API keys: make, list, rotate and revoke them.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
 
-KeyId = Annotated[str, typer.Argument(metavar="KEY", help="Its id, as list shows it.")]
+KeyId = Annotated[
+    str, typer.Argument(metavar="KEY", help="Key id, as shown by `gatewayd key list`.")
+]
 
 
 @app.command()
 def create(
-    tenant: Annotated[str, typer.Argument(metavar="TENANT")],
-    name: Annotated[str, typer.Option("--name", help="For people.")] = "",
+    tenant: Annotated[
+        str, typer.Argument(metavar="TENANT", help="Tenant that the key belongs to.")
+    ],
+    name: Annotated[str, typer.Option("--name", help="Label of the key, for humans.")] = "",
     scope: Annotated[
         list[str] | None,
         typer.Option(
             "--scope",
-            help="infer, infer:MODEL, files, batches, models:read, metrics:read, or * for all; "
-            "repeat it. Usually the first and those of files, batches and models.",
+            help="Scope to grant: infer, infer:MODEL, files, batches, models:read, "
+            "metrics:read, or * for all. Repeatable. Default: infer, files, batches and "
+            "models:read.",
         ),
     ] = None,
     time: Annotated[
-        str | None, typer.Option("--for", metavar="TIME", help="Such as 12h or 90d; else for ever.")
+        str | None,
+        typer.Option(
+            "--for",
+            metavar="TIME",
+            help="Lifetime of the key, such as 12h or 90d. Default: unlimited.",
+        ),
     ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a key and show it, this once."""
+    """Create a key and show its secret once."""
     body: dict[str, Any] = {"tenant": tenant, "name": name}
     if scope:
         body["scopes"] = scope
@@ -50,27 +60,32 @@ def create(
 def rotate(
     key: KeyId,
     overlap: Annotated[
-        str, typer.Option("--overlap", metavar="TIME", help="That the old secret is good, too.")
+        str,
+        typer.Option(
+            "--overlap",
+            metavar="TIME",
+            help="How long the old secret stays valid, such as 10m or 1d.",
+        ),
     ] = "0s",
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key another secret and show it, this once."""
+    """Replace the secret of a key and show the new one once."""
     body = {"overlap_seconds": whole_seconds_of("--overlap", overlap)}
     _show(act(config, socket, "POST", f"/admin/keys/{key}/rotate", body), as_json)
 
 
 @app.command()
 def revoke(key: KeyId, config: ConfigFile = None, socket: Socket = None) -> None:
-    """End a key, and at once whatever runs with it."""
+    """Revoke a key and cancel its running requests at once."""
     act(config, socket, "DELETE", f"/admin/keys/{key}")
     typer.echo(f"key {key} is revoked")
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
-    """Show all keys; never their secrets, which nobody has kept."""
+    """List all keys. Secrets are not stored and cannot be shown."""
     found = act(config, socket, "GET", "/admin/keys")
     if as_json:
         print_json(found)
@@ -92,7 +107,7 @@ def _show(made: dict[str, Any], as_json: bool) -> None:
         print_json(made)
         return
     typer.echo(made["secret"])
-    typer.secho("This is shown once: keep it.", fg="yellow", err=True)
+    typer.secho("The secret is shown only once: save it now.", fg="yellow", err=True)
 
 
 def _day(seconds: int | None) -> str:

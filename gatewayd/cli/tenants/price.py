@@ -12,24 +12,35 @@ from gatewayd.cli.operate.swap import Socket
 from gatewayd.cli.store_access import act
 from gatewayd.cli.tenants.tenant import micros_of, money
 
-app = typer.Typer(no_args_is_help=True, help="Prices of models, for a million tokens.")
+app = typer.Typer(no_args_is_help=True, help="Manage prices of models per million tokens.")
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="Its name; * for all others.")]
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Served name of the model; * for all others.")
+]
 
 
 @app.command("set")
 def set_(
     model: Model,
-    input_: Annotated[str, typer.Option("--input", metavar="AMOUNT", help="Of prompts.")],
-    output: Annotated[str, typer.Option("--output", metavar="AMOUNT", help="Of answers.")],
+    input_: Annotated[
+        str, typer.Option("--input", metavar="AMOUNT", help="Price of a million prompt tokens.")
+    ],
+    output: Annotated[
+        str,
+        typer.Option("--output", metavar="AMOUNT", help="Price of a million completion tokens."),
+    ],
     cached: Annotated[
         str | None,
-        typer.Option("--cached", metavar="AMOUNT", help="Of prompts in the cache; else as input."),
+        typer.Option(
+            "--cached",
+            metavar="AMOUNT",
+            help="Price of a million cached prompt tokens. Default: the input price.",
+        ),
     ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
-    """Set what a million tokens of a model cost, from now on."""
+    """Set the price of a model per million tokens, from now on."""
     body = {
         "model": model,
         "input": micros_of(input_, "--input"),
@@ -37,19 +48,19 @@ def set_(
         "cached": None if cached is None else micros_of(cached, "--cached"),
     }
     act(config, socket, "PUT", "/admin/prices", body)
-    typer.echo(f"{model} has its price")
+    typer.echo(f"price of {model} is set")
 
 
 @app.command()
 def remove(model: Model, config: ConfigFile = None, socket: Socket = None) -> None:
-    """Forget the price of a model."""
+    """Remove the price of a model."""
     act(config, socket, "DELETE", f"/admin/prices/{model}")
-    typer.echo(f"{model} has no price of its own")
+    typer.echo(f"price of {model} is removed")
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
-    """Show all prices."""
+    """List all prices."""
     found = act(config, socket, "GET", "/admin/prices")
     if as_json:
         print_json(found)

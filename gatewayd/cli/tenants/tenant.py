@@ -14,7 +14,9 @@ from gatewayd.cli.shared_options import taking
 from gatewayd.cli.store_access import act
 from gatewayd.wire.tenants import PAGES
 
-app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and weights.")
+app = typer.Typer(
+    no_args_is_help=True, help="Manage tenants, their rate limits, budgets and weights."
+)
 
 Name = Annotated[str, typer.Argument(metavar="TENANT")]
 _NONE = ("none", "unlimited")
@@ -37,45 +39,65 @@ def _option(flag: str, text: str, value: str = "N") -> Any:  # noqa: ANN401 - ty
     return typer.Option(flag, metavar=f"{value}|none", help=text)
 
 
-Requests = Annotated[str | None, _option("--requests-per-minute", "At most so many.")]
-Tokens = Annotated[str | None, _option("--tokens-per-minute", "Of prompts and answers.")]
-Concurrency = Annotated[str | None, _option("--concurrency", "Requests at once.")]
-BudgetTokens = Annotated[str | None, _option("--budget-tokens", "That it may use in all.")]
+Requests = Annotated[
+    str | None, _option("--requests-per-minute", "Rate limit: requests per minute.")
+]
+Tokens = Annotated[
+    str | None,
+    _option("--tokens-per-minute", "Rate limit: prompt and completion tokens per minute."),
+]
+Concurrency = Annotated[
+    str | None, _option("--concurrency", "Maximum number of concurrent requests.")
+]
+BudgetTokens = Annotated[str | None, _option("--budget-tokens", "Token budget per budget period.")]
 BudgetMoney = Annotated[
-    str | None, _option("--budget-money", "The same in money, such as 12.50; needs prices.")
+    str | None,
+    _option("--budget-money", "Money budget per budget period, such as 12.50; needs prices."),
 ]
 BudgetPeriod = Annotated[
-    str | None, _option("--budget-period", "In UTC; none for all time.", "day|month")
+    str | None,
+    _option("--budget-period", "Budget period in UTC; none: the budget never resets.", "day|month"),
 ]
 Floor = Annotated[
-    str | None, _option("--kv-floor", "Cached pages that others' requests leave there.", _SHARE)
+    str | None,
+    _option(
+        "--kv-floor", "Guaranteed share of the KV cache, which other tenants cannot evict.", _SHARE
+    ),
 ]
 Ceiling = Annotated[
-    str | None, _option("--kv-ceiling", "Of the KV cache, what its requests may hold.", _SHARE)
+    str | None,
+    _option("--kv-ceiling", "Maximum share of the KV cache that its requests may hold.", _SHARE),
 ]
 Class = Annotated[
     str | None,
     _option(
         "--service-class",
-        "Most urgent class that it may ask for; none for standard.",
+        "Highest priority class that it may request; none: standard.",
         "realtime|standard|batch",
     ),
 ]
 Retention = Annotated[
-    str | None, _option("--retention-priority", "Maximum kv_retention.priority; none for 50.")
+    str | None,
+    _option("--retention-priority", "Maximum kv_retention.priority of its requests; none: 50."),
 ]
 RetentionSeconds = Annotated[
-    str | None, _option("--retention-seconds", "Maximum time of more than 50; none for a day.")
+    str | None,
+    _option(
+        "--retention-seconds", "Maximum seconds of a kv_retention.priority above 50; none: one day."
+    ),
 ]
 StoreBytes = Annotated[
     str | None,
     _option(
         "--store-bytes",
-        "Most bytes in the store, such as 10GiB; none for its fair share.",
+        "Store quota, such as 10GiB; none: its fair share.",
         "SIZE",
     ),
 ]
-Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]
+Weight = Annotated[
+    float | None,
+    typer.Option("--weight", help="Fair-share weight relative to other tenants. Default: 1."),
+]
 
 
 def terms_of(
@@ -135,9 +157,9 @@ def terms_of(
 def create(
     tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
 ) -> None:
-    """Add a tenant; it comes in with a key, see gatewayd key create."""
+    """Create a tenant; then create an API key for it with `gatewayd key create`."""
     act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
-    typer.echo(f"tenant {tenant} is there")
+    typer.echo(f"tenant {tenant} is created")
 
 
 @app.command("set")
@@ -147,21 +169,21 @@ def set_(
 ) -> None:
     """Change what a tenant may use, from now on; none takes a limit away."""
     if not terms:
-        fail("say what to change", 2)
+        fail("nothing to change: give at least one option", 2)
     act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
     typer.echo(f"tenant {tenant} is changed")
 
 
 @app.command()
 def remove(tenant: Name, config: ConfigFile = None, socket: Socket = None) -> None:
-    """Remove a tenant with its keys, files, batches and responses; its usage stays."""
+    """Remove a tenant with its keys, files, batches and responses; usage records are kept."""
     act(config, socket, "DELETE", f"/admin/tenants/{tenant}")
     typer.echo(f"tenant {tenant} is removed")
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
-    """Show all tenants, what they may use and what they have used."""
+    """List all tenants with their limits and usage."""
     found = act(config, socket, "GET", "/admin/tenants")
     if as_json:
         print_json(found)

@@ -19,16 +19,22 @@ _BY = ("tenant", "key", "model")
 
 
 def usage(
-    tenant: Annotated[str | None, typer.Argument(metavar="TENANT", help="Else all.")] = None,
-    by: Annotated[str, typer.Option("--by", help="tenant, key or model.")] = "tenant",
+    tenant: Annotated[
+        str | None,
+        typer.Argument(metavar="TENANT", help="Tenant to report on. Default: all tenants."),
+    ] = None,
+    by: Annotated[str, typer.Option("--by", help="Group by tenant, key or model.")] = "tenant",
     last: Annotated[
-        str | None, typer.Option("--last", metavar="TIME", help="Such as 24h or 30d; else all.")
+        str | None,
+        typer.Option(
+            "--last", metavar="TIME", help="Time range to report, such as 24h or 30d. Default: all."
+        ),
     ] = None,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add up what tenants have used: requests, tokens, money and engines' time."""
+    """Report usage: requests, tokens, money and engine time."""
     since = None
     if last is not None:
         since = str(int(time.time()) - whole_seconds_of("--last", last))
@@ -55,25 +61,38 @@ def usage(
 
 
 def audit(
-    limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The last ones.")] = 100,
+    limit: Annotated[
+        int,
+        typer.Option(
+            "--limit",
+            min=1,
+            max=10_000,
+            help="Maximum number of audit records to show, latest first.",
+        ),
+    ] = 100,
     head: Annotated[
         str | None,
         typer.Option(
-            "--head", metavar="N:SEAL", help="A head from the log: verify that it is there."
+            "--head",
+            metavar="N:SEAL",
+            help="Verify that this audit head, copied from the log, is part of the audit.",
         ),
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Trust the store as it is now; the faults are audited."),
+        typer.Option(
+            "--accept",
+            help="Accept the store as it is now; the faults found are recorded in the audit.",
+        ),
     ] = False,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed tenants, keys and prices, the latest first, and verify the store.
+    """Show the audit log of tenants, keys and prices, latest first, and verify the store.
 
-    It looks through the audit, and through the seals of tenants, keys, prices and budgets; with
-    something wrong its status is 1.
+    It verifies the audit and the seals of tenants, keys, prices and budgets; the exit status is 1
+    if something is wrong.
     """
     if accept:
         told = act(config, socket, "POST", "/admin/audit/accept")["accepted"]

@@ -22,15 +22,18 @@ from gatewayd_engine.tuning.table import load
 def warmup(
     model: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="A checkpoint. Default: that of the configuration."),
+        typer.Option(metavar="FOLDER", help="Checkpoint folder. Default: the configured model."),
     ] = None,
     device: Annotated[
-        str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:N or auto. Default: auto.")
+        str | None,
+        typer.Option(
+            metavar="D", help="Device to compile for: cpu, cuda, cuda:N or auto. Default: auto."
+        ),
     ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compile the kernels of a model, choose the fastest and capture its steps, then end.
+    """Compile and tune the kernels of a model and capture CUDA graphs, then exit.
 
     What is compiled and measured stays on disk, so that the daemon's next start on this machine
     takes seconds. Run it with the daemon's configuration, as the daemon's user: after an
@@ -51,7 +54,7 @@ def warmup(
     if tuning is not None:
         console().print(table_of(tuning))
         for name in tuning.excluded:
-            console().print(f"left out, because it has ended an engine: {name}", soft_wrap=True)
+            console().print(f"excluded, because it crashed an engine: {name}", soft_wrap=True)
         console().print(f"These choices are kept in {tuning_file}", soft_wrap=True)
     for stage, taken in seconds.items():
         console().print(f"{taken:8.1f} s  {stage}")

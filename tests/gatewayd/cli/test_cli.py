@@ -140,7 +140,7 @@ def test_doctor_names_a_port_in_use_and_a_folder_that_is_no_model(tmp_path: Path
     assert checks["model"]["state"] == "failure"
     assert str(tmp_path) in checks["model"]["text"]
     assert checks["plugins"]["state"] == "failure"
-    assert "router.prefxi the configuration names it, and it is not" in checks["plugins"]["text"]
+    assert "router.prefxi the configuration names it, but it is not" in checks["plugins"]["text"]
     assert "write prefix in [router]" in checks["plugins"]["text"]
 
 
@@ -230,7 +230,7 @@ def test_plugin_new_writes_a_project_that_plugin_test_passes(tmp_path: Path) -> 
 def test_plugin_new_says_what_it_cannot_make() -> None:
     done = _run("plugin", "new", "schedular", "x")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "there is no kind schedular; did you mean scheduler?" in done.stderr
+    assert "unknown plugin kind schedular; did you mean scheduler?" in done.stderr
 
 
 def test_plugin_test_says_what_it_cannot_find() -> None:
@@ -250,7 +250,7 @@ def test_plugin_doctor_names_what_is_missing() -> None:
     wrong = {"GATEWAYD_ROUTER__STRATEGY": "prefxi"}
     done = _run("plugin", "doctor", "router.prefxi", "router.prefix", **wrong)
     assert done.returncode == 1
-    assert "router.prefxi: the configuration names it, and it is not installed" in done.stdout
+    assert "router.prefxi: the configuration names it, but it is not installed" in done.stdout
     assert "write prefix in [router]" in done.stdout
     assert done.stdout.endswith("1 failure, 1 ok\n")
     assert "did you mean router.prefix?" in _run("plugin", "doctor", "router.prefxi").stderr

@@ -65,9 +65,9 @@ def test_schemes_are_measured_and_one_that_cannot_be_ends_with_1(tmp_path: Path)
     assert stored["kinds"]["code"]["kl_mean"] == 0
     assert broken["scheme"] == "gguf"
     left_out, texts, reason = done.stderr.splitlines()
-    assert left_out.startswith("[kv_compression] matching is left out")
+    assert left_out.startswith("[kv_compression] matching is not measured")
     assert texts.startswith("the bundled texts are chats about Python's standard library")
-    assert reason == f"gatewayd: not all can be used: gguf: {broken['error']}"
+    assert reason == f"gatewayd: some schemes cannot be used: gguf: {broken['error']}"
 
 
 def test_of_the_embedded_model_nothing_is_said_and_the_limit_ends_with_1() -> None:

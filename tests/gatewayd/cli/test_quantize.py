@@ -56,7 +56,7 @@ def test_the_configuration_names_what_stays_too(tmp_path: Path) -> None:
 
 def test_other_models_on_the_bundled_texts_are_told_of(tmp_path: Path) -> None:
     """And neither the model that they are of, nor a quantizer that looks at no text."""
-    said = "calibrates on the bundled texts"
+    said = "calibrating on the bundled texts"
     done = run(str(small()), "--to", "awq", "--tokens", "100", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(said)

@@ -109,5 +109,5 @@ def test_none_takes_a_name_of_ours(bring: Bring) -> None:
 
 def test_ours_are_listed_with_what_they_do() -> None:
     out = told("--help").output
-    assert "Watch a running daemon, and act on it." in out
+    assert "Open the terminal console: watch and operate a running daemon." in out
     assert "Show what a running daemon does as tables" in out

@@ -122,9 +122,9 @@ def test_usage_is_added_up(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "why"),
     [
-        (["tenant", "create", "No Good"], 1, "has no good name"),
+        (["tenant", "create", "No Good"], 1, "is invalid"),
         (["tenant", "set", "nobody", "--weight", "1"], 1, "there is no tenant 'nobody'"),
-        (["tenant", "set", "default"], 2, "say what to change"),
+        (["tenant", "set", "default"], 2, "nothing to change"),
         (["tenant", "set", "default", "--concurrency", "-1"], 2, "neither a whole number"),
         (["tenant", "set", "default", "--concurrency", "0"], 1, ">= 1"),
         (["tenant", "set", "default", "--budget-period", "week"], 2, "none of day, month"),

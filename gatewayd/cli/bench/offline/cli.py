@@ -30,12 +30,11 @@ def offline(
     others: options.Set = None,
     output: options.OutputOptions,
 ) -> None:
-    """Measure an engine without a server: all requests of a workload are submitted at once.
+    """Benchmark an engine without a server: all requests of a workload are submitted at once.
 
-    Token ids and lengths are fixed by seed, weights are random, answers are greedy and of a fixed
-    length. Each workload runs after a round of its own with other prompts that is not measured, and
-    at the end the engine is started once more: what it compiles has then been compiled before.
-    The figures stand beside vLLM's of one H200.
+    Token ids and lengths are fixed by seed, weights are random, decoding is greedy to a fixed
+    length. Each workload follows a warm-up round with other prompts. At the end the engine is
+    started once more to measure a warm start. Results are compared with vLLM on one H200.
     """
     names = options.chosen(engine.only, [*WORKLOADS, _START])
     if engine.only is None:

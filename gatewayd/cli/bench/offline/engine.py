@@ -107,7 +107,7 @@ class BenchEngine:
         self._client.send(engine_config(config))
         await self._end
         if self._model is None:
-            raise EngineError("the engine ended while it was loading")
+            raise EngineError("the engine exited while loading")
         return self._model
 
     async def run(

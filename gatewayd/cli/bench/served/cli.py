@@ -24,10 +24,10 @@ _SAID = ("output_tokens_per_second", "ttft_p50_ms", "tpot_p50_ms")
 
 @taking(engine=options.EngineOptions, output=options.OutputOptions)
 def serve(engine: options.EngineOptions, output: options.OutputOptions) -> None:
-    """Measure a whole server: a daemon is started, loaded over HTTP, and ended.
+    """Benchmark a complete server: start a daemon, load it over HTTP, stop it.
 
-    Random prompts of 512 tokens, greedy streamed answers of 128, weights are random: 1, 32 and 256
-    requests in flight, and 10 a second. The figures stand beside vLLM's of one H200.
+    Random prompts of 512 tokens, greedy streamed answers of 128 tokens, random weights; 1, 32 and
+    256 concurrent requests, and 10 requests per second. Results are compared with vLLM on one H200.
     """
     names = options.chosen(engine.only, list(WORKLOADS))
     with (
@@ -46,7 +46,7 @@ def serve(engine: options.EngineOptions, output: options.OutputOptions) -> None:
         except DaemonError as error:
             problem = str(error)
         except ApiError as error:
-            problem = f"the daemon cannot be measured: {error.message} ({error.code})"
+            problem = f"cannot benchmark the daemon: {error.message} ({error.code})"
     if outcomes or not problem:
         run.show(output.form, "served", level_rows(outcomes))
     failures = report.error_lines([outcome.level for outcome in outcomes])

@@ -99,7 +99,9 @@ async def _ready(
             elif _READY in event:
                 return url
         if has_ended:
-            raise DaemonError(f"the daemon does not serve: {'; '.join(events[-_LAST_LINES:])}")
+            raise DaemonError(
+                f"the daemon did not start serving: {'; '.join(events[-_LAST_LINES:])}"
+            )
         if events:
             watch(events[-1])
         await asyncio.sleep(_LOOK_SECONDS)

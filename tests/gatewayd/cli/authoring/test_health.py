@@ -123,7 +123,7 @@ def test_what_the_configuration_chooses_is_marked(found: dict[str, Checkup]) -> 
         ("poor", "what it builds has no victim", "gatewayd plugin test eviction.poor"),
         ("misset", "size is 0: it should be greater than", "correct [eviction.misset]"),
         ("blind", "there is no hook gatewayd_stoping; did you mean", "tell its author"),
-        ("lry", "the configuration names it, and it is not installed", "write lru in [eviction]"),
+        ("lry", "the configuration names it, but it is not installed", "write lru in [eviction]"),
         ("absent", "not installed", " in [plugins] observers"),
     ],
 )
@@ -144,11 +144,15 @@ def test_what_is_broken_is_told_with_what_to_do(
         (
             "nosy",
             "module_nosy.py:22 imports gatewayd_engine.core.engine_core",
-            "gatewayd_hooks alone",
+            "import only gatewayd_hooks",
         ),
-        ("heavy", "ms with torch", "where the strategy is built"),
-        ("slow", "its import takes", "where the strategy is built"),
-        ("x", "this gatewayd has no kind evicton", "its author may have meant eviction"),
+        ("heavy", "ms with torch", "when the strategy is built"),
+        ("slow", "its import takes", "when the strategy is built"),
+        (
+            "x",
+            "this gatewayd has no plugin kind evicton",
+            "its author may have meant the kind eviction",
+        ),
     ],
 )
 def test_what_should_not_be_so_is_a_warning(
@@ -164,7 +168,7 @@ def test_what_should_not_be_so_is_a_warning(
 def test_two_that_offer_one_name_are_both_named(found: dict[str, Checkup]) -> None:
     for own, other in (("one", "two"), ("two", "one")):
         conflict, *_ = found[f"eviction.twice {own}"].problems
-        assert conflict.text == f"also offered by {other} 1.0, so neither can be chosen"
+        assert conflict.text == f"also offered by {other} 1.0, so neither can be used"
         assert f"pip uninstall {own}" in conflict.advice
 
 

@@ -175,7 +175,7 @@ def test_every_project_is_typed(projects: Path) -> None:
     ],
 )
 def test_a_kind_that_is_not_there_is_named_with_the_nearest(text: str, hint: str) -> None:
-    with pytest.raises(ScaffoldError, match=re.escape(f"there is no kind {text}; {hint}")):
+    with pytest.raises(ScaffoldError, match=re.escape(f"unknown plugin kind {text}; {hint}")):
         parse_kind(text)
 
 
@@ -184,12 +184,12 @@ def test_a_kind_that_is_not_there_is_named_with_the_nearest(text: str, hint: str
     [
         ("Fair-Share", "how about fair_share?"),
         ("n2-gram3", "how about n2_gram3?"),
-        ("lru", "eviction.lru is offered by gatewayd"),
+        ("lru", "eviction.lru is already offered by gatewayd"),
         ("2q", "how about q?"),
         ("a__b", "how about a_b?"),
         ("", "small letters"),
         ("../x", "how about x?"),
-        ("none", "it switches a slot off"),
+        ("none", "it disables a slot"),
         ("l" * (MOST_LETTERS + 1), f"at most {MOST_LETTERS}"),
     ],
 )
@@ -204,7 +204,7 @@ def test_a_name_that_cannot_be_is_refused_with_the_reason(
 def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
     folder = write(Kind.EVICTION, "x", tmp_path)
     (folder / "README.md").write_text("mine")
-    with pytest.raises(ScaffoldError, match="exists already; take another name"):
+    with pytest.raises(ScaffoldError, match="already exists; choose another name"):
         write(Kind.EVICTION, "x", tmp_path)
     assert (folder / "README.md").read_text() == "mine"
 

@@ -128,7 +128,7 @@ def test_an_entry_point_that_promises_what_is_not_offered_fails(project: Path) -
 
 
 def test_a_setting_without_a_default_is_asked_for_and_taken(project: Path) -> None:
-    change(project, '"""Nothing to set yet."""', "pages: int", "src/*/config.py")
+    change(project, '"""No settings yet."""', "pages: int", "src/*/config.py")
     (project / "tests" / "test_conformance.py").unlink()
     target = find(str(project))
     without = run(target, {})
@@ -208,4 +208,4 @@ def test_an_installed_drafter_that_needs_a_model_is_skipped_with_a_reason(name: 
     skipped = [test for test in result.tests if test.outcome == "skipped"]
     assert len(skipped) == 3
     for test in skipped:
-        assert test.text.startswith("it needs a model, which tests in its own folder can give: ")
+        assert test.text.startswith("it needs a model, which the plugin's own tests can provide: ")

@@ -105,7 +105,7 @@ async def test_a_server_that_is_not_there_is_said_in_a_sentence(unused_tcp_port:
     url = f"http://127.0.0.1:{unused_tcp_port}"
     code, out, err = await run("--url", url)
     assert (code, out) == (1, "")
-    assert err.startswith(f"{url} cannot be measured: ")
+    assert err.startswith(f"cannot benchmark {url}: ")
     assert err.endswith("(connection)\n")
     assert "Traceback" not in err
 

@@ -85,7 +85,7 @@ def test_every_limit_is_known_of_every_chip(chip: str) -> None:
     [
         (H200, 1.0, 264.0, "one NVIDIA H200"),
         (H100, 1.0, 184.0, "no verdict on the goals: the machine is NVIDIA H100"),
-        ("NVIDIA T1000", 1.0, None, "What NVIDIA T1000 allows is not known"),
+        ("NVIDIA T1000", 1.0, None, "The hardware limits of NVIDIA T1000 are not known"),
         (H200, 0.5, None, "cut to 0.5"),
         ("", 1.0, None, "without a GPU"),
     ],

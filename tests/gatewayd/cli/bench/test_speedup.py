@@ -44,11 +44,11 @@ def test_the_best_is_none_where_drafts_do_not_pay() -> None:
 def test_the_command_prints_it() -> None:
     runner = CliRunner()
     said = runner.invoke(app, ["estimate"]).stdout
-    assert "5 drafts: 3.69 tokens a step, 2.46 x as fast as none" in said
-    assert "best of 1 to 16: 6 drafts, 2.47 x" in said
+    assert "5 draft tokens: 3.69 tokens per step, 2.46 x the speed without speculation" in said
+    assert "best draft length from 1 to 16: 6 tokens, 2.47 x" in said
     found = json.loads(runner.invoke(app, ["estimate", "--drafts", "2", "--json"]).stdout)
     assert found["drafts"] == 2
     assert found["best"]["drafts"] == 6
     nothing = runner.invoke(app, ["estimate", "--acceptance", "0.05", "--draft-cost", "0.5"])
-    assert "none of 1 to 16 drafts is faster than none" in nothing.stdout
+    assert "no draft length from 1 to 16 is faster than decoding without drafts" in nothing.stdout
     assert runner.invoke(app, ["estimate", "--acceptance", "1.5"]).exit_code == 2

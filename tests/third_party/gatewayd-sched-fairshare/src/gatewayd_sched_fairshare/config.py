@@ -14,5 +14,5 @@ class FairshareSettings(StrategyConfig):
         doc="What a generated token costs, in tokens of a prompt.",
     )
     max_chunk: int = setting(
-        256, reload="restart", ge=1, doc="Most tokens of one sequence in a step."
+        256, reload="restart", ge=1, doc="Maximum tokens of one sequence per step."
     )

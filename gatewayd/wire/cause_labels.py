@@ -1,0 +1,35 @@
+"""Names of latency causes as people read them; the API and metrics keep the keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LABELS: Mapping[str, str] = {
+    "receive": "request body",
+    "gateway": "gateway",
+    "grammar": "grammar compile",
+    "admission": "admission",
+    "no_engine": "no engine",
+    "engine": "engine pickup",
+    "turn": "queue",
+    "rows": "running batch full",
+    "pages": "KV cache full",
+    "kv_quota": "KV quota",
+    "leader": "shared prefix",
+    "tier": "KV tier",
+    "preempted": "preempted",
+    "held": "held by operator",
+    "prefill": "prefill",
+    "recompute": "recompute",
+    "decode": "decode",
+    "crowd": "shared step",
+    "plugin": "plugin",
+    "answer": "response",
+}
+"""By the key of ``gatewayd.tracing.causes.CAUSES``."""
+
+
+def label(cause: str, strategy: str = "") -> str:
+    """The name of a cause, and the strategy behind it; the key itself if it is a newer one."""
+    name = LABELS.get(cause, cause)
+    return f"{name}: {strategy}" if strategy else name

@@ -43,10 +43,10 @@ def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTi
             spent[stretch.cause] += stretch.seconds
     what = ""
     if spent:
-        what = f", most of it because {CAUSES[AT_ENGINE[max(spent, key=spent.__getitem__)]]}"
+        what = f" (mostly: {CAUSES[AT_ENGINE[max(spent, key=spent.__getitem__)]]})"
     return QueueTimeout(
-        f"no engine has begun with the request within its queue_timeout of {seconds:g} s{what}: "
-        "send it again later, or with more time",
+        f"no engine started the request within its queue_timeout of {seconds:g} s{what}: "
+        "retry later, or with a longer queue_timeout",
         param="queue_timeout",
     )
 

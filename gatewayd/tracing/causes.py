@@ -17,26 +17,28 @@ CROWD = "crowd"
 ANSWER = "answer"
 
 CAUSES: Mapping[str, str] = {
-    RECEIVE: "its body came in",
-    GATEWAY: "it was checked, rendered, encoded and placed",
-    GRAMMAR: "what it must follow was compiled",
-    ADMISSION: "limits, budgets and the admission decided about it",
+    RECEIVE: "receiving the request body",
+    GATEWAY: "validation, chat template, tokenization and routing",
+    GRAMMAR: "compiling its grammar",
+    ADMISSION: "rate limits, budgets and admission",
     WAITED_ENGINE: "no engine was ready, or its engine was lost",
-    "engine": "its engine said nothing of it",
-    "turn": "it waited while others' tokens filled the steps",
-    "rows": "it waited for a free row of the batch",
-    "pages": "it waited for free pages of the KV cache",
-    "kv_quota": "its tenant held all pages that it may, or others' were kept for them",
-    "leader": "it waited for another that computed the beginning they share",
-    "tier": "it waited for pages from a KV tier",
-    "preempted": "it had given way to others, and waited again",
-    "held": "an operator held it",
-    "prefill": "its prompt was computed",
-    "recompute": "what it had lost by giving way was computed again",
-    "decode": "its tokens were generated",
-    CROWD: "others' prompts were computed in its steps",
-    PLUGIN: "strategies and plugins ran",
-    ANSWER: "its answer was written, as fast as its client reads",
+    "engine": "waiting for the engine to pick it up",
+    "turn": "queued: other requests filled the steps",
+    "rows": "queued: the running batch was full",
+    "pages": "queued: no free KV-cache pages",
+    "kv_quota": (
+        "queued: its tenant's KV quota was used up, or free pages were reserved for other tenants"
+    ),
+    "leader": "deferred: another request computed the prefix they share",
+    "tier": "deferred: loading pages from a KV tier",
+    "preempted": "preempted and queued again",
+    "held": "held by an operator",
+    "prefill": "prefill of its prompt",
+    "recompute": "recomputing what preemption had dropped",
+    "decode": "decoding its tokens",
+    CROWD: "prefill of other requests in shared steps",
+    PLUGIN: "running strategies and plugins",
+    ANSWER: "sending the response, as fast as its client reads",
 }
 """Every cause, in the order of a request's life, and what is said of a request."""
 

@@ -173,7 +173,7 @@ def shows_what_runs_and_waits(daemon: Any) -> None:
     found = until(daemon, lambda s: s.kv[0].shared and [w.cause for w in s.waiting] == ["rows"])
     (late,) = found.waiting
     assert (late.id, late.engine, late.prompt_tokens, late.max_tokens) == ("late", 0, 65, 2)
-    assert (late.cause, late.reason) == ("rows", "it waited for a free row of the batch")
+    assert (late.cause, late.reason) == ("rows", "queued: the running batch was full")
     assert (late.cached_tokens, late.choices, late.is_held) == (64, 1, False)
     assert late.slack_ms is not None
     assert late.slack_ms + late.age_ms == pytest.approx(2000, abs=20), "the target of its class"

@@ -34,7 +34,7 @@ def waiting(number: int, **changed: Any) -> WaitingView:
         "max_tokens": 256,
         "choices": 1,
         "cause": "rows",
-        "reason": "it waited for a free row of the batch",
+        "reason": "queued: the running batch was full",
         "slack_ms": 500.0 - 100 * number,
         "is_held": False,
     }
@@ -270,7 +270,7 @@ def explanation(request: str) -> Explanation:
         cached_tokens=256,
         completion_tokens=11,
         preemptions=1,
-        verdict="70 % of 1000.0 ms: it waited for a free row of the batch",
+        verdict="70 % of 1000.0 ms: queued: the running batch was full",
         causes=causes,
         parts=parts,
     )

@@ -69,7 +69,7 @@ async def test_a_lost_daemon_leaves_the_last_state_and_comes_back_by_itself(
         daemon.cut = True
         await until(pilot, lambda: console.shown.lost)
         shown = text_of(console)
-        assert "✖ the daemon behind" in shown
+        assert "✖ the daemon at" in shown
         assert "✖ lost" in shown
         assert "wait-0004" in shown
         assert console.screen.query_one("#body").styles.opacity == 0.5
@@ -97,7 +97,7 @@ async def test_another_version_is_said(daemon: FakeDaemon, watching: Watching) -
     async with watching((100, 24)) as (console, pilot):
         daemon.raw = b'{"version": 9}'
         await until(pilot, lambda: console.shown.lost)
-        assert "snapshots of version 9 come, this console knows version 1" in text_of(console)
+        assert "the daemon sends snapshot version 9, this console supports 1" in text_of(console)
 
 
 async def test_a_frozen_console_stands_still_and_goes_on(
@@ -145,7 +145,7 @@ async def test_where_nothing_can_be_saved_it_is_said(
         os.rmdir(tmp_path)
         await pilot.press("e")
         await until(pilot, lambda: said(console))
-        assert "is not saved: No such file or directory" in said(console)[0]
+        assert "cannot save" in said(console)[0]
 
 
 async def test_a_full_disk_ends_the_recording_and_not_the_console(
@@ -155,7 +155,7 @@ async def test_a_full_disk_ends_the_recording_and_not_the_console(
         await until(pilot, lambda: said(console))
         daemon.snapshot = snapshot(1)
         await until(pilot, lambda: len(console.shown.history) == 2)
-        assert said(console) == ["/dev/full records no more: No space left on device"]
+        assert said(console) == ["recording to /dev/full stopped: No space left on device"]
 
 
 async def test_what_is_seen_is_recorded(

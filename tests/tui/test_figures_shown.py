@@ -103,7 +103,7 @@ def overview(text: str, first: Instant, last: Instant) -> None:
         same(beside(text, name), (last(metric) - first(metric)) / seconds)
     same(beside(text, "running"), last("vllm:num_requests_running"))
     same(beside(text, "waiting"), last("vllm:num_requests_waiting"))
-    same(beside(text, "kv held"), last("vllm:kv_cache_usage_perc"))
+    same(beside(text, "kv used"), last("vllm:kv_cache_usage_perc"))
     same(beside(text, "cache hits"), hits(first, last))
     for line in text.splitlines():
         words = line.split()

@@ -67,7 +67,7 @@ async def test_a_pool_of_any_size_fits_and_the_next_engine_is_a_key_away(
         await pilot.press("right_square_bracket")
         await pilot.pause()
         assert "engine 1" in text_of(console)
-        assert ", 8 to a cell" in text_of(console)
+        assert ", 8 per cell" in text_of(console)
         assert drawn(console) == "░" * 4096
         await pilot.resize_terminal(100, 30)
         await pilot.pause()
@@ -80,7 +80,7 @@ async def test_a_pool_of_any_size_fits_and_the_next_engine_is_a_key_away(
 async def test_without_pools_it_says_so(daemon: FakeDaemon, watching: Watching) -> None:
     daemon.snapshot = snapshot(kv=[])
     async with watching(start="kv") as (console, _):
-        assert "no engine tells of its pages" in text_of(console)
+        assert "no engine reports its KV pages" in text_of(console)
 
 
 async def test_rates_are_those_of_the_counters(daemon: FakeDaemon, watching: Watching) -> None:
@@ -104,7 +104,7 @@ async def test_evicting_is_asked_about_and_is_a_call(
         console.screen.query_one("#kv-tenants").focus()
         await pilot.press(keys)
         await pilot.pause()
-        assert "give up" in text_of(console)
+        assert "evict" in text_of(console)
         await pilot.press("n", keys, "y")
         await until(pilot, lambda: len(said(console)) == 2)
         assert said(console)[1] == "9 pages are free now"

@@ -35,7 +35,7 @@ async def test_before_any_engine_has_it_nothing_is_made_up(
 ) -> None:
     daemon.snapshot = snapshot(engines=[engine(num_parameters=0, state="starting")])
     async with watching(start="models") as (console, _):
-        assert "its sizes are known when an engine has loaded it" in text_of(console)
+        assert "size unknown until an engine has loaded it" in text_of(console)
 
 
 @pytest.mark.parametrize(("keys", "verb"), [("l", "load"), ("u y", "unload")])
@@ -47,7 +47,7 @@ async def test_loading_is_a_call_and_unloading_one_after_a_question(
         await pilot.press(first)
         await pilot.pause()
         if rest:
-            assert "unload model tiny: its requests end" in text_of(console)
+            assert "unload model tiny: cancel its requests" in text_of(console)
             assert daemon.calls == []
         await pilot.press(*rest)
         await until(pilot, lambda: daemon.calls)

@@ -46,10 +46,10 @@ async def test_what_stops_clients_asks_first(
     async with watching() as (console, pilot):
         await pilot.press(key)
         await pilot.pause()
-        assert "Really?" in text_of(console)
+        assert "Are you sure?" in text_of(console)
         await pilot.press("enter")
         await pilot.pause()
-        assert "Really?" not in text_of(console)
+        assert "Are you sure?" not in text_of(console)
     assert daemon.calls == []
 
 

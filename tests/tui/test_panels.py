@@ -69,7 +69,7 @@ async def test_a_strangers_panel_and_action_work(
         rows = [line.split() for line in text_of(console).splitlines() if "globex" in line]
         assert rows == [["globex", "2", "204", "2.0"]]
         await pilot.press("colon", *"largest")
-        await until(pilot, lambda: "Of plugin crowd" in text_of(console))
+        await until(pilot, lambda: "Plugin crowd" in text_of(console))
         await pilot.press("down", "enter")
         await until(pilot, lambda: isinstance(console.screen, Confirm))
         assert "Cancel what the largest crowd waits for (plugin crowd)" in text_of(console)
@@ -93,8 +93,8 @@ async def test_a_strangers_panel_and_action_work(
         ("raise SystemExit(3)", "SystemExit"),
         (PANELS + "raise ValueError('no panels today')", "no panels today"),
         (PANELS + "return [Panel('Bad Id', 'T', lines)]", "id is 'Bad Id'"),
-        (PANELS + "return ['a panel']", "answers str, not Panel"),
-        (PANELS + "return [Panel('a', 'T', lines), Panel('a', 'T', lines)]", "an id twice"),
+        (PANELS + "return ['a panel']", "returned str, not Panel"),
+        (PANELS + "return [Panel('a', 'T', lines), Panel('a', 'T', lines)]", "a duplicate id"),
         ("@hookimpl\ndef gatewayd_console_pannels(): return []", "did you mean"),
         ("", "neither a panel nor an action"),
     ],
@@ -155,7 +155,7 @@ async def test_a_panel_that_raises_says_so_and_is_asked_no_more(
             assert page is not None
             page.refresh_state()
             await pilot.pause(0.02)
-        await until(pilot, lambda: "it is asked no more" in text_of(console))
+        await until(pilot, lambda: "disabled after repeated faults" in text_of(console))
         assert "✖ plugin their, panel bad: KeyError: 'tenant'" in text_of(console)
         assert len(asked) == 3
         await pilot.press("r")
@@ -170,7 +170,7 @@ async def test_a_panel_that_hangs_holds_up_nobody(
     monkeypatch.setattr("gatewayd_tui.screens.panel.SHOW_SECONDS", 0.1)
     async with watching(added=added(Panel("slow", "Slow", hangs, "f6"))) as (console, pilot):
         await pilot.press("f6")
-        await until(pilot, lambda: "it has not come back within 0.1 s" in text_of(console))
+        await until(pilot, lambda: "it did not return within 0.1 s" in text_of(console))
         await pilot.press("2")
         await until(pilot, lambda: "wait-0000" in text_of(console))
 

@@ -144,7 +144,7 @@ async def test_without_a_page_under_the_cursor_nothing_is_done(
         await until(pilot, lambda: len(lines(console)) == 2)
         await pilot.press("u", "x", "i")
         await pilot.pause()
-        assert said(console) == ["there is nothing to do this with"] * 3
+        assert said(console) == ["no row is selected"] * 3
     assert [call for call in daemon.calls if call[0] != "GET"] == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
-from gatewayd_tui.screens.queue import WORDS
+from gatewayd.wire.cause_labels import LABELS
 from tests.tui import samples
 from tests.tui.conftest import Watching, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
@@ -49,7 +49,7 @@ async def test_enter_tells_why(daemon: FakeDaemon, watching: Watching, screen: s
     daemon.snapshot = samples.snapshot(waiting=[row[0]], running=[row[1]])
     for name in ("req_7", "req_8"):
         daemon.answers["GET", f"/admin/requests/{name}"] = 404, {"error": {"message": "?"}}
-    seen = {"queue": "waits for 1.1s: it waited for a free row", "running": "247 tokens computed"}
+    seen = {"queue": "waiting 1.1s; queued: the running batch", "running": "247 tokens computed"}
     async with watching((80, 24), start=screen) as (console, pilot):
         await pilot.press("enter")
         await until(pilot, lambda: seen[screen] in text_of(console))
@@ -63,14 +63,13 @@ async def test_what_is_waited_for_is_readable_in_a_small_terminal(
     daemon.snapshot = samples.snapshot(waiting=rows)
     async with watching((80, 24), start="queue") as (console, pilot):
         lines = text_of(console).splitlines()
-        at = next(line.index("why it") for line in lines if "why it" in line)
+        at = next(line.index("waits for") for line in lines if "waits for" in line)
         words = [next(line[at:].strip() for line in lines if row.id in line) for row in rows]
-        assert words == [WORDS.get(cause, cause) for cause in causes]
+        assert words == [LABELS[cause] for cause in causes]
         assert not any("…" in word for word in words)
         await pilot.resize_terminal(120, 24)
-        await until(pilot, lambda: "it waited for a free row of the batch" in text_of(console))
-    runs = {"prefill", "recompute", "decode"}
-    assert WORDS.keys() == set(causes) - runs
+        await until(pilot, lambda: "queued: the running batch was full" in text_of(console))
+    assert LABELS.keys() == CAUSES.keys()
 
 
 async def test_read_only_hides_and_blocks(daemon: FakeDaemon, watching: Watching) -> None:

@@ -54,7 +54,7 @@ async def test_what_an_operator_does_happens(tmp_path: Path) -> None:
 
             await pilot.press("w")
             await until(pilot, lambda: "the-long-one  /v1/completions" in text_of(console))
-            assert "\n held " in text_of(console)
+            assert "\n held by operator " in text_of(console)
 
             await pilot.press("1", "a", "y")
             await until(pilot, lambda: "‖ paused" in text_of(console))
@@ -67,4 +67,4 @@ async def test_what_an_operator_does_happens(tmp_path: Path) -> None:
 
             await pilot.press("D", "y")
             await until(pilot, lambda: "✖ lost" in text_of(console))
-            assert "the daemon behind" in text_of(console) or "no daemon" in text_of(console)
+            assert "the daemon at" in text_of(console) or "no daemon" in text_of(console)

@@ -94,7 +94,7 @@ async def test_a_request_that_runs_is_explained_when_it_has_ended(
 ) -> None:
     async with watching(start="running") as (console, pilot):
         await pilot.press("down", "x")
-        await until(pilot, lambda: "run-0001 has not ended" in text_of(console))
+        await until(pilot, lambda: "run-0001 has not finished" in text_of(console))
         assert "240 tokens" not in text_of(console)
         assert "241 tokens computed" in text_of(console)
         found = 200, samples.explanation("run-0001")
@@ -242,7 +242,7 @@ async def test_a_request_is_explained_by_the_id_that_no_other_has(
     daemon.answers["GET", "/admin/requests/cmpl-run-0001"] = missing
     async with watching(start="running") as (console, pilot):
         await pilot.press("x")
-        await until(pilot, lambda: "has not ended" in text_of(console))
+        await until(pilot, lambda: "has not finished" in text_of(console))
         daemon.answers["GET", "/admin/requests/cmpl-run-0001"] = (
             200,
             samples.explanation("run-0001"),

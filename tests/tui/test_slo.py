@@ -37,7 +37,7 @@ def test_the_budget_is_what_may_go_wrong_less_what_has(
         ((15.0, 1.0, 1.0), "▲ burning"),
         ((7.0, 7.0, 7.0), "▲ ticket"),
         ((1.5, 0.5, 0.5), "▲ burning"),
-        ((0.9, 0.9, 0.9), "● kept"),
+        ((0.9, 0.9, 0.9), "● met"),
     ],
 )
 def test_the_verdict_asks_for_two_windows(burn: tuple[float, float, float], word: str) -> None:
@@ -46,7 +46,7 @@ def test_the_verdict_asks_for_two_windows(burn: tuple[float, float, float], word
 
 
 def test_where_nobody_asked_nothing_is_broken() -> None:
-    assert verdict(slo(good=0, bad=0))[0] == "- none yet"
+    assert verdict(slo(good=0, bad=0))[0] == "- no data"
 
 
 async def test_goodput_is_what_the_counters_grow_by(daemon: FakeDaemon, watching: Watching) -> None:
@@ -63,7 +63,7 @@ async def test_targets_are_changed_for_the_class_under_the_cursor(
     async with watching(start="slo") as (console, pilot):
         await pilot.press("down", "down", "enter")  # the first row of class standard
         await until(pilot, lambda: isinstance(console.screen, FormDialog))
-        assert "What class standard is promised" in text_of(console)
+        assert "SLO targets of class standard" in text_of(console)
         line = console.screen.query_one("#form-ttft_ms", Input)
         assert line.value == "500"
         line.value = "250"

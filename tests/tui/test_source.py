@@ -62,9 +62,9 @@ async def test_nobody_at_the_socket(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "sentence"),
     [
-        (b'{"version": 7, "number": 1}', f"version 7 come, this console knows version {VERSION}"),
-        (b'{"version": 1, "number": 1}', "is not a snapshot: Object missing required field"),
-        (b"{nonsense", "is not a snapshot"),
+        (b'{"version": 7, "number": 1}', f"snapshot version 7, this console supports {VERSION}"),
+        (b'{"version": 1, "number": 1}', "invalid snapshot: Object missing required field"),
+        (b"{nonsense", "invalid snapshot"),
     ],
 )
 async def test_what_is_not_understood_is_said(
@@ -137,7 +137,7 @@ def test_a_recording_that_is_none_says_which_line(tmp_path: Path) -> None:
     with pytest.raises(Lost, match="holds no snapshot"):
         list(read(file))
     file.write_bytes(line_of(snapshot()) + b'{"version": 2}\n')
-    with pytest.raises(Lost, match="line 2: snapshots of version 2"):
+    with pytest.raises(Lost, match="line 2: the daemon sends snapshot version 2"):
         list(read(file))
 
 

@@ -153,21 +153,27 @@ def test_bars_and_lines_have_their_width() -> None:
 
 
 def test_the_parts_of_a_waterfall_are_where_they_were() -> None:
-    lines = picture(explanation("r-1"), 11 + 22 + 50).plain.splitlines()
-    bars = {row.split()[0]: row.split("|")[1] for row in lines if "|" in row}
-    assert bars["rows"] == " " + "█" * 35 + " " * 14  # from 12 ms for 700 of 1000, in 50 cells
+    lines = picture(explanation("r-1"), 19 + 22 + 50).plain.splitlines()
+    bars = {row[:19].strip(): row.split("|")[1] for row in lines if "|" in row}
+    assert (
+        bars["running batch full"] == " " + "█" * 35 + " " * 14
+    )  # from 12 ms for 700 of 1000, in 50 cells
     assert bars["decode"] == " " * 40 + "█" * 9 + " "
-    assert bars["crowd"] == "·" + " " * 49
+    assert bars["shared step"] == "·" + " " * 49
     assert explanation("r-1").verdict in lines
 
 
 def test_markdown_has_a_row_for_each_part() -> None:
     text = markdown(explanation("r-1"))
-    assert "| rows | 12.0 ms | 700.0 ms |" in text
-    assert "| crowd |  | 20.0 ms |" in text
-    assert "| all | | 1000.0 ms |" in text
+    assert "| running batch full | 12.0 ms | 700.0 ms |" in text
+    assert "| shared step |  | 20.0 ms |" in text
+    assert "| total | | 1000.0 ms |" in text
 
 
 def test_a_class_is_known_by_three_requests() -> None:
     assert beside(2000.0, [1000.0, 1000.0]) == ""
-    assert beside(2000.0, [500.0, 1000.0, 9000.0]).strip().startswith("2.0 times the 1.0s")
+    assert (
+        beside(2000.0, [500.0, 1000.0, 9000.0])
+        .strip()
+        .startswith("2.0 x the median of its class, 1.0s")
+    )

@@ -70,7 +70,7 @@ async def test_the_keys_are_those_of_the_tenant_under_the_cursor(
     async with watching(start="tenants") as (console, pilot):
         await until(pilot, lambda: "gw_0123456789a0" in text_of(console))
         shown = text_of(console)
-        assert "● good" in shown
+        assert "● valid" in shown
         assert "✖ revoked" in shown
         assert "2h10m ago" in shown
         assert "gw_0123456789a2" not in shown
@@ -176,7 +176,7 @@ async def test_a_key_gets_another_secret_after_a_question(
         await until(pilot, lambda: "gw_0123456789a0" in text_of(console))
         await pilot.press("o")
         await typed(pilot, console, overlap_seconds="1h")
-        await until(pilot, lambda: "another secret" in text_of(console))
+        await until(pilot, lambda: "rotate the secret" in text_of(console))
         assert changes(desk) == []
         await pilot.press("y")
         await until(pilot, lambda: isinstance(console.screen, Secret))
@@ -243,11 +243,11 @@ def test_what_is_near_its_limit_is_marked_without_color_too(
 @pytest.mark.parametrize(
     ("times", "word"),
     [
-        ({}, "● good"),
+        ({}, "● valid"),
         ({"revoked_at": 5, "expires_at": 200}, "✖ revoked"),
         ({"expires_at": 100}, "◌ expired"),
         ({"expires_at": 101, "old_until": 101}, "◐ rotating"),
-        ({"old_until": 100}, "● good"),
+        ({"old_until": 100}, "● valid"),
     ],
 )
 def test_the_state_of_a_key_is_that_of_now(times: dict[str, int], word: str) -> None:

@@ -49,7 +49,7 @@ def test_the_tables_have_every_row_whole(asked: FakeDaemon) -> None:
     for request, tenant in owners.items():
         (line,) = [each for each in lines if each.startswith(request)]
         assert tenant in line
-    assert sum("it waited for a free row of the batch" in line for line in lines) == 5
+    assert sum("queued: the running batch was full" in line for line in lines) == 5
 
 
 def test_what_is_beyond_a_snapshot_and_what_is_wrong_is_said(asked: FakeDaemon) -> None:
@@ -76,7 +76,7 @@ def test_the_stream_of_a_daemon_ends_with_a_sentence(asked: FakeDaemon) -> None:
     asked.raw = b'{"version": 9}'
     ended = told("top", "--json", "--socket", asked.path)
     assert ended.exit_code == 1
-    assert "snapshots of version 9 come" in ended.output
+    assert "snapshot version 9" in ended.output
 
 
 @pytest.mark.parametrize("command", ["tui", "top"])
@@ -84,7 +84,7 @@ def test_the_stream_of_a_daemon_ends_with_a_sentence(asked: FakeDaemon) -> None:
     ("words", "sentence"),
     [
         (["--snapshot", "/no/where"], "/no/where cannot be read: No such file"),
-        ([], "say which daemon: --socket PATH"),
+        ([], "no daemon given: use --socket PATH"),
         (["--config", "/no/where"], "/no/where cannot be read"),
     ],
 )

@@ -61,8 +61,8 @@ class Console(App[None]):
         Binding("plus,equals_sign", "slower(1)", "Slower", show=False, id="console.slower"),
         Binding("minus", "slower(-1)", "Faster", show=False, id="console.faster"),
         Binding("t", "change_theme", "Theme", show=False, id="console.theme"),
-        Binding("e", "export", "Save the snapshot shown", show=False, id="console.export"),
-        Binding("ctrl+r", "reconnect", "Connect anew", show=False, id="console.reconnect"),
+        Binding("e", "export", "Save this snapshot", show=False, id="console.export"),
+        Binding("ctrl+r", "reconnect", "Reconnect", show=False, id="console.reconnect"),
         *(
             Binding(s.KEY, f"open('{s.NAME}')", s.TITLE, show=False, id=f"open.{s.NAME}")
             for s in SCREENS
@@ -192,7 +192,7 @@ class Console(App[None]):
         """Run an action of a plugin, after a question where something would be lost."""
         found = self.added.action(name)
         if found is None or not self.can_change:
-            self.notify(f"nothing is changed: {self.why_not}", severity="warning")
+            self.notify(f"not changed: {self.why_not}", severity="warning")
             return
         plugin, action = found
         title = f"{action.title} (plugin {plugin})"
@@ -243,7 +243,7 @@ class Console(App[None]):
             with contextlib.closing(Recorder(Path(name))) as file:
                 file.put(snapshot)
         except OSError as error:
-            told = f"{name} is not saved: {error.strerror or error}"
+            told = f"cannot save {name}: {error.strerror or error}"
             self.notify(told, severity="error", markup=False)
         else:
             self.notify(f"saved as {Path.cwd() / name}", markup=False)
@@ -255,7 +255,7 @@ class Console(App[None]):
         except OSError as error:
             recorder.close()
             self._recorder = None
-            told = f"{recorder.name} records no more: {error.strerror or error}"
+            told = f"recording to {recorder.name} stopped: {error.strerror or error}"
             self.notify(told, severity="error", timeout=60, markup=False)
 
     def _bind_added(self) -> None:

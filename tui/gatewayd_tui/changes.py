@@ -106,38 +106,38 @@ def resume() -> Change:
 
 def drain() -> Change:
     """Finish and stop."""
-    title = "drain the daemon: it finishes its requests and stops"
+    title = "drain the daemon: finish its requests, then stop"
     return Change(title, "POST", "/admin/drain", destroys=True)
 
 
 def evict_tenant(tenant: str) -> Change:
     """Give up what is cached of a tenant's prompts."""
-    title = f"give up every cached page of tenant {tenant}"
+    title = f"evict all cached pages of tenant {tenant}"
     return Change(title, "DELETE", f"/admin/prefixes?tenant={_part(tenant)}", destroys=True)
 
 
 def reset_cache() -> Change:
     """Give up all that is cached."""
-    title = "give up the whole prefix cache, of all engines"
+    title = "reset the prefix cache of all engines"
     return Change(title, "DELETE", "/admin/prefixes", destroys=True)
 
 
 def pin_page(engine: int, page: int, seconds: float) -> Change:
     """Keep a cached page and all before it; with 0 seconds, no longer."""
-    what = f"page {page} of engine {engine} and all before it"
+    what = f"page {page} of engine {engine} and its prefix"
     title = f"pin {what} for {seconds:g} s" if seconds else f"unpin {what}"
     return Change(title, "PUT", f"/admin/prefixes/{engine}/{page}/pin", {"seconds": seconds})
 
 
 def evict_page(engine: int, page: int) -> Change:
     """Give up a cached page and all behind it."""
-    title = f"give up page {page} of engine {engine} and all behind it"
+    title = f"evict page {page} of engine {engine} and its descendants"
     return Change(title, "DELETE", f"/admin/prefixes/{engine}/{page}", destroys=True)
 
 
 def set_slo(priority: str, values: Mapping[str, Any]) -> Change:
     """Promise a class something else."""
-    title = f"change what class {priority} is promised: {', '.join(values)}"
+    title = f"set SLO targets of class {priority}: {', '.join(values)}"
     return Change(title, "PATCH", "/admin/slo", {priority: dict(values)})
 
 
@@ -154,18 +154,18 @@ def change_tenant(tenant: str, terms: Mapping[str, Any]) -> Change:
 
 def create_key(body: Mapping[str, Any]) -> Change:
     """Make a key; its secret is in the answer."""
-    return Change(f"make a key for tenant {body['tenant']}", "POST", "/admin/keys", dict(body))
+    return Change(f"create a key for tenant {body['tenant']}", "POST", "/admin/keys", dict(body))
 
 
 def rotate_key(key: str, owner: str, body: Mapping[str, Any]) -> Change:
     """Give a key another secret, which is in the answer."""
-    title = f"give key {key} of {owner} another secret"
+    title = f"rotate the secret of key {key} of {owner}"
     return Change(title, "POST", f"/admin/keys/{_part(key)}/rotate", dict(body), destroys=True)
 
 
 def revoke_key(key: str, owner: str) -> Change:
     """End a key."""
-    title = f"revoke key {key} of {owner}, and end what runs with it"
+    title = f"revoke key {key} of {owner} and cancel its requests"
     return Change(title, "DELETE", f"/admin/keys/{_part(key)}", destroys=True)
 
 
@@ -186,7 +186,7 @@ def load_model(model: str) -> Change:
 
 def unload_model(model: str) -> Change:
     """End its engines."""
-    title = f"unload model {model}: its requests end, new ones are refused"
+    title = f"unload model {model}: cancel its requests, refuse new ones"
     return Change(title, "POST", f"/admin/models/{_part(model)}/unload", destroys=True)
 
 
@@ -194,7 +194,7 @@ def swap(kind: str, name: str | list[str], settings: Mapping[str, Any]) -> Chang
     """Fill a slot with another strategy, or a chain of them."""
     shown = name if isinstance(name, str) else ", ".join(name) or "nothing"
     body = {"name": name, "settings": dict(settings)}
-    return Change(f"make {shown} the {kind}", "PUT", f"/admin/strategies/{_part(kind)}", body)
+    return Change(f"set {kind} to {shown}", "PUT", f"/admin/strategies/{_part(kind)}", body)
 
 
 def set_limits(values: Mapping[str, Any]) -> Change:

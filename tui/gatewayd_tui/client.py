@@ -93,7 +93,7 @@ class Live:
                         yield decode(line[5:])
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise Lost(self._why(error)) from error
-        raise Lost(f"the daemon behind {self._path} ended")
+        raise Lost(f"the daemon at {self._path} stopped")
 
     async def snapshot(self) -> Snapshot:
         """One, made now."""
@@ -135,10 +135,10 @@ class Live:
         if isinstance(error, aiohttp.ClientConnectorError):
             return f"no daemon answers at {self._path}: {error.os_error.strerror or error.os_error}"
         if isinstance(error, TimeoutError):
-            return f"the daemon behind {self._path} says nothing"
+            return f"the daemon at {self._path} does not respond"
         if isinstance(error, aiohttp.ServerDisconnectedError):
-            return f"the daemon behind {self._path} does not let you in"
-        return f"the connection to {self._path} broke: {error or type(error).__name__}"
+            return f"the daemon at {self._path} denies access"
+        return f"lost the connection to {self._path}: {error or type(error).__name__}"
 
 
 class _Versioned(msgspec.Struct):
@@ -156,12 +156,12 @@ def decode(line: bytes | str) -> Snapshot:
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != VERSION:
             raise Lost(
-                f"snapshots of version {version} come, this console knows version {VERSION}: "
+                f"the daemon sends snapshot version {version}, this console supports {VERSION}: "
                 "use the console of the daemon's own release"
             )
         return msgspec.json.decode(line, type=Snapshot)
     except msgspec.DecodeError as error:
-        raise Lost(f"what comes is not a snapshot: {error}") from error
+        raise Lost(f"invalid snapshot: {error}") from error
 
 
 def _url(route: str) -> str:
@@ -174,4 +174,4 @@ def _sentence(content: bytes) -> str:
         return str(msgspec.json.decode(cleaned(content))["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         said = content[:200].decode("utf-8", "replace")
-        return "".join(c if c.isprintable() else " " for c in said) or "no reason is given"
+        return "".join(c if c.isprintable() else " " for c in said) or "no reason given"

@@ -56,7 +56,7 @@ class Commands(Provider):
             name = page.NAME if page is not None else console.pages[0].NAME
             yield Command(
                 action.title,
-                f"Of plugin {plugin}{key}",
+                f"Plugin {plugin}{key}",
                 name,
                 f"app.plugged('{plugin}.{action.id}')",
             )

@@ -29,7 +29,7 @@ def find_socket(
         return named
     file = _file(config, environ)
     if file is None:
-        raise NoSocket("say which daemon: --socket PATH, or --config FILE that has [admin] socket")
+        raise NoSocket("no daemon given: use --socket PATH, or --config FILE with [admin] socket")
     socket = _read(file, "admin").get("socket")
     if not isinstance(socket, str):
         raise NoSocket(f"{file} has no [admin] socket; set it, or give --socket PATH")

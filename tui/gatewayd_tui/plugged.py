@@ -114,10 +114,10 @@ def drawn(panel: Panel, look: Mapping[str, Any]) -> Drawn:
         columns = tuple(_line(each) for each in shown.columns)
         rows = tuple(tuple(map(_line, row)) for row in shown.rows[:MOST_ROWS])
         if not columns or any(len(row) != len(columns) for row in rows):
-            raise TypeError("a row has not as many cells as there are columns")
+            raise TypeError("the number of cells of a row differs from the number of columns")
         return Drawn(columns, rows)
     if isinstance(shown, str) or not isinstance(shown, Sequence):
-        raise TypeError(f"it answers {type(shown).__name__}, neither Rows nor a list of lines")
+        raise TypeError(f"it returned {type(shown).__name__}, neither Rows nor a list of lines")
     return Drawn((), tuple((_line(each),) for each in shown[:MOST_ROWS]))
 
 
@@ -159,7 +159,7 @@ async def run(action: Action, source: Source) -> str:
 def why(error: Exception) -> str:
     """Why an action has not been done."""
     if isinstance(error, TimeoutError):
-        return f"it has not come back within {RUN_SECONDS:g} s"
+        return f"it did not return within {RUN_SECONDS:g} s"
     return str(error) if isinstance(error, NotDone) else told(error)
 
 
@@ -185,10 +185,10 @@ def _offered(host: PluginHost, hook: str, module: str, kind: type[_PartT]) -> li
     found = [] if caller is None else [each for some in caller() for each in some]
     for each in found:
         if not isinstance(each, kind):
-            raise TypeError(f"{hook} answers {type(each).__name__}, not {kind.__name__}")
+            raise TypeError(f"{hook} returned {type(each).__name__}, not {kind.__name__}")
     ids = [each.id for each in found]
     if len(set(ids)) < len(ids):
-        raise TypeError(f"{hook} gives an id twice")
+        raise TypeError(f"{hook} returned a duplicate id")
     return found
 
 

@@ -243,13 +243,13 @@ def _hint(name: str, kind: Any) -> str:  # noqa: ANN401 - msgspec's types
         case inspect.FloatType():
             return f"a number{_range(kind, 1)}"
         case inspect.ListType():
-            return "words with blanks between them"
+            return "words separated by spaces"
         case inspect.LiteralType():
             return f"one of {', '.join(map(str, kind.values))}"
     if name.startswith("kv_"):
         return "pages such as 128, or a share of all such as 12.5%"
     most = getattr(kind, "max_length", None)
-    return f"text of at most {most} letters" if most else "text"
+    return f"text of at most {most} characters" if most else "text"
 
 
 def _range(number: Any, scale: int) -> str:  # noqa: ANN401 - msgspec's types

@@ -100,7 +100,7 @@ async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
     for row in rows:
         if row.get("tenant") == tenant:
             return row
-    raise AdminRefused(f"there is no tenant {tenant} any more")
+    raise AdminRefused(f"tenant {tenant} no longer exists")
 
 
 async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSummary:
@@ -167,4 +167,4 @@ def _as(found: object, form: type[FormT]) -> FormT:
     try:
         return msgspec.convert(found, form)
     except msgspec.ValidationError as error:
-        raise AdminRefused(f"the daemon's answer is not understood: {error}") from error
+        raise AdminRefused(f"invalid response of the daemon: {error}") from error

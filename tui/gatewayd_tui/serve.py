@@ -70,7 +70,7 @@ class BrowserConsole(Server):
     async def on_startup(self, app: web.Application) -> None:
         """Say where to go."""
         self.console.print(f"The console is at {self.link}", highlight=False, soft_wrap=True)
-        self.console.print("ctrl+c ends it")
+        self.console.print("ctrl+c stops it")
 
 
 async def _unframed(request: web.Request, response: web.StreamResponse) -> None:

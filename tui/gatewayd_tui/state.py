@@ -68,7 +68,7 @@ class ConsoleState:
     snapshot: Snapshot | None = None
     history: tuple[Point, ...] = ()
     logs: tuple[LogView, ...] = ()
-    lost: str | None = "no snapshot has come yet"
+    lost: str | None = "no snapshot received yet"
 
 
 def advance(state: ConsoleState, snapshot: Snapshot) -> ConsoleState:

@@ -62,7 +62,7 @@ def tables(state: ConsoleState) -> RenderableType:
             "memory",
             "busy",
             "running",
-            "pages held",
+            "pages used",
             "cached",
             "free",
             "steps",

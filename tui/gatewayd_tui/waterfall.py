@@ -7,6 +7,7 @@ from statistics import median
 
 from rich.text import Text
 
+from gatewayd.wire.cause_labels import label as named
 from gatewayd.wire.requests import Explanation
 from gatewayd_tui.figures import count, millis
 
@@ -33,19 +34,25 @@ def picture(found: Explanation, width: int, usual: str = "") -> Text:
         f"ttft {millis(found.ttft_ms)}  per token {millis(found.tpot_ms)}{usual}\n"
     )
     text.append(f"{found.verdict}\n\n", "bold")
-    label = max([_LABEL, *(len(due(part.cause, part.strategy)) + 1 for part in found.parts)])
+    label = max(
+        [
+            _LABEL,
+            *(len(named(part.cause, part.strategy)) + 1 for part in found.parts),
+            *(len(named(cause)) + 1 for cause in found.causes),
+        ]
+    )
     label = min(label, max(_LABEL, width // 3))
     room = max(10, width - label - 22)
     for part in found.parts:
         at = "" if part.begin_ms is None else millis(part.begin_ms)
-        name = due(part.cause, part.strategy)[: label - 1]
+        name = named(part.cause, part.strategy)[: label - 1]
         text.append(f"{name:<{label}}{at:>8} {millis(part.ms):>8} |")
         text.append(_bar(part.begin_ms, part.ms, found.ms, room), _STYLES.get(part.cause, ""))
         text.append("|\n")
-    text.append(f"{'all':<{label}}{'':>8} {millis(found.ms):>8}\n\n")
+    text.append(f"{'total':<{label}}{'':>8} {millis(found.ms):>8}\n\n")
     for cause, ms in found.causes.items():
         share = ms / found.ms if found.ms > 0 else 0.0
-        text.append(f"{cause:<{label}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
+        text.append(f"{named(cause):<{label}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
     return text
 
 
@@ -56,19 +63,14 @@ def markdown(found: Explanation) -> str:
         f"{found.prompt_tokens} prompt tokens ({found.cached_tokens} cached), "
         f"{found.completion_tokens} generated, {found.preemptions} preemptions",
         "",
-        "| part | begins | takes |",
+        "| part | start | duration |",
         "| --- | ---: | ---: |",
     ]
     for part in found.parts:
         at = "" if part.begin_ms is None else f"{part.begin_ms:.1f} ms"
-        lines.append(f"| {due(part.cause, part.strategy)} | {at} | {part.ms:.1f} ms |")
-    lines += [f"| all | | {found.ms:.1f} ms |", "", found.verdict, ""]
+        lines.append(f"| {named(part.cause, part.strategy)} | {at} | {part.ms:.1f} ms |")
+    lines += [f"| total | |  {found.ms:.1f} ms |", "", found.verdict, ""]
     return "\n".join(lines)
-
-
-def due(cause: str, strategy: str) -> str:
-    """A cause, and the strategy behind it."""
-    return f"{cause}: {strategy}" if strategy else cause
 
 
 def beside(ms: float, others: Sequence[float]) -> str:
@@ -76,7 +78,7 @@ def beside(ms: float, others: Sequence[float]) -> str:
     if len(others) < 3 or median(others) <= 0:
         return ""
     usual = median(others)
-    return f"  {ms / usual:.1f} times the {millis(usual)} that is usual in its class"
+    return f"  {ms / usual:.1f}x the median of its class, {millis(usual)}"
 
 
 def _bar(begin: float | None, ms: float, total: float, width: int) -> str:

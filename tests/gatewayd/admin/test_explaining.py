@@ -57,7 +57,7 @@ async def test_one_request_is_explained_by_either_id() -> None:
         assert (found["tpot_ms"], found["priority"]) == (500, "standard")
         assert found["causes"] == {"decode": 3000, "gateway": 1000, "prefill": 1000, "answer": 1000}
         assert sum(part["ms"] for part in found["parts"]) == 6000
-        assert found["verdict"] == "50 % of 6000.0 ms: its tokens were generated"
+        assert found["verdict"] == "50 % of 6000.0 ms: decoding its tokens"
 
 
 async def test_what_is_not_kept_is_404_and_says_which_ids_there_are() -> None:
@@ -106,7 +106,7 @@ async def test_the_waterfall_has_a_bar_for_each_part() -> None:
     lines = waterfall(found)
     assert lines[0] == "mine  /x  standard  stop"
     bars = [line for line in lines if line.endswith("|")]
-    assert [line.split()[0] for line in bars] == ["gateway", "prefill", "decode", "answer"]
+    assert [line.split()[0] for line in bars] == ["gateway", "prefill", "decode", "response"]
     assert {len(line) for line in bars} == {len(bars[0])}
     assert bars[2].count("█") == 20
     assert bars[2].index("█") > bars[1].index("█")
@@ -130,7 +130,9 @@ async def test_the_strategy_behind_a_cause_is_named_in_all_words() -> None:
         ("plugin", "drafter.x", 500),
         ("answer", "", 1000),
     ]
-    assert found["verdict"] == ("42 % of 6000.0 ms: strategies and plugins ran (scheduler.slow)")
+    assert found["verdict"] == (
+        "42 % of 6000.0 ms: running strategies and plugins (scheduler.slow)"
+    )
     bars = [line for line in waterfall(found) if line.endswith("|")]
     assert bars[3].startswith("plugin: scheduler.slow ")
     assert bars[2].startswith("recompute: swap ")

@@ -82,7 +82,7 @@ class ConsoleScreen(Screen[None]):
     BINDINGS = [
         Binding("slash", "filter", "Filter", key_display="/", show=False, id="screen.filter"),
         Binding("escape", "leave", "Back", show=False, id="screen.back"),
-        Binding("y", "yank", "Copy the id", show=False, id="screen.yank"),
+        Binding("y", "yank", "Copy id", show=False, id="screen.yank"),
     ]
 
     @property
@@ -132,7 +132,7 @@ class ConsoleScreen(Screen[None]):
         yield Banner()
         with Vertical(id="body"):
             yield from self.body()
-        yield Input(placeholder="words; !word for rows without it", id="filter", compact=True)
+        yield Input(placeholder="words to match; !word to exclude", id="filter", compact=True)
         yield Footer(compact=True, show_command_palette=False)
 
     def on_screen_resume(self) -> None:
@@ -176,9 +176,9 @@ class ConsoleScreen(Screen[None]):
     def ask(self, wanted: Sequence[Change]) -> None:
         """Make changes, after a question where something would be destroyed."""
         if not self.console.can_change:
-            self.notify(f"nothing is changed: {self.console.why_not}", severity="warning")
+            self.notify(f"not changed: {self.console.why_not}", severity="warning")
         elif not wanted:
-            self.notify("there is nothing to do this with", severity="warning")
+            self.notify("no row is selected", severity="warning")
         else:
             self._make(wanted)
 

@@ -12,6 +12,7 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
+from gatewayd.wire.cause_labels import label
 from gatewayd.wire.requests import Explanation
 from gatewayd_tui.changes import Request, is_named, own_id
 from gatewayd_tui.client import AdminRefused, Lost
@@ -19,7 +20,7 @@ from gatewayd_tui.figures import millis
 from gatewayd_tui.reads import Ended, explanation_of, requests
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
-from gatewayd_tui.waterfall import beside, due, markdown, picture
+from gatewayd_tui.waterfall import beside, markdown, picture
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 _ORDERS = ("newest", "slowest")
@@ -27,7 +28,7 @@ _ORDERS = ("newest", "slowest")
 
 def _most(row: Ended) -> str:
     """Why it has no answer, else what most of its time went to."""
-    return row.error or due(row.cause, row.strategy)
+    return row.error or label(row.cause, row.strategy)
 
 
 def _outcome(row: Ended) -> Cell:
@@ -43,7 +44,7 @@ COLUMNS: list[Column[Ended]] = [
     Column("outcome", 8, _outcome, lambda r: r.outcome),
     Column("took", 7, lambda r: millis(r.ms), lambda r: r.ms, is_number=True),
     Column("ttft", 7, lambda r: millis(r.ttft_ms), lambda r: r.ttft_ms or 0.0, is_number=True),
-    Column("most of it", 0, _most, _most),
+    Column("main cause", 0, _most, _most),
 ]
 
 
@@ -55,7 +56,7 @@ class ExplainScreen(ConsoleScreen):
     TITLE = "Why"
 
     BINDINGS = [
-        Binding("o", "order", "Order", id="explain.order", tooltip="The newest or the slowest"),
+        Binding("o", "order", "Order", id="explain.order", tooltip="Newest or slowest first"),
         Binding("J", "copy_json", "Copy JSON", id="explain.json"),
         Binding("M", "copy_markdown", "Copy Markdown", id="explain.markdown"),
         Binding("l", "logs", "Logs", id="explain.logs", tooltip="The log lines of this request"),
@@ -73,7 +74,7 @@ class ExplainScreen(ConsoleScreen):
         """The list above, one of it below."""
         yield LiveTable(COLUMNS, own_id)
         with VerticalScroll(id="picture", can_focus=False):
-            yield Static("no request is chosen")
+            yield Static("no request is selected")
 
     def show(self, state: ConsoleState) -> None:
         """Look for news when requests have ended; what is wanted and still runs is shown."""
@@ -127,7 +128,7 @@ class ExplainScreen(ConsoleScreen):
 
     def _copy(self, what: str, written: Callable[[Explanation], str]) -> None:
         if self._found is None:
-            self.notify("there is no explanation to copy yet", severity="warning")
+            self.notify("there is no latency breakdown to copy yet", severity="warning")
         else:
             self.app.copy_to_clipboard(written(self._found))
             self.notify(f"copied {self._found.id} as {what}", markup=False)
@@ -177,12 +178,12 @@ def standing(state: ConsoleState, request: str) -> Text | None:
     lines = [
         f"choice {row.choice}: {row.phase}, {row.computed_tokens} tokens computed, "
         f"{row.generated_tokens}/{row.max_tokens} generated, {row.preemptions} preemptions, "
-        f"now {row.cause}"
+        f"now {label(row.cause)}"
         for row in runs
     ]
-    lines += [f"waits for {millis(row.age_ms)}: {row.reason}" for row in waits]
+    lines += [f"waiting {millis(row.age_ms)}; {row.reason}" for row in waits]
     names = [row.id for row in runs] + [row.id for row in waits]
     if not names:
         return None
-    head = f"{names[0]} has not ended; it is explained when it does"
+    head = f"{names[0]} has not finished; its latency breakdown follows then"
     return Text("\n".join([head, "", *lines]))

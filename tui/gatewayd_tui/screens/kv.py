@@ -56,10 +56,10 @@ class KvScreen(ConsoleScreen):
 
     BINDINGS = [
         Binding("c", "color", "By tenant", id="kv.color", tooltip="Color by tenant, or by state"),
-        Binding("left_square_bracket", "engine(-1)", "Engine before", show=False, id="kv.before"),
+        Binding("left_square_bracket", "engine(-1)", "Previous engine", show=False, id="kv.before"),
         Binding("right_square_bracket", "engine(1)", "Next engine", show=False, id="kv.next"),
-        Binding("x", "evict", "Evict tenant", id="kv.evict", tooltip="Give up its cached pages"),
-        Binding("X", "reset", "Reset cache", id="kv.reset", tooltip="Give up all that is cached"),
+        Binding("x", "evict", "Evict tenant", id="kv.evict", tooltip="Evict its cached pages"),
+        Binding("X", "reset", "Reset cache", id="kv.reset", tooltip="Evict all cached pages"),
     ]
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class KvScreen(ConsoleScreen):
         pools = state.snapshot.kv
         heat, table = self.query_one(HeatMap), self.query_one(LiveTable)
         if not pools:
-            self.query_one("#kv-totals", Static).update("no engine tells of its pages")
+            self.query_one("#kv-totals", Static).update("no engine reports its KV pages")
             heat.put([])
             table.put([])
             return
@@ -142,9 +142,9 @@ def totals(state: ConsoleState, view: KvView) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"engine {view.engine}", "bold")
     held = (pool - view.free - view.cached) / pool if pool else 0.0
-    text.append(f"  {count(pool)} pages{_bytes(state.snapshot, view, pool)}, {percent(held)} held")
+    text.append(f"  {count(pool)} pages{_bytes(state.snapshot, view, pool)}, {percent(held)} used")
     if view.pages_per_cell > 1:
-        text.append(f", {view.pages_per_cell} to a cell")
+        text.append(f", {view.pages_per_cell} per cell")
     if len(state.snapshot.kv) > 1:
         text.append(f"  [ ] next of {len(state.snapshot.kv)} engines", "dim")
     text.append("\n")
@@ -154,7 +154,7 @@ def totals(state: ConsoleState, view: KvView) -> Text:
         text.append(f"{name} {count(pages)}   ")
     text.append("\n")
     evicted = rate(state.history, lambda point: point.evictions)
-    text.append(f"cache hits {percent(share(state.history))}   given up {count(evicted)}/s")
+    text.append(f"cache hits {percent(share(state.history))}   evictions {count(evicted)}/s")
     for tier, pages in view.tiers.items():
         text.append(f"   tier {tier} {count(pages)}")
     return text

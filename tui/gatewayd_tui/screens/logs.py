@@ -46,10 +46,10 @@ class LogsScreen(ConsoleScreen):
     TITLE = "Logs"
 
     BINDINGS = [
-        Binding("f", "follow", "Follow", id="logs.follow", tooltip="Stay at the last line, or not"),
-        Binding("v", "level", "Level", id="logs.level", tooltip="Leave out less serious lines"),
-        Binding("r", "request", "Request", id="logs.request", tooltip="Only this one, or all"),
-        Binding("o", "jump", "Jump", id="logs.jump", tooltip="To the request of this line"),
+        Binding("f", "follow", "Follow", id="logs.follow", tooltip="Follow new lines, or pause"),
+        Binding("v", "level", "Level", id="logs.level", tooltip="Set the minimum log level"),
+        Binding("r", "request", "Request", id="logs.request", tooltip="Only this request, or all"),
+        Binding("o", "jump", "Jump", id="logs.jump", tooltip="Go to the request of this line"),
     ]
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class LogsScreen(ConsoleScreen):
         table.head(
             f"{LEVELS[self._lowest]} and above",
             f"only of {self._request} (r for all)" if self._request else "",
-            "▼ following" if self._follows else "standing still (f follows)",
+            "▼ following" if self._follows else "paused (f follows)",
         )
 
     def id_of(self, row: LogView) -> str:

@@ -59,8 +59,10 @@ class ModelsScreen(ConsoleScreen):
     TITLE = "Models"
 
     BINDINGS = [
-        Binding("l", "load", "Load", id="models.load", tooltip="Start its engines again"),
-        Binding("u", "unload", "Unload", id="models.unload", tooltip="End its engines"),
+        Binding("l", "load", "Load", id="models.load", tooltip="Start its engines"),
+        Binding(
+            "u", "unload", "Unload", id="models.unload", tooltip="Stop its engines, free memory"
+        ),
     ]
 
     def body(self) -> ComposeResult:
@@ -102,7 +104,7 @@ def model(snapshot: Snapshot) -> Text:
     ready = sum(engine.state == "ready" for engine in snapshot.engines)
     text.append(f"   {ready} of {len(snapshot.engines)} engines are ready\n")
     if not known:
-        text.append("its sizes are known when an engine has loaded it", "dim")
+        text.append("size unknown until an engine has loaded it", "dim")
         return text
     weights = known[0].weight_bytes
     text.append(f"{count(known[0].num_parameters)} parameters as {known[0].dtype}")

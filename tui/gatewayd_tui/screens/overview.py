@@ -92,7 +92,7 @@ def load(history: tuple[Point, ...], room: int) -> Table:
     right: list[tuple[str, str, list[float], float | None]] = [
         ("running", str(last.running), [float(p.running) for p in history], None),
         ("waiting", str(last.waiting), [float(p.waiting) for p in history], None),
-        ("kv held", percent(last.kv_share), [p.kv_share for p in history], 1.0),
+        ("kv used", percent(last.kv_share), [p.kv_share for p in history], 1.0),
         ("cache hits", percent(share(history)), [], None),
     ]
     table = _grid(12, 8, room, 10, 5)
@@ -140,7 +140,7 @@ def latency(state: ConsoleState, room: int) -> Table:
 def engines(snapshot: Snapshot) -> Table:
     """A line for each engine."""
     table = _grid(9, 14, _BAR + 6, 7)
-    table.add_row(Text("engine", "bold"), "", "kv pages held", "rows", "on")
+    table.add_row(Text("engine", "bold"), "", "kv pages used", "rows", "on")
     for engine in snapshot.engines:
         held = engine.held_pages / engine.num_pages if engine.num_pages else 0.0
         table.add_row(

@@ -39,7 +39,7 @@ class PanelScreen(ConsoleScreen):
     PANEL: ClassVar[Panel]
 
     BINDINGS = [
-        Binding("r", "again", "Again", id="panel.again", tooltip="Ask it again after faults"),
+        Binding("r", "again", "Retry", id="panel.again", tooltip="Retry after faults"),
     ]
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class PanelScreen(ConsoleScreen):
         try:
             found = await aside(lambda: drawn(self.PANEL, look), SHOW_SECONDS)
         except TimeoutError:
-            await self._fail(f"it has not come back within {SHOW_SECONDS:g} s")
+            await self._fail(f"it did not return within {SHOW_SECONDS:g} s")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             await self._fail(told(error))
         else:
@@ -87,7 +87,7 @@ class PanelScreen(ConsoleScreen):
         self._faults += 1
         lines = [f"✖ plugin {self.PLUGIN}, panel {self.PANEL.id}: {reason}"]
         if self._faults >= MOST_FAULTS:
-            lines.append("it is asked no more; r asks it again")
+            lines.append("disabled after repeated faults; r retries")
         await self._draw(Drawn((), tuple((line,) for line in lines)))
 
     async def _draw(self, found: Drawn) -> None:

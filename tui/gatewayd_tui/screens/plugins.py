@@ -86,10 +86,12 @@ class PluginsScreen(ConsoleScreen):
     TITLE = "Plugins"
 
     BINDINGS = [
-        Binding("c", "swap", "Swap", id="plugins.swap", tooltip="Another strategy, at once"),
-        Binding("m", "limits", "Limits", id="plugins.limits", tooltip="Change limits, at once"),
-        Binding("r", "renew", "Look again", id="plugins.renew", tooltip="Ask what is installed"),
-        Binding("tab", "app.focus_next", "Other table", show=False, id="plugins.other"),
+        Binding("c", "swap", "Swap", id="plugins.swap", tooltip="Replace a strategy at runtime"),
+        Binding("m", "limits", "Limits", id="plugins.limits", tooltip="Change limits at runtime"),
+        Binding(
+            "r", "renew", "Refresh", id="plugins.renew", tooltip="Reload the installed plugins"
+        ),
+        Binding("tab", "app.focus_next", "Next table", show=False, id="plugins.other"),
     ]
 
     def __init__(self) -> None:
@@ -149,7 +151,7 @@ class PluginsScreen(ConsoleScreen):
         """Ask for other limits."""
         state = self.console.shown
         now = {} if state.snapshot is None else state.snapshot.limits
-        form = FormDialog("Limits, from now on", questions(LimitsBody, now, nullable=False))
+        form = FormDialog("Runtime limits", questions(LimitsBody, now, nullable=False))
         values = await self.app.push_screen_wait(form)
         if values:
             self.ask([set_limits(values)])
@@ -179,7 +181,7 @@ class PluginsScreen(ConsoleScreen):
         line = Question(
             "strategies",
             inspect.ListType(inspect.StrType()),
-            f"in their order, of {', '.join(installed)}",
+            f"in order, from {', '.join(installed)}",
             " ".join(before),
         )
         values = await self.app.push_screen_wait(FormDialog(f"Which {kind}s?", [line]))
@@ -243,4 +245,4 @@ def rows_of(installed: Sequence[PluginView], failed: Sequence[Failed]) -> list[P
 
 
 def _unless(default: object) -> str:
-    return "no default" if default is None else f"else {default}"
+    return "no default" if default is None else f"default {default}"

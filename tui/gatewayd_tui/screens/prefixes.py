@@ -58,11 +58,13 @@ class PrefixesScreen(ConsoleScreen):
     TITLE = "Prefixes"
 
     BINDINGS = [
-        Binding("o", "order", "Order", id="prefixes.order", tooltip="By size, or saved tokens"),
-        Binding("r", "renew", "Look again", id="prefixes.renew", tooltip="Ask for the tree anew"),
-        Binding("i", "pin", "Pin", id="prefixes.pin", tooltip="Keep a page and all before it"),
-        Binding("u", "unpin", "Unpin", id="prefixes.unpin", tooltip="Keep it no longer"),
-        Binding("x", "evict", "Evict", id="prefixes.evict", tooltip="Give up a page and below"),
+        Binding("o", "order", "Order", id="prefixes.order", tooltip="Sort by size or saved tokens"),
+        Binding("r", "renew", "Refresh", id="prefixes.renew", tooltip="Reload the tree"),
+        Binding("i", "pin", "Pin", id="prefixes.pin", tooltip="Pin a page and its prefix"),
+        Binding("u", "unpin", "Unpin", id="prefixes.unpin", tooltip="Unpin a page"),
+        Binding(
+            "x", "evict", "Evict", id="prefixes.evict", tooltip="Evict a page and its descendants"
+        ),
         Binding("j", "tree('cursor_down')", "Down", show=False, id="prefixes.down"),
         Binding("k", "tree('cursor_up')", "Up", show=False, id="prefixes.up"),
     ]
@@ -129,7 +131,7 @@ class PrefixesScreen(ConsoleScreen):
         if found.more:
             node.add_leaf(Text(f"… and {found.more} more", "dim"), None)
         elif not found.rows:
-            node.add_leaf(Text("nothing is cached", "dim"), None)
+            node.add_leaf(Text("the prefix cache is empty", "dim"), None)
         self._at = time.time()
         self._write_title()
 
@@ -176,7 +178,7 @@ class PrefixesScreen(ConsoleScreen):
         if not rows:
             self.ask([])
         for row in rows:
-            title = f"Pin page {row.page} of engine {row.engine} and all before it"
+            title = f"Pin page {row.page} of engine {row.engine} and its prefix"
             form = FormDialog(title, questions(Pin, msgspec.to_builtins(Pin())))
             values = await self.app.push_screen_wait(form)
             if values is not None:
@@ -196,7 +198,7 @@ class PrefixesScreen(ConsoleScreen):
     def _write_title(self) -> None:
         asked = time.strftime("%H:%M:%S", time.localtime(self._at)) if self._at else "never"
         self.query_one("#prefixes-title", Static).update(
-            f"sorted by {self._order}, as of {asked}    tokens  hits  held by  tenant  beginning"
+            f"sorted by {self._order}, as of {asked}    tokens  hits  refs  tenant  text"
         )
 
 

@@ -6,6 +6,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 
+from gatewayd.wire.cause_labels import label
 from gatewayd.wire.snapshot import WaitingView
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_tui.changes import bump, cancel, changing, hold, own_id, release
@@ -24,28 +25,12 @@ def _slack(row: WaitingView) -> Cell:
     return millis(row.slack_ms)
 
 
-WORDS = {
-    "no_engine": "no engine",
-    "engine": "the engine",
-    "turn": "its turn",
-    "rows": "free row",
-    "pages": "free pages",
-    "kv_quota": "pages of its own",
-    "leader": "the same prefix",
-    "tier": "a KV tier",
-    "preempted": "gave way",
-    "held": "an operator",
-    "grammar": "its grammar",
-}
-"""What a request waits for, by its cause, where there is no room for the sentence."""
-
-
 def _reason(row: WaitingView) -> Cell:
     return ("‖ held: " + row.reason, "yellow") if row.is_held else row.reason
 
 
 def _word(row: WaitingView) -> Cell:
-    return ("‖ held", "yellow") if row.is_held else WORDS.get(row.cause, row.cause)
+    return ("‖ held", "yellow") if row.is_held else label(row.cause)
 
 
 COLUMNS: list[Column[WaitingView]] = [
@@ -61,7 +46,7 @@ COLUMNS: list[Column[WaitingView]] = [
     Column("max", 6, lambda r: count(r.max_tokens), lambda r: r.max_tokens, True, True),
     Column("n", 2, lambda r: str(r.choices), lambda r: r.choices, True, True),
     Column("eng", 3, lambda r: "-" if r.engine is None else str(r.engine), None, True, True),
-    Column("why it waits", 0, _reason, lambda r: r.cause, short=_word),
+    Column("waits for", 0, _reason, lambda r: r.cause, short=_word),
 ]
 
 
@@ -73,13 +58,13 @@ class QueueScreen(ConsoleScreen):
     TITLE = "Queue"
 
     BINDINGS = [
-        Binding("b", "bump", "Bump", id="queue.bump", tooltip="To the front of its class"),
-        Binding("B", "bump_class", "Class", id="queue.class", tooltip="Into another class"),
-        Binding("c", "cancel", "Cancel", id="queue.cancel", tooltip="End the request"),
-        Binding("h", "hold", "Hold", id="queue.hold", tooltip="No progress until it is released"),
-        Binding("u", "release", "Release", id="queue.release", tooltip="Let it go on"),
-        Binding("x", "explain", "Why", id="queue.explain", tooltip="Where its time goes"),
-        Binding("l", "logs", "Logs", id="queue.logs", tooltip="The log lines of this request"),
+        Binding("b", "bump", "Bump", id="queue.bump", tooltip="Move to the front of its class"),
+        Binding("B", "bump_class", "Class", id="queue.class", tooltip="Move to another class"),
+        Binding("c", "cancel", "Cancel", id="queue.cancel", tooltip="Cancel the request"),
+        Binding("h", "hold", "Hold", id="queue.hold", tooltip="Hold until released"),
+        Binding("u", "release", "Release", id="queue.release", tooltip="Release a held request"),
+        Binding("x", "explain", "Why", id="queue.explain", tooltip="Latency breakdown"),
+        Binding("l", "logs", "Logs", id="queue.logs", tooltip="Log lines of this request"),
     ]
 
     def body(self) -> ComposeResult:
@@ -102,7 +87,7 @@ class QueueScreen(ConsoleScreen):
         """Into another class."""
         rows = self.chosen()
         if rows:
-            word = await self.app.push_screen_wait(Choose("Into which class?", CLASSES))
+            word = await self.app.push_screen_wait(Choose("Move to which class?", CLASSES))
             if word is not None:
                 self.ask([bump(row, word) for row in rows])
 

@@ -65,11 +65,11 @@ class RunningScreen(ConsoleScreen):
     TITLE = "Running"
 
     BINDINGS = [
-        Binding("c", "cancel", "Cancel", id="running.cancel", tooltip="End the request"),
-        Binding("h", "hold", "Hold", id="running.hold", tooltip="No progress until released"),
-        Binding("u", "release", "Release", id="running.release", tooltip="Let it go on"),
-        Binding("x", "explain", "Why", id="running.explain", tooltip="Where its time goes"),
-        Binding("l", "logs", "Logs", id="running.logs", tooltip="The log lines of this request"),
+        Binding("c", "cancel", "Cancel", id="running.cancel", tooltip="Cancel the request"),
+        Binding("h", "hold", "Hold", id="running.hold", tooltip="Hold until released"),
+        Binding("u", "release", "Release", id="running.release", tooltip="Release a held request"),
+        Binding("x", "explain", "Why", id="running.explain", tooltip="Latency breakdown"),
+        Binding("l", "logs", "Logs", id="running.logs", tooltip="Log lines of this request"),
     ]
 
     def body(self) -> ComposeResult:

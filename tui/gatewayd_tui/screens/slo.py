@@ -61,14 +61,14 @@ def verdict(row: SloView) -> Cell:
     """In a word: does anybody have to do something?"""
     burn = [row.burn.get(window, 0.0) for window in _WINDOWS]
     if attainment(row) is None:
-        return "- none yet", "dim"
+        return "- no data", "dim"
     if burn[0] > _FAST and burn[1] > _FAST:
         return "✖ page", "bold red"
     if burn[1] > _SLOW and burn[2] > _SLOW:
         return "▲ ticket", "yellow"
     if burn[0] > 1:
         return "▲ burning", "yellow"
-    return "● kept", "green"
+    return "● met", "green"
 
 
 def _burn(window: str, row: SloView) -> Cell:
@@ -114,7 +114,7 @@ class SloScreen(ConsoleScreen):
     TITLE = "SLO"
 
     BINDINGS = [
-        Binding("m", "edit", "Targets", id="slo.edit", tooltip="Promise this class another"),
+        Binding("m", "edit", "Targets", id="slo.edit", tooltip="Change the targets of this class"),
     ]
 
     def body(self) -> ComposeResult:
@@ -143,7 +143,7 @@ class SloScreen(ConsoleScreen):
         """Ask for other targets, and set them."""
         for row in self.chosen()[:1]:
             asked = questions(ObjectivesTable, targets(self.console.shown, row.priority))
-            title = f"What class {row.priority} is promised"
+            title = f"SLO targets of class {row.priority}"
             values = await self.app.push_screen_wait(FormDialog(title, asked))
             if values:
                 self.ask([set_slo(row.priority, values)])

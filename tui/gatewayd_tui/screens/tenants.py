@@ -72,14 +72,14 @@ TENANTS: list[Column[TenantView]] = [
     Column("tenant", 0, lambda r: r.tenant, lambda r: r.tenant),
     Column("run", 4, lambda r: count(r.running), lambda r: r.running, True),
     Column("wait", 4, lambda r: count(r.waiting), lambda r: r.waiting, True),
-    Column("at once", 7, lambda r: against(r.running + r.waiting, r.concurrency), None, True),
+    Column("active", 7, lambda r: against(r.running + r.waiting, r.concurrency), None, True),
     Column("req/min", 9, _requests, lambda r: r.requests, True),
     Column("tok/min", 11, _tokens, lambda r: r.tokens, True),
     Column("budget", 13, _budget, lambda r: r.used_tokens, True),
     Column("reserved", 8, lambda r: count(r.reserved_tokens), None, True, True),
     Column("money", 15, _money, lambda r: r.used_micros, True, True),
     Column("weight", 6, lambda r: f"{r.weight:g}", lambda r: r.weight, True, True),
-    Column("kept", 10, _kept, lambda r: r.kept_bytes, True, True),
+    Column("stored", 10, _kept, lambda r: r.kept_bytes, True, True),
     Column("pages", 6, lambda r: count(r.pages), lambda r: r.pages, True),
 ]
 
@@ -92,7 +92,7 @@ def state_of(key: Key, now: float) -> Cell:
         return "◌ expired", "dim"
     if key.old_until is not None and key.old_until > now:
         return "◐ rotating", "yellow"
-    return "● good", "green"
+    return "● valid", "green"
 
 
 def _expiry(key: Key) -> Cell:
@@ -107,11 +107,11 @@ def _last(key: Key) -> Cell:
 
 
 KEYS: list[Column[Key]] = [
-    Column("begins with", 16, lambda r: f"gw_{r.key}", lambda r: r.key),
+    Column("prefix", 16, lambda r: f"gw_{r.key}", lambda r: r.key),
     Column("name", 12, lambda r: r.name, lambda r: r.name),
     Column("state", 10, lambda r: state_of(r, time.time())),
     Column("expires", 10, _expiry, lambda r: r.expires_at or 10**12),
-    Column("last seen", 10, _last, lambda r: -(r.last_at or 0)),
+    Column("last used", 10, _last, lambda r: -(r.last_at or 0)),
     Column("scopes", 0, lambda r: " ".join(r.scopes)),
 ]
 
@@ -125,11 +125,13 @@ class TenantsScreen(ConsoleScreen):
 
     BINDINGS = [
         Binding("n", "tenant", "Tenant", id="tenants.new", tooltip="Add a tenant"),
-        Binding("m", "limits", "Limits", id="tenants.limits", tooltip="Its limits and budget"),
-        Binding("a", "key", "Key", id="tenants.key", tooltip="Make a key for this tenant"),
-        Binding("o", "rotate", "Rotate", id="tenants.rotate", tooltip="Another secret for a key"),
-        Binding("x", "revoke", "Revoke", id="tenants.revoke", tooltip="End a key"),
-        Binding("tab", "app.focus_next", "Other table", show=False, id="tenants.other"),
+        Binding("m", "limits", "Limits", id="tenants.limits", tooltip="Change limits and budget"),
+        Binding("a", "key", "Key", id="tenants.key", tooltip="Create a key for this tenant"),
+        Binding(
+            "o", "rotate", "Rotate", id="tenants.rotate", tooltip="Replace the secret of a key"
+        ),
+        Binding("x", "revoke", "Revoke", id="tenants.revoke", tooltip="Revoke a key"),
+        Binding("tab", "app.focus_next", "Next table", show=False, id="tenants.other"),
     ]
 
     def __init__(self) -> None:
@@ -214,7 +216,7 @@ class TenantsScreen(ConsoleScreen):
         except (Lost, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        form = FormDialog(f"What tenant {tenant.tenant} may", questions(TenantTerms, terms))
+        form = FormDialog(f"Limits of tenant {tenant.tenant}", questions(TenantTerms, terms))
         values = await self.app.push_screen_wait(form)
         if values:
             self.ask([change_tenant(tenant.tenant, values)])
@@ -239,7 +241,7 @@ class TenantsScreen(ConsoleScreen):
         if key is None:
             self.ask([])
             return
-        form = FormDialog(f"Another secret for key {key.key}", questions(RotateBody))
+        form = FormDialog(f"Rotate the secret of key {key.key}", questions(RotateBody))
         values = await self.app.push_screen_wait(form)
         if values is not None:
             self.ask([rotate_key(key.key, key.tenant, values)])

@@ -37,7 +37,7 @@ class Confirm(ModalScreen[bool]):
         if more > 0:
             lines.append(f"… and {more} more")
         with VerticalScroll(classes="dialog"):
-            yield Static("⚠ Really?", classes="dialog-title")
+            yield Static("⚠ Are you sure?", classes="dialog-title")
             yield Static(Content("\n".join(lines)), id="question")
             with Horizontal(classes="dialog-buttons"):
                 yield Button("No (n)", id="no", variant="default")

@@ -28,8 +28,8 @@ class FormDialog(ModalScreen[dict[str, Any] | None]):
     BINDINGS = [
         Binding("escape", "leave", "Back", id="form.back"),
         Binding("ctrl+s", "send", "Done", id="form.send"),
-        Binding("down", "app.focus_next", "Next line", show=False, id="form.next"),
-        Binding("up", "app.focus_previous", "Line before", show=False, id="form.previous"),
+        Binding("down", "app.focus_next", "Next field", show=False, id="form.next"),
+        Binding("up", "app.focus_previous", "Previous field", show=False, id="form.previous"),
     ]
 
     def __init__(self, title: str, asked: Sequence[Question], first: str | None = None) -> None:

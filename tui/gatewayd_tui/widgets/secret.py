@@ -20,7 +20,7 @@ class Secret(ModalScreen[None]):
 
     BINDINGS = [
         Binding("y", "copy", "Copy", id="secret.copy"),
-        Binding("escape,enter,q", "leave", "I have kept it", id="secret.leave"),
+        Binding("escape,enter,q", "leave", "I have saved it", id="secret.leave"),
     ]
 
     def __init__(self, title: str, secret: str) -> None:
@@ -34,7 +34,7 @@ class Secret(ModalScreen[None]):
             yield Static(Content(self._title_text), classes="dialog-title")
             yield Static(Content(self._secret), id="secret")
             yield Static(
-                "\nThis is shown once: keep it now. Nobody can find it again.\n"
+                "\nThe secret is shown only once: save it now. It cannot be recovered.\n"
                 "y copies it, escape closes this."
             )
 

@@ -67,7 +67,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         Binding("G", "scroll_bottom", "Last row", show=False, id="table.last"),
         Binding("space", "mark", "Mark", show=False, id="table.mark"),
         Binding("s", "sort_next", "Sort by the next column", show=False, id="table.sort"),
-        Binding("S", "sort_turn", "Turn the order around", show=False, id="table.turn"),
+        Binding("S", "sort_turn", "Reverse the sort order", show=False, id="table.turn"),
     ]
 
     def __init__(

@@ -29,7 +29,9 @@ _GRAMMAR = Costs("a grammar to compile, and a mask of the vocabulary for each to
 class Metadata(RequestTable):
     """Who asks."""
 
-    user_id: Annotated[EndUser | None, Noted(), Field(description="The end user.")] = None
+    user_id: Annotated[
+        EndUser | None, Noted(), Field(description="Identifier of the end user; not used.")
+    ] = None
 
 
 class OutputFormat(RequestTable):
@@ -42,9 +44,13 @@ class OutputFormat(RequestTable):
 class OutputConfig(RequestTable):
     """How to answer."""
 
-    effort: Annotated[Effort | None, Field(description="For the model's chat template.")] = None
+    effort: Annotated[Effort | None, Field(description="Passed to the model's chat template.")] = (
+        None
+    )
     format: Annotated[
-        OutputFormat | None, _GRAMMAR, Field(description="The answer is JSON of this schema.")
+        OutputFormat | None,
+        _GRAMMAR,
+        Field(description="Constrain the answer to JSON of this schema."),
     ] = None
     task_budget: Annotated[Any, Ignored()] = None
 
@@ -68,7 +74,7 @@ def _own_tool(kind: object) -> object:
     if isinstance(kind, str) and kind != "custom":
         raise PydanticCustomError(
             "server_tool",
-            "tools that a server runs, such as '{kind}', are not there: send your own, 'custom'",
+            "server tools such as '{kind}' are not supported: send client tools of type 'custom'",
             {"kind": kind[:64]},
         )
     return kind
@@ -112,44 +118,49 @@ class PromptTable(RequestTable):
         Messages,
         Field(
             description="The conversation: `user`, `assistant` and `system`, of text, documents "
-            "that are text, `thinking`, `tool_use` and `tool_result`. What a last message of the "
-            "assistant's begins is continued."
+            "that are text, `thinking`, `tool_use` and `tool_result`. A last message of the "
+            "assistant is continued."
         ),
     ]
     system: Annotated[str | Texts | None, Field(description="The system prompt.")] = None
     tools: Annotated[
         Annotated[list[AnthropicTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
-        Costs("the prompt has them in it; strict ones keep answers to a grammar"),
-        Field(description="Tools that the client runs."),
+        Costs("their tokens in the prompt; strict ones constrain decoding by a grammar"),
+        Field(description="Client tools that the model may call."),
     ] = None
     tool_choice: Annotated[
         Annotated[ToolChoice | NamedChoice, ByType()] | None,
-        Costs("all but `none` and `auto` keep answers to a grammar"),
+        Costs("a grammar, for all but `none` and `auto`"),
         Field(
             description="`auto`, `any`, `none`, or `tool` with its `name`; with "
-            "`disable_parallel_tool_use` one call at most."
+            "`disable_parallel_tool_use` at most one call."
         ),
     ] = None
     thinking: Annotated[
         Annotated[ThinkingOn | ThinkingOff, ByType()] | None,
         Field(
-            description="`enabled`, `adaptive` or `between_tools` show what the model thinks, as "
-            "without this field; `disabled` does not, and the model's template is told so."
+            description="`enabled`, `adaptive` and `between_tools` return the model's "
+            "reasoning, which is the default; `disabled` omits it and is passed "
+            "to the chat template."
         ),
     ] = None
     output_config: OutputConfig | None = None
     output_format: Annotated[
-        OutputFormat | None, _GRAMMAR, Field(description="An older form of `output_config.format`.")
+        OutputFormat | None,
+        _GRAMMAR,
+        Field(description="Deprecated form of `output_config.format`."),
     ] = None
     cache_control: Hint = None
-    mcp_servers: Annotated[Any, Unsupported("this server calls no other", (None, []))] = None
+    mcp_servers: Annotated[
+        Any, Unsupported("this server does not call other servers", (None, []))
+    ] = None
     betas: Annotated[Any, Ignored((None, []))] = None
     billing_policy: Annotated[Any, Ignored()] = None
     compaction: Annotated[Any, Ignored()] = None
     context_management: Annotated[Any, Ignored()] = None
     speed: Annotated[
         Literal["standard", "fast"] | None,
-        Field(description="`fast` is the class of service `realtime`."),
+        Field(description="`fast` is the priority class `realtime`."),
     ] = None
     user_profile_id: Annotated[Any, Ignored()] = None
     workspace_id: Annotated[Any, Ignored()] = None
@@ -165,29 +176,36 @@ class MessagesRequest(PromptTable):
     max_tokens: Annotated[
         MaxTokens,
         Field(
-            description="Most tokens to generate, at least 1. More than the context has left is a "
-            "bound: the answer ends with the context."
+            description="Maximum number of tokens to generate, at least 1. A larger value "
+            "than the rest of the context is lowered to it."
         ),
     ]
-    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
+    stream: Annotated[
+        bool | None, Field(description="Stream the answer as server-sent events.")
+    ] = None
     stop_sequences: Annotated[
         StopStrings | None,
         Costs("text is searched token by token"),
-        Field(description="Strings that end the answer."),
+        Field(description="Stop strings that end the answer."),
     ] = None
     temperature: Annotated[
-        Temperature | None, Field(description="0 always takes the most likely token.")
+        Temperature | None, Field(description="Sampling temperature; 0 is greedy decoding.")
     ] = None
     top_p: Annotated[
-        TopP | None, Field(description="Sample among the most likely tokens of this mass.")
+        TopP | None,
+        Field(
+            description="Nucleus sampling: sample from the most likely "
+            "tokens of this total probability."
+        ),
     ] = None
     top_k: Annotated[
-        TopK | None, Field(description="Sample among this many tokens; 0 or -1 for all.")
+        TopK | None,
+        Field(description="Sample from this number of most likely tokens; 0 or -1: all."),
     ] = None
     metadata: Metadata | None = None
     service_tier: Annotated[
         Literal["auto", "standard_only"] | None,
-        Field(description="Class of service; `auto` is the key's own."),
+        Field(description="Priority class; `auto` is the default of the key."),
     ] = None
     container: Annotated[Any, Ignored()] = None
     diagnostics: Annotated[Any, Ignored()] = None

@@ -46,18 +46,22 @@ class OllamaMessage(RequestTable):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
-    thinking: Annotated[str | None, Field(description="What the assistant thought.")] = None
+    thinking: Annotated[str | None, Field(description="Reasoning of the assistant.")] = None
     tool_calls: Annotated[
         Annotated[list[OllamaToolCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
-        Field(description="Calls that the assistant made."),
+        Field(description="Tool calls made by the assistant."),
     ] = None
     tool_call_id: Annotated[
-        _ID | None, OrEmpty, Field(description="The call that a `tool` answers.")
+        _ID | None, OrEmpty, Field(description="Id of the tool call that a `tool` message answers.")
     ] = None
     tool_name: Annotated[
-        _ID | None, OrEmpty, Field(description="The same by name; without both, the next in order.")
+        _ID | None,
+        OrEmpty,
+        Field(
+            description="The same by tool name; without both, the next unanswered call in order."
+        ),
     ] = None
-    name: Annotated[_ID | None, OrEmpty, Field(description="The same as `tool_name`.")] = None
+    name: Annotated[_ID | None, OrEmpty, Field(description="Alias of `tool_name`.")] = None
     images: Images = None
 
 
@@ -66,9 +70,7 @@ class Function(RequestTable):
 
     name: ToolName
     description: str | None = None
-    parameters: Annotated[Schema | None, Field(description="A JSON schema of the arguments.")] = (
-        None
-    )
+    parameters: Annotated[Schema | None, Field(description="JSON schema of the arguments.")] = None
     strict: bool | None = None
 
 
@@ -88,13 +90,13 @@ class OllamaChatRequest(AnswerTable):
         ]
         | None,
         Field(
-            description="The conversation; none asks only whether the model is loaded. What a "
-            "last message of the assistant's begins is continued."
+            description="The conversation; if missing, only checks that the model is loaded. "
+            "A last message of the assistant is continued."
         ),
     ] = None
     tools: Annotated[
         Annotated[list[OllamaTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
-        Costs("the prompt has them in it"),
+        Costs("their tokens in the prompt"),
         Field(description="Functions that the model may call."),
     ] = None
 
@@ -103,11 +105,14 @@ class GenerateRequest(AnswerTable):
     """An answer to a prompt."""
 
     prompt: Annotated[
-        str | None, Field(description="None, or an empty one, asks whether the model is loaded.")
+        str | None, Field(description="If missing or empty, only checks that the model is loaded.")
     ] = None
     system: Annotated[str | None, Field(description="The system prompt; not with `raw`.")] = None
-    raw: Annotated[bool | None, Field(description="Without the model's template.")] = None
-    suffix: Annotated[Any, Unsupported("the model does not fill in", (None, ""))] = None
+    raw: Annotated[
+        bool | None,
+        Field(description="Use the prompt as it is, without the model's chat template."),
+    ] = None
+    suffix: Annotated[Any, Unsupported("the model does not support infilling", (None, ""))] = None
     template: Annotated[
         Any, Unsupported("the model's own is used; with raw there is none", (None, ""))
     ] = None
@@ -125,7 +130,9 @@ class VectorTable(RequestTable):
 
     model: Model
     options: Annotated[Any, Ignored((None, {}, []))] = None
-    keep_alive: Annotated[Any, Ignored(), Field(description="The model stays.")] = None
+    keep_alive: Annotated[
+        Any, Ignored(), Field(description="Accepted and ignored: the model stays loaded.")
+    ] = None
 
 
 class EmbedRequest(VectorTable):
@@ -138,7 +145,7 @@ class EmbedRequest(VectorTable):
             Field(fail_fast=True, max_length=MAX_INPUTS),
         ]
         | None,
-        Field(description="A text or texts; none asks only whether the model is loaded."),
+        Field(description="A string or strings; if missing, only checks that the model is loaded."),
     ] = None
     truncate: Annotated[
         bool | None,
@@ -147,7 +154,7 @@ class EmbedRequest(VectorTable):
     dimensions: Annotated[
         Annotated[int, Field(ge=0, le=MAX_INT)] | None,
         Whole,
-        Field(description="Keep so many numbers of each vector; 0 for all."),
+        Field(description="Truncate each vector to this number of dimensions; 0: all."),
     ] = None
 
 
@@ -155,7 +162,7 @@ class EmbeddingsRequest(VectorTable):
     """A text to a vector that is as long as it is."""
 
     prompt: Annotated[
-        str | None, Field(description="None, or an empty one, asks whether the model is loaded.")
+        str | None, Field(description="If missing or empty, only checks that the model is loaded.")
     ] = None
 
 
@@ -163,5 +170,5 @@ class ShowRequest(RequestTable):
     """A model to describe."""
 
     model: Annotated[Model | None, OrEmpty] = None
-    name: Annotated[Model | None, OrEmpty, Field(description="An older form of `model`.")] = None
+    name: Annotated[Model | None, OrEmpty, Field(description="Deprecated form of `model`.")] = None
     verbose: Annotated[Any, Ignored((None, False))] = None

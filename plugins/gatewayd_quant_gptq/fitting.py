@@ -116,6 +116,6 @@ def _spread(gram: torch.Tensor, damping: float) -> torch.Tensor | None:
         upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
         if not failed and upper.isfinite().all():
             if attempt:
-                _log.info("the Hessian was damped by %g", damping * 10**attempt)
+                _log.info("Hessian damped by %g", damping * 10**attempt)
             return upper
     return None

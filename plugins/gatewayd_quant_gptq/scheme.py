@@ -75,7 +75,8 @@ class GptqScheme:
         most = (1 << self.bits) - 1
         if self.least_zero and bool((stored == most).any()):
             _log.info(
-                "%s.qzeros holds %d, which some readers take for 0; here it is one more",
+                "%s.qzeros contains %d, which some loaders read as 0; gatewayd reads it as "
+                "one more",
                 matrix.name,
                 most,
             )

@@ -125,7 +125,7 @@ class Gptq:
         whole = rounding.fit(torch.cat(site.weights), site.gram)
         if whole is None or whole.offsets is None:
             _log.warning(
-                "%s: its inputs say too little; it is rounded to the nearest", site.matrices[0].name
+                "%s: insufficient calibration data; rounded to nearest", site.matrices[0].name
             )
             pairs = zip(site.matrices, site.weights, strict=True)
             return Fit(tuple(self.nearest(matrix, weight) for matrix, weight in pairs))

@@ -45,7 +45,7 @@ class Humming:
             ValueError: it is not installed.
         """
         if not resources.device.startswith("cuda"):
-            _log.warning("humming multiplies on a GPU; on %s it does nothing", resources.device)
+            _log.warning("humming requires a GPU; it has no effect on %s", resources.device)
             return
         try:
             self._layer = importlib.import_module("humming.layer").HummingLayer

@@ -56,7 +56,8 @@ class Int4Quantizer:
             return None
         if matrix.columns % self._size:
             _log.warning(
-                "%s stays as it is: %d columns are no multiple of [quantizer.int4] group_size, %d",
+                "%s not quantized: %d columns are not a multiple of [quantizer.int4] "
+                "group_size, %d",
                 *(matrix.name, matrix.columns, self._size),
             )
             return None

@@ -74,5 +74,5 @@ def _spread(gram: torch.Tensor) -> torch.Tensor | None:
         upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
         if not failed and upper.isfinite().all():
             return upper.float()
-        _log.info("the Hessian is damped by more than %g", _DAMPING * 10**attempt)
+        _log.info("Hessian damped by more than %g", _DAMPING * 10**attempt)
     return None

@@ -46,7 +46,7 @@ class Sparse24:
             return None
         if matrix.columns % _OF:
             _log.warning(
-                "%s stays as it is: %d columns are no multiple of 4", matrix.name, matrix.columns
+                "%s not pruned: %d columns are not a multiple of 4", matrix.name, matrix.columns
             )
             return None
         if not weight.isfinite().all():
@@ -65,7 +65,11 @@ class Sparse24:
         values = pruned(whole, site.gram)
         if values is None:
             name = site.matrices[0].name
-            _log.warning("%s: its inputs say too little; the two largest of four stay", name)
+            _log.warning(
+                "%s: insufficient calibration data; pruned by magnitude, keeping "
+                "the two largest of four",
+                name,
+            )
             values = _thinned(whole)
         sizes = [matrix.rows for matrix in site.matrices]
         return tuple(SparseWeight(part) for part in torch.split(values, sizes))

@@ -94,7 +94,9 @@ class Disk:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            _log.warning("the disk of %s is slow: it is still written to", self._path)
+            _log.warning(
+                "KV tier closed before pending writes finished: the disk of %s is slow", self._path
+            )
 
     def flush(self, seconds: float | None = None) -> bool:
         """Wait until everything that was put is written, and kept by the device.
@@ -271,7 +273,7 @@ class Disk:
             work()
         except Exception as error:  # noqa: BLE001 - a thread that ends would stop the tier
             if self._failures % _LOGGED == 0:
-                _log.warning("the disk of %s failed: %s", self._path, error)
+                _log.warning("KV tier: the disk of %s failed: %s", self._path, error)
             self._failures += 1
             return False
         return True

@@ -235,5 +235,5 @@ def test_on_a_cpu_it_does_nothing_and_says_so(caplog: pytest.LogCaptureFixture) 
     strategy = Humming(HummingConfig())
     with caplog.at_level(logging.WARNING):
         strategy.open(QuantizerResources("", "cpu"))
-    assert "humming multiplies on a GPU; on cpu it does nothing" in caplog.text
+    assert "humming requires a GPU; it has no effect on cpu" in caplog.text
     assert not strategy.suits(FORM)

@@ -97,6 +97,6 @@ def test_the_head_and_columns_that_fit_into_no_groups_stay(
     with caplog.at_level(logging.WARNING):
         assert ours.quantize(Matrix("layers.0.mlp.down_proj", 4, 96), drawn(4, 96)) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "layers.0.mlp.down_proj stays as it is: 96 columns are no multiple of"
+        "layers.0.mlp.down_proj not quantized: 96 columns are not a multiple of"
         " [quantizer.int4] group_size, 128"
     ]

@@ -55,7 +55,7 @@ def test_the_head_and_columns_that_are_no_fours_stay(caplog: pytest.LogCaptureFi
     with caplog.at_level(logging.WARNING):
         assert Sparse24().quantize(Matrix("a.o_proj", 2, 6), torch.ones(2, 6)) is None
     assert [record.getMessage() for record in caplog.records] == [
-        "a.o_proj stays as it is: 6 columns are no multiple of 4"
+        "a.o_proj not pruned: 6 columns are not a multiple of 4"
     ]
 
 
@@ -151,6 +151,6 @@ def test_inputs_of_no_full_rank_do_and_those_without_meaning_leave_the_largest(
     broken = replace(site, gram=torch.full((64, 64), float("nan"), dtype=torch.float64))
     made = Sparse24().prune(broken)
     assert torch.equal(made[0].values, thinned(site.weights[0]))
-    assert "gate_proj: its inputs say too little" in caplog.text
+    assert "gate_proj: insufficient calibration data" in caplog.text
     with pytest.raises(ValueError, match="not finite"):
         Sparse24().prune(replace(site, weights=(torch.full((8, 64), torch.nan),) * 2))

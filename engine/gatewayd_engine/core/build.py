@@ -117,7 +117,7 @@ def assemble(
     # Pages that were counted by hand may leave less.
     memory = MemoryBudget(max(kv_bytes - pool_bytes, set_aside))
     _log.info(
-        "the KV pool has %s for %d pages; %s are left", mib(pool_bytes), num_pages, mib(memory.free)
+        "KV cache: %s for %d pages; %s of memory left", mib(pool_bytes), num_pages, mib(memory.free)
     )
     # A sequence that fills the pool must still fit alone.
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
@@ -319,5 +319,5 @@ def _decoder(
         model = read(checkpoint, dtype, config.device, told, parts, quantizer, scales)
     if quantizer is not None:
         quantizer.tell_unmatched()
-    _log.info("the weights take %s", mib(model.weight_bytes))
+    _log.info("model weights: %s", mib(model.weight_bytes))
     return model

@@ -252,7 +252,7 @@ class EngineCore:
         try:
             self._placement.outside.save(seconds, partial(self._recovery.fenced, redo=True))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and it is the end
-            _log.warning("the KV cache is not kept: %r", error)
+            _log.warning("KV cache not saved to the KV tiers: %r", error)
 
     def pin(self, message: PinPrefix) -> int:
         """Keep what is cached of a prompt, or up to a page, while others can be given up.

@@ -75,7 +75,7 @@ class SequenceLifecycle:
         """End a sequence and note why."""
         self._finished.append(Finished(sequence.id, reason, stop_token, error))
         with about(sequence.names):
-            _log.debug("sequence %d has ended: %s", sequence.id, FINISH_REASONS[reason])
+            _log.debug("sequence %d finished: %s", sequence.id, FINISH_REASONS[reason])
             if reason != ERROR:
                 self.fork(np.array([sequence.slot], np.int32))
                 self._keep_tail(sequence)
@@ -87,7 +87,7 @@ class SequenceLifecycle:
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
             with about(sequence.names):
-                _log.debug("sequence %d is forgotten", sequence_id)
+                _log.debug("sequence %d removed", sequence_id)
                 self._keep_tail(sequence)
                 self._end(sequence)
 

@@ -176,7 +176,7 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             try:
                 with about((command.request_id, command.x_request_id)):
                     core.submit(command)
-                    _log.debug("has sequences %s to compute", command.sequences)
+                    _log.debug("request submitted with sequences %s", command.sequences)
             except RequestRejected as refusal:
                 error = (refusal.code, str(refusal))
                 core.refuse(command.sequences)

@@ -126,4 +126,4 @@ class Compactor:
         last = min(plan.queries, sequence.prompt_len)
         found = fits.fit(prompt, sequence.pages, last, covered, ask)
         if self._shortening.shorten(sequence, covered, kept, found):
-            _log.debug("%d keys stand for the first %d tokens of the prompt", kept, covered)
+            _log.debug("prompt compacted: %d KV entries replace its first %d tokens", kept, covered)

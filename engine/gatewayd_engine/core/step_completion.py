@@ -96,7 +96,7 @@ class Landing:
         try:
             self.land(flight, time.perf_counter(), is_last=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the rest
-            _log.warning("the last step is lost: %r", error)
+            _log.warning("last step lost: %r", error)
             # What it computed is not known, and what it held is free for what is.
             self._pages.defers = False
             self._pages.settle()

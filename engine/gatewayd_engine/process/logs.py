@@ -108,4 +108,6 @@ def configure(config: EngineConfig) -> None:
 def _last_words(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
-    logging.getLogger(__name__).critical("it ends", exc_info=(kind, error, trace))
+    logging.getLogger(__name__).critical(
+        "engine process terminated by an exception", exc_info=(kind, error, trace)
+    )

@@ -59,7 +59,7 @@ class Meter:
         try:
             return torch.cuda.mem_get_info(self._device)
         except Exception as error:  # noqa: BLE001 - of a lost device the next step tells
-            _log.warning("the device's memory is not told any more: %s", error)
+            _log.warning("device memory is no longer reported: %s", error)
             self._has_memory = False
             return None, None
 
@@ -70,7 +70,7 @@ class Meter:
         try:
             return torch.cuda.utilization(self._device) / 100
         except Exception as error:  # noqa: BLE001 - NVML has errors of its own, and may not be there
-            _log.info("the device's utilization is not told: %s", error)
+            _log.info("device utilization is not available: %s", error)
             self._has_utilization = False
             return None
 

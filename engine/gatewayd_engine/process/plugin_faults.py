@@ -113,7 +113,7 @@ def tell_fault(who: str, error: BaseException, strategy: object, count: int, lim
         deed(error, strategy),
         count,
         limit,
-        "; it is quarantined until `gatewayd swap` chooses it again" if is_last else "",
+        "; quarantined until `gatewayd swap` selects it again" if is_last else "",
     )
 
 

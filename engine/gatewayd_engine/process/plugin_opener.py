@@ -158,8 +158,7 @@ class Opening:
         if not self._is_done:
             self.give_up()
             raise NotOpened(
-                f"{self._kind}.{self._now} does not come back from open; it was given "
-                f"{self._seconds:g} s"
+                f"{self._kind}.{self._now} did not return from open within {self._seconds:g} s"
             )
         if self._error is not None:
             self.close_rest()

@@ -62,7 +62,7 @@ class TenantBounds:
         if self._bounds != wanted:
             kept = sum(one.floor for one in wanted.values())
             _log.warning(
-                "tenants' floors add up to %d of %d pages: each is lowered, to %.0f %% in all",
+                "KV floors of tenants add up to %d of %d pages: scaled down to %.0f %% in total",
                 *(kept, size, 100 * _MOST_KEPT),
             )
         self._spared = {}

@@ -130,8 +130,8 @@ def load_beside(
     count = memory.take(each, wanted)
     taken = count * each
     text = (
-        f"the draft model in {folder} needs {mib(wanted * each)} for keys and values, "
-        f"{max_running} sequences of {length} tokens, and {free} are free beside the KV pool"
+        f"the draft model in {folder} needs {mib(wanted * each)} of KV cache, "
+        f"{max_running} sequences of {length} tokens, and {free} are free outside the KV pool"
     )
     if not count:
         raise ValueError(
@@ -140,7 +140,7 @@ def load_beside(
         )
     if count < wanted:
         length = count * PAGE_SIZE
-        _log.warning("%s: it guesses for sequences of up to %d tokens", text, length)
+        _log.warning("%s: speculating for sequences of up to %d tokens only", text, length)
     try:
         decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)
         model = make(decoder, max_running, length)
@@ -148,5 +148,5 @@ def load_beside(
         memory.give_back(taken)
         raise
     weakref.finalize(model, memory.give_back, taken)
-    _log.info("the draft model in %s has %s for keys and values", folder, mib(taken))
+    _log.info("draft model %s: %s of KV cache", folder, mib(taken))
     return model

@@ -353,7 +353,7 @@ class Strategies:
         for overrun in self.ledger.take_overruns():
             default = DEFAULTS.get(overrun.kind)
             if default is not None and default.name == overrun.name:
-                _log.warning("the default is slow: %s", overrun.reason)
+                _log.warning("default strategy exceeded its budget: %s", overrun.reason)
                 continue
             now = self._now.get(overrun.kind)
             if overrun.kind is Kind.LOGITS_PROCESSOR:

@@ -43,7 +43,7 @@ def launch_apart(
             raise  # all that is kept is in its form
         if len(batch) == 1:
             with about(names_of(int(batch.sequences[0]))):
-                _log.warning("a request failed in the step: %r", error)
+                _log.warning("request failed in a step: %r", error)
             failure = f"{type(error).__name__}: {error}"
             return Done(StepResult.failure(0, "internal_error", failure))
         cause = error

@@ -150,7 +150,7 @@ class Fields:
             named = ", ".join(_cut(name) for name in unknown[:_MOST_NAMED])
             rest = len(unknown) - _MOST_NAMED
             more = f" and {rest} more" if rest > 0 else ""
-            _log.info("%s has fields that are not heeded: %s%s", self._where, named, more)
+            _log.info("%s: unknown fields ignored: %s%s", self._where, named, more)
 
 
 def finite(name: str, numbers: torch.Tensor) -> torch.Tensor:

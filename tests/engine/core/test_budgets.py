@@ -87,7 +87,7 @@ def test_a_default_is_kept_however_slow_it_is(
     for _ in range(3):
         assert answers(engine) == undisturbed
     assert engine.core.stats.faults == 0
-    assert "the default is slow: fcfs took" in caplog.text
+    assert "default strategy exceeded its budget: fcfs took" in caplog.text
     assert engine.core.strategies.chosen(Kind.SCHEDULER).name == "fcfs"
 
 

@@ -92,7 +92,7 @@ def test_one_that_is_swapped_in_gets_what_is_left(
     for _ in range(3):  # it gives back what it takes
         swap(engine, Kind.DRAFTER, SMALL)
         assert small(engine).max_model_len == 3 * 64
-        assert "guesses for sequences of up to 192 tokens" in caplog.text
+        assert "speculating for sequences of up to 192 tokens" in caplog.text
         assert answers(engine) == plain
         swap(engine, Kind.DRAFTER)
     assert engine.core.stats.accepted_tokens > 0

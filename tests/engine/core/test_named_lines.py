@@ -53,5 +53,5 @@ def test_a_request_that_fails_alone_is_named(
     assert engine.answers[bad].finished.error[0] == "internal_error"
     assert len(engine.answers[good].tokens) == 2
     (line,) = heard.stream.getvalue().splitlines()
-    assert "a request failed in the step: RuntimeError('no')" in line
+    assert "request failed in a step: RuntimeError('no')" in line
     assert line.endswith(" request_id=req_7 x_request_id=mine")

@@ -103,7 +103,7 @@ def test_one_that_does_not_come_back_is_refused_by_name_and_holds_nobody(
     begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
     assert answers(engine) == undisturbed
     (refusal,) = settled(engine)
-    assert refusal.error == "eviction.lfu does not come back from open; it was given 0.3 s"
+    assert refusal.error == "eviction.lfu did not return from open within 0.3 s"
     assert time.monotonic() - began >= LIMIT
     assert engine.core.strategies.bound[Kind.EVICTION] is old
     assert closed.wait(5)  # when it comes back after all
@@ -236,7 +236,7 @@ def test_what_is_given_up_marks_nothing_any_more() -> None:
     opening = Opening(Kind.LOGITS_PROCESSOR, choices, make, marks.append, 0.0)
     while not marks:
         time.sleep(0.001)
-    with pytest.raises(NotOpened, match=r"logits_processor\.a does not come back"):
+    with pytest.raises(NotOpened, match=r"logits_processor\.a did not return"):
         opening.settle()
     may_open.set()
     assert closed.wait(5)

@@ -304,7 +304,7 @@ def test_a_last_step_that_fails_costs_nothing_of_what_was_cached(
     with monkeypatch.context() as patch:
         patch.setattr(type(engine.core._flight.launched), "result", broken)
         engine.core.save(20)
-    assert "the last step is lost: RuntimeError('no more')" in caplog.text
+    assert "last step lost: RuntimeError('no more')" in caplog.text
     engine.core.check()
     assert not engine.core.has_work
     assert engine.core.stats.held_pages == 0

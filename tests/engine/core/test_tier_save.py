@@ -124,4 +124,4 @@ def test_who_fails_then_costs_the_cache_and_not_the_end(
     with monkeypatch.context() as patch:
         patch.setattr(Pages, "take", broken)
         engine.core.save(20)
-    assert "the KV cache is not kept" in caplog.text
+    assert "KV cache not saved to the KV tiers" in caplog.text

@@ -82,7 +82,7 @@ def test_a_field_that_nobody_knows_is_told_and_read_over(
 ) -> None:
     caplog.set_level(logging.INFO)
     READERS[CASES[name].method]().scheme(Announcement(announced(name, path, True), "here"))
-    assert f"{where} has fields that are not heeded: fused" in caplog.messages
+    assert f"{where}: unknown fields ignored: fused" in caplog.messages
 
 
 @pytest.mark.parametrize("name", CASES)

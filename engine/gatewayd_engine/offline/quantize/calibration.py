@@ -118,7 +118,7 @@ class Calibration:
         """Let the strategy fit a place, and divide what stands before it."""
         if inputs.count < _FEWEST:
             _log.warning(
-                "%s has seen %d tokens of the texts: it is rounded to the nearest",
+                "%s: only %d calibration tokens; rounded to nearest",
                 place.name,
                 inputs.count,
             )

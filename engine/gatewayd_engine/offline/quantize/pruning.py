@@ -64,7 +64,7 @@ class Pruner:
         for matrix in matrices:
             if matrix.columns % _FOUR:
                 _log.warning(
-                    "%s stays as it is: %d columns are no multiple of %d",
+                    "%s not pruned: %d columns are not a multiple of %d",
                     *(matrix.name, matrix.columns, _FOUR),
                 )
         return [matrix for matrix in matrices if matrix.columns % _FOUR == 0]

@@ -174,8 +174,8 @@ def _tell_split(packed: Sequence[str], plain: Sequence[str]) -> None:
     for name in plain:
         if (found := parts.get(_joined(name))) is not None:
             _log.warning(
-                "%s stays as it is and %s does not: vLLM joins them and reads no such checkpoint;"
-                " skip both for it",
+                "%s is not quantized but %s is: vLLM fuses them and cannot load such a "
+                "checkpoint; skip both for vLLM",
                 name,
                 found,
             )

@@ -234,7 +234,7 @@ def test_experts_that_see_too_few_are_rounded_to_the_nearest_and_told(
         assert report["matrices"][name]["lost"] == report["matrices"][name]["nearest"]
         assert torch.equal(made[f"{name}.qweight"], nearest[f"{name}.qweight"])
     one = min(wanted, key=lambda name: wanted[name])
-    said = f"experts.{one.split('.')[-2]}.gate_up_proj has seen {wanted[one]} tokens of the texts"
+    said = f"experts.{one.split('.')[-2]}.gate_up_proj: only {wanted[one]} calibration tokens"
     assert said in caplog.text
 
 

@@ -358,7 +358,7 @@ class NumericalError(GatewayError):
     code = "numerical_error"
 
 
-MISTAKE = "the gateway made a mistake; it is logged"
+MISTAKE = "internal error of the gateway; see its log"
 
 
 class InternalError(GatewayError):

@@ -171,7 +171,7 @@ class AdminFront:
             wrong = MethodNotAllowed if error.status_code == 405 else NotFound
             await send_error(send, wrong(f"there is no {scope['method'][:16]} {path}"))
         except Exception:  # noqa: BLE001 - whatever it is, there is an answer
-            _log.exception("an admin call failed")
+            _log.exception("admin request failed")
             await send_error(send, InternalError("the daemon made a mistake; it is logged"))
 
 

@@ -49,7 +49,9 @@ class AuditRecord:
         try:
             await self._note(scope, action, target, detail)
         except _NotNoted as error:
-            raise StoreUnavailable(f"it was done, and cannot be put on record: {error}") from error
+            raise StoreUnavailable(
+                f"the action was done, but its audit record cannot be written: {error}"
+            ) from error
 
     @asynccontextmanager
     async def around(
@@ -70,7 +72,7 @@ class AuditRecord:
         try:
             await self._note(scope, f"{action}.begin", target, detail)
         except _NotNoted as error:
-            _log.error("it is not on record that %s begins: %s", action, error)
+            _log.error("cannot write audit record for the start of %s: %s", action, error)
         told: dict[str, Any] = {}
         try:
             yield told
@@ -79,7 +81,7 @@ class AuditRecord:
             try:
                 await self._note(scope, f"{action}.failed", target, {"why": why[:_MOST_LETTERS]})
             except _NotNoted as error:
-                _log.error("it is not on record that %s failed: %s", action, error)
+                _log.error("cannot write audit record for the failure of %s: %s", action, error)
             raise
         await self(scope, action, target, **detail, **told)
 

@@ -136,9 +136,9 @@ def note_restarts(now: Config, new: Config) -> None:
         ours, theirs = getattr(now, table), getattr(new, table)
         for key in {**ours.model_dump(), **theirs.model_dump()}:
             if LIMITS.get(key) != table and _value(ours, key) != _value(theirs, key):
-                _log.warning("[%s] %s has changed; it takes effect after a restart", table, key)
+                _log.warning("restart required: [%s] %s has changed", table, key)
     if new.log.format != now.log.format:
-        _log.warning("[log] format has changed; it takes effect after a restart")
+        _log.warning("restart required: [log] format has changed")
 
 
 def _value(table: Any, key: str) -> Any:  # noqa: ANN401 - a table of any kind

@@ -77,7 +77,9 @@ def _connected(path: str) -> Iterator[http.client.HTTPConnection]:
     try:
         yield connection
     except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
-        raise AdminError(f"the daemon behind {path} does not let you in") from error
+        raise AdminError(
+            f"the daemon at {path} denies access: run as its own user or as root"
+        ) from error
     except OSError as error:
         raise AdminError(f"no daemon answers at {path}: {error.strerror or error}") from error
     finally:

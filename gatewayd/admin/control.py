@@ -119,7 +119,7 @@ class Control:
         self.config = limited(self.config, changes, self._most_tokens)
         self._apply_limits()
         for name, value in changes.items():
-            _log.warning("%s is %s from now on, by %s", name, value, who)
+            _log.warning("limit %s set to %s by %s", name, value, who)
 
     def promise(self, changes: Mapping[str, Mapping[str, Any]], who: str) -> None:
         """Change what classes are promised.
@@ -148,7 +148,7 @@ class Control:
         self.on_promise(new)
         for name, targets in new.model_dump().items():
             shown = ", ".join(f"{key} {value}" for key, value in targets.items())
-            _log.warning("class %s is promised %s from now on, by %s", name, shown, who)
+            _log.warning("SLO targets of class %s set to %s by %s", name, shown, who)
 
     async def reload(self, file: Config, who: str) -> None:
         """Come as near to another configuration as can be without a restart.
@@ -179,14 +179,14 @@ class Control:
                 try:
                     await self._swap(kind, table, who)
                 except ChangeRefused as refusal:
-                    _log.error("[%s] stays as it is: %s", kind.value, refusal)
+                    _log.error("[%s] not changed: %s", kind.value, refusal)
         self._promise(new.slo, who)
         now, limits = self.limits(), limits_in(new)
         try:
             if changes := {n: v for n, v in limits.items() if v != now[n]}:
                 self._limit(changes, who)
         except ChangeRefused as refusal:
-            _log.error("limits stay as they are: %s", refusal)
+            _log.error("limits not changed: %s", refusal)
         self.config = self.config.model_copy(
             update={"log": self.config.log.model_copy(update={"level": new.log.level})}
         )
@@ -231,7 +231,7 @@ class Control:
     async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
         if kind in FIXED_KINDS:
             raise ChangeRefused(
-                f"{kind} is fixed while engines run, for what they hold is in its form; set "
+                f"{kind} cannot be changed while engines run, as their KV cache depends on it; set "
                 f"[{kind}] in the configuration's file and restart"
             )
         old: SlotTable = getattr(self.config, kind.value)
@@ -259,12 +259,12 @@ class Control:
         self.detector = detector
         self.swaps[kind.value] += 1
         _log.warning(
-            "%s is %s instead of %s, by %s; %s",
+            "strategy swapped: %s is now %s instead of %s, by %s; %s",
             kind.value,
             ", ".join(names_in(new)) or "empty",
             ", ".join(names_in(old)) or "empty",
             who,
-            "its state was handed over" if has_state else "it starts afresh",
+            "state handed over" if has_state else "state reset",
         )
         return has_state
 

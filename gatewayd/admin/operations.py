@@ -99,8 +99,8 @@ class Operations:
         found = self._live.find(asked)
         if found is None or found.is_done or found.error is not None:
             raise NotFound(
-                f"no request {asked[:128]!r} is at an engine or waits for one; ids are those of "
-                "the header x-request-id, and one that has ended is found no more"
+                f"no request {asked[:128]!r} is running or waiting; ids are those of "
+                "the header x-request-id, and finished requests cannot be changed"
             )
         return found
 
@@ -112,7 +112,7 @@ class Operations:
         if told != own:
             detail["x_request_id"] = told  # which others may have sent, too
         await self._record(scope, f"request.{verb}", own, **detail)
-        _log.warning("request %s was %s, by %s", found.work.request_id, done, peer_in(scope))
+        _log.warning("request %s %s by %s", found.work.request_id, done, peer_in(scope))
         return RequestAnswer(found.answered_id, done)
 
     # Admission
@@ -123,20 +123,20 @@ class Operations:
         if seconds is not None and not 0 < seconds <= _MOST_PAUSE:
             raise InvalidRequest(
                 f"seconds is {seconds:g}; it must be above 0 and at most {_MOST_PAUSE:g}, or null "
-                "to pause until somebody resumes",
+                "to pause until resumed",
                 param="seconds",
             )
         self._fleet.pause.begin(seconds)
         await self._record(scope, "admission.pause", "admission", seconds=seconds)
-        how = "until somebody resumes" if seconds is None else f"for {seconds:g} s"
-        _log.warning("new requests are refused %s, by %s", how, peer_in(scope))
+        how = "until resumed" if seconds is None else f"for {seconds:g} s"
+        _log.warning("admission paused %s by %s", how, peer_in(scope))
         return self._state()
 
     async def resume(self, scope: Scope, receive: Receive) -> object:
         """Take new requests again."""
         self._fleet.pause.end()
         await self._record(scope, "admission.resume", "admission")
-        _log.warning("new requests are taken again, by %s", peer_in(scope))
+        _log.warning("admission resumed by %s", peer_in(scope))
         return self._state()
 
     async def drain(self, scope: Scope, receive: Receive) -> object:
@@ -157,7 +157,7 @@ class Operations:
                 f"seconds is {seconds:g}; it must be from 0 to {_MOST_UNLOAD:g}", param="seconds"
             )
         self._check_model(scope)
-        _log.warning("%s is unloaded, by %s", self._model, peer_in(scope))
+        _log.warning("model %s unloaded by %s", self._model, peer_in(scope))
         async with self._record.around(scope, "model.unload", self._model, seconds=seconds):
             await self._fleet.unload(seconds)
         return self._state()
@@ -167,7 +167,7 @@ class Operations:
         self._check_model(scope)
         self._fleet.load()
         await self._record(scope, "model.load", self._model)
-        _log.warning("%s is loaded, by %s", self._model, peer_in(scope))
+        _log.warning("model %s loaded by %s", self._model, peer_in(scope))
         return self._state()
 
     def _check_model(self, scope: Scope) -> None:

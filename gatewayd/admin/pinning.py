@@ -37,7 +37,7 @@ class Pinning:
         """
         if not 0 <= body.seconds <= MOST_SECONDS:
             raise InvalidRequest(
-                f"seconds is {body.seconds:g}; it must be from 0, which takes a pin back, to "
+                f"seconds is {body.seconds:g}; it must be from 0, which unpins, to "
                 f"{MOST_SECONDS:g}",
                 param="seconds",
             )
@@ -50,8 +50,8 @@ class Pinning:
         except PinRefused as refusal:
             raise InvalidRequest(str(refusal), param="eviction") from refusal
         what = f"{max(pinned.values())} of {len(ids)} tokens" if ids else "everything"
-        how = f"pinned for {body.seconds:g} s" if body.seconds else "no longer pinned"
-        _log.warning("%s of the prefix cache %s, by %s", what, how, who)
+        how = f"pinned for {body.seconds:g} s" if body.seconds else "unpinned"
+        _log.warning("prefix cache: %s %s by %s", what, how, who)
         return PinAnswer(len(ids), {str(index): tokens for index, tokens in pinned.items()})
 
     async def _encode(self, body: PinBody, model: ModelInfo) -> list[int]:

@@ -40,7 +40,7 @@ class PrefixRoutes:
         body = await body_of(scope, receive, PagePinBody)
         if not 0 <= body.seconds <= MOST_SECONDS:
             raise InvalidRequest(
-                f"seconds is {body.seconds:g}; it must be from 0, which takes a pin back, to "
+                f"seconds is {body.seconds:g}; it must be from 0, which unpins, to "
                 f"{MOST_SECONDS:g}",
                 param="seconds",
             )
@@ -91,7 +91,7 @@ class PrefixRoutes:
                     raise _not_cached(engine, page) from refusal
                 raise InvalidRequest(str(refusal), param="eviction") from refusal
             told |= {"pages": pages, "in_use": in_use}
-        _log.warning("%d pages of the prefix cache were evicted, by %s", pages, peer_in(scope))
+        _log.warning("prefix cache: %d pages evicted by %s", pages, peer_in(scope))
         return EvictAnswer(pages, in_use)
 
     def _place(self, scope: Scope) -> tuple[int, int]:

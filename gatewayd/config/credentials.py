@@ -43,7 +43,7 @@ class Credentials:
             CredentialError: it is not there, cannot be read, or is empty.
         """
         if not _NAME.fullmatch(name):
-            raise CredentialError(f"{name!r} is no name of a credential")
+            raise CredentialError(f"{name!r} is not a valid credential name")
         looked = []
         for folder in self._folders:
             path = folder / name
@@ -51,14 +51,14 @@ class Credentials:
                 with path.open(encoding="utf-8") as stream:
                     secret = stream.read(_MOST_BYTES).strip()
             except FileNotFoundError:
-                looked.append(f"{path} is not there")
+                looked.append(f"{path} does not exist")
             except (OSError, UnicodeDecodeError) as error:
                 looked.append(f"{path} cannot be read: {getattr(error, 'strerror', error)}")
             else:
                 if secret:
                     return secret
                 looked.append(f"{path} is empty")
-        where = "; ".join(looked) or "there is no folder of credentials"
+        where = "; ".join(looked) or "there is no credentials folder"
         raise CredentialError(f"the credential {name!r}: {where}")
 
 

@@ -163,5 +163,5 @@ class ProtocolTable(ChainTable):
 
 def _each_once(names: list[str]) -> list[str]:
     if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice} is named twice")
+        raise ValueError(f"{twice} is listed twice")
     return names

@@ -183,7 +183,9 @@ def _in_effect(file: Config, durable: Durable) -> Config:
     overrides.file = file
     config = overrides.over(file)
     if config is not file and (problems := check_strategies(config)):
-        _log.error("the configuration is as the file says: %s", "; ".join(problems))
+        _log.error(
+            "runtime changes not applied, using the configuration file: %s", "; ".join(problems)
+        )
         overrides.disregard()
         return file
     return config

@@ -55,10 +55,10 @@ class Reloading:
         try:
             await self._control.reload(self._read(), "SIGHUP")
         except (ConfigError, ChangeRefused) as error:
-            _log.error("the configuration stays as it is: %s", error)
+            _log.error("configuration not reloaded: %s", error)
             return str(error)
         except Exception as error:  # noqa: BLE001 - whatever is wrong, the old one stays
-            _log.exception("the configuration could not be read again")
+            _log.exception("configuration reload failed")
             return repr(error)
-        _log.info("the log level is %s", self._control.config.log.level)
+        _log.info("log level set to %s", self._control.config.log.level)
         return ""

@@ -205,7 +205,7 @@ def _open(place: StoreLocation, clock: StoreClock) -> tuple[Database, Vault, Ten
         with engine.connect() as connection:
             known = file_records.ids(connection)
         if strangers := vault.clean(known):
-            _log.info("deleted %d contents that were never finished", strangers)
+            _log.info("deleted %d incomplete file contents", strangers)
     except OSError as error:
         raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
     database = Database(engine)

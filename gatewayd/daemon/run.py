@@ -92,7 +92,7 @@ class Daemon:
         if failing.done():
             status = 1
             self._stop_reason = failing.result()
-            _log.error("no engine can be started: %s", self._stop_reason)
+            _log.error("cannot start any engine: %s", self._stop_reason)
         await self._end(serving, failure=self._stop_reason if status else "")
         if parts.desk is not None and admin is not None:
             parts.desk.server.should_exit = True
@@ -138,7 +138,7 @@ class Daemon:
             parts.fleet.drain()
         deadline = time.monotonic() + seconds
         if not await self._finished(serving, seconds):
-            _log.warning("cutting %d sequences", parts.fleet.num_unfinished)
+            _log.warning("drain timeout: cancelling %d sequences", parts.fleet.num_unfinished)
             parts.fleet.cut()
             await asyncio.wait([serving], timeout=_CUT_SECONDS)
             parts.server.force_exit = True
@@ -190,12 +190,12 @@ class Daemon:
 
     def _on_stop(self, name: str) -> None:
         if self._stop.is_set():
-            _log.warning("%s again: stopping now", name)
+            _log.warning("%s received again: stopping now", name)
             self._hurry.set()
             self.parts.fleet.hurry()
             return
         seconds = self.parts.config.server.drain_seconds
-        _log.info("%s: finishing requests for at most %.0f s", name, seconds)
+        _log.info("%s received: draining requests for at most %.0f s", name, seconds)
         self._stop_reason = name
         self._stop.set()
 

@@ -103,7 +103,7 @@ class Dispatch:
         kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
         if jobs:
             _log.warning(
-                "engine %d was lost with %d requests; %d are sent again",
+                "engine %d lost with %d requests; %d of them are retried",
                 replica.index,
                 len(jobs),
                 len(kept),

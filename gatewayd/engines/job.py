@@ -87,7 +87,9 @@ class SequenceSlot:
             method(*args)
         except Exception:  # noqa: BLE001 - one sink's fault must not reach the others
             with request_trace.about(self.job.trail):
-                _log.exception("request %s: its sink raised", self.job.request.request_id)
+                _log.exception(
+                    "request %s failed: its output sink raised", self.job.request.request_id
+                )
             return False
         return True
 

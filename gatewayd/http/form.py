@@ -122,7 +122,7 @@ class MultipartForm:
         if not name:
             raise InvalidRequest("a part of the form has no name", code="invalid_form")
         if self._is_file and self.filename is not None:
-            raise InvalidRequest("file comes twice; send one", param="file")
+            raise InvalidRequest("file is given twice; send one", param="file")
         if self._is_file:
             filename = options.get(b"filename", b"").decode(errors="replace")
             # Some clients send their own path.
@@ -146,7 +146,7 @@ class MultipartForm:
         if not self._is_file:
             if self._field in self.fields:
                 name = self._field[:64]
-                raise InvalidRequest(f"{name} comes twice; send it once", param=name)
+                raise InvalidRequest(f"{name} is given twice; send it once", param=name)
             self.fields[self._field] = self._value.decode(errors="replace")
 
     def _finish(self) -> None:

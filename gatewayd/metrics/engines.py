@@ -50,19 +50,23 @@ class FleetCollector(Collector):
         yield from self._states(replicas)
 
     def _gauges(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
-        running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
-        waiting = self._gauge("vllm:num_requests_waiting", "Sequences that wait.")
+        running = self._gauge("vllm:num_requests_running", "Sequences in the running batch.")
+        waiting = self._gauge("vllm:num_requests_waiting", "Waiting sequences.")
         reasons = self._gauge(
             "vllm:num_requests_waiting_by_reason",
-            "Sequences that wait for room, a sibling's prompt, an operator, or an engine.",
+            "Waiting sequences by reason: batch or KV capacity, deferred, held, no engine.",
             "reason",
         )
-        usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
-        pages = self._gauge("gatewayd_kv_pages", "Pages of the KV pool.", "state")
-        token = self._gauge("gatewayd_kv_bytes_per_token", "What a token takes in the KV pool.")
-        weights = self._gauge("gatewayd_model_weight_bytes", "Memory that the weights take.")
+        usage = self._gauge(
+            "vllm:kv_cache_usage_perc", "KV-cache usage by running sequences, 0 to 1."
+        )
+        pages = self._gauge("gatewayd_kv_pages", "KV-cache pages by state.", "state")
+        token = self._gauge("gatewayd_kv_bytes_per_token", "KV-cache bytes per token.")
+        weights = self._gauge(
+            "gatewayd_model_weight_bytes", "Memory of the model weights in bytes."
+        )
         config = self._gauge(
-            "vllm:cache_config_info", "Sizes of the KV pool.", "block_size", "num_gpu_blocks"
+            "vllm:cache_config_info", "KV-cache configuration.", "block_size", "num_gpu_blocks"
         )
         for replica in replicas:
             key, stats = [self._model_name, str(replica.index)], replica.stats
@@ -92,14 +96,16 @@ class FleetCollector(Collector):
 
     def _machine(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         """What engines take of their machines, of those that have said so."""
-        resident = self._gauge("gatewayd_engine_resident_bytes", "Memory of the engine's process.")
+        resident = self._gauge(
+            "gatewayd_engine_resident_bytes", "Resident memory of the engine process."
+        )
         seconds = CounterMetricFamily(
             "gatewayd_engine_cpu_seconds",
-            "Seconds of processors that the engine took.",
+            "CPU seconds of the engine process.",
             labels=["model_name", "engine"],
         )
-        memory = self._gauge("gatewayd_device_memory_bytes", "Memory of the device.", "state")
-        busy = self._gauge("gatewayd_device_utilization", "Part of time in which it computes.")
+        memory = self._gauge("gatewayd_device_memory_bytes", "Device memory by state.", "state")
+        busy = self._gauge("gatewayd_device_utilization", "Device utilization, 0 to 1.")
         for replica in replicas:
             if (machine := replica.machine) is None:
                 continue
@@ -116,20 +122,36 @@ class FleetCollector(Collector):
 
     def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         for name, text, attribute in (
-            ("vllm:num_preemptions", "Sequences that had to wait again.", "preemptions"),
-            ("gatewayd_preemption_swaps", "Sequences swapped to host memory.", "swaps"),
-            ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
-            ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
-            ("gatewayd_kv_evictions", "Cached pages given up for others.", "evictions"),
-            ("gatewayd_kv_compactions", "Prompts of which few keys are left.", "compactions"),
-            ("gatewayd_kv_compacted_pages", "Pages that those gave back.", "compacted_pages"),
-            ("vllm:spec_decode_num_drafts", "Times a sequence had drafts.", "num_drafts"),
-            ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", "draft_tokens"),
-            ("vllm:spec_decode_num_accepted_tokens", "Guesses kept.", "accepted_tokens"),
-            ("gatewayd_engine_steps", "Steps of the engine.", "step"),
-            ("gatewayd_engine_computed_tokens", "Tokens computed.", "computed_tokens"),
-            ("gatewayd_engine_busy_seconds", "Seconds in which steps ran.", "busy_seconds"),
-            ("gatewayd_strategy_faults", "Strategy faults answered by the default.", "faults"),
+            ("vllm:num_preemptions", "Preemptions of sequences.", "preemptions"),
+            ("gatewayd_preemption_swaps", "Preempted sequences swapped to host memory.", "swaps"),
+            (
+                "vllm:prefix_cache_queries",
+                "Prefix-cache queries, in prompt tokens.",
+                "prefix_queries",
+            ),
+            ("vllm:prefix_cache_hits", "Prefix-cache hits, in prompt tokens.", "prefix_hits"),
+            ("gatewayd_kv_evictions", "Evictions of cached KV pages.", "evictions"),
+            ("gatewayd_kv_compactions", "Prompts compacted by KV compression.", "compactions"),
+            ("gatewayd_kv_compacted_pages", "KV pages freed by KV compression.", "compacted_pages"),
+            (
+                "vllm:spec_decode_num_drafts",
+                "Speculative drafts, one per sequence and step.",
+                "num_drafts",
+            ),
+            ("vllm:spec_decode_num_draft_tokens", "Draft tokens proposed.", "draft_tokens"),
+            ("vllm:spec_decode_num_accepted_tokens", "Draft tokens accepted.", "accepted_tokens"),
+            ("gatewayd_engine_steps", "Engine steps.", "step"),
+            (
+                "gatewayd_engine_computed_tokens",
+                "Tokens computed, prefill and decode.",
+                "computed_tokens",
+            ),
+            ("gatewayd_engine_busy_seconds", "Seconds spent in engine steps.", "busy_seconds"),
+            (
+                "gatewayd_strategy_faults",
+                ("Faults of strategies for which the default strategy stepped in."),
+                "faults",
+            ),
         ):
             family = CounterMetricFamily(name, text, labels=["model_name", "engine"])
             for replica in replicas:
@@ -142,7 +164,7 @@ class FleetCollector(Collector):
     def _accepted_at(self, replicas: Sequence[ReplicaStatus]) -> Metric:
         family = CounterMetricFamily(
             "vllm:spec_decode_num_accepted_tokens_per_pos",
-            "Guesses kept, by their place among those of a step.",
+            "Draft tokens accepted, by position in the draft.",
             labels=["model_name", "engine", "position"],
         )
         for replica in replicas:
@@ -153,7 +175,7 @@ class FleetCollector(Collector):
     def _tier_hits(self, replicas: Sequence[ReplicaStatus]) -> Metric:
         family = CounterMetricFamily(
             "gatewayd_kv_tier_hits",
-            "Prompt tokens found in a KV tier.",
+            "KV-tier hits, in prompt tokens.",
             labels=["model_name", "engine", "tier"],
         )
         for replica in replicas:
@@ -177,7 +199,7 @@ class FleetCollector(Collector):
             seconds.add_metric(key, row.seconds)
             calls.add_metric(key, row.calls)
         swaps = CounterMetricFamily(
-            "gatewayd_strategy_swaps", "Strategies replaced while serving.", labels=["kind"]
+            "gatewayd_strategy_swaps", "Strategy swaps at runtime.", labels=["kind"]
         )
         for kind, count in self._control.swaps.items():
             swaps.add_metric([kind], count)
@@ -186,7 +208,7 @@ class FleetCollector(Collector):
     def _step_sizes(self, replicas: Sequence[ReplicaStatus]) -> Metric:
         family = HistogramMetricFamily(
             "vllm:iteration_tokens_total",
-            "Tokens computed in a step.",
+            "Tokens per engine step.",
             labels=["model_name", "engine"],
         )
         for replica in replicas:
@@ -196,9 +218,13 @@ class FleetCollector(Collector):
         return family
 
     def _states(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
-        state = self._gauge("gatewayd_replica_state", "1 for the replica's state.", "state")
+        state = self._gauge(
+            "gatewayd_replica_state", "1 for the current state of the replica.", "state"
+        )
         restarts = CounterMetricFamily(
-            "gatewayd_engine_restarts", "Engines lost.", labels=["model_name", "engine"]
+            "gatewayd_engine_restarts",
+            "Engine restarts after a crash or hang.",
+            labels=["model_name", "engine"],
         )
         for replica in replicas:
             key = [self._model_name, str(replica.index)]

@@ -39,14 +39,14 @@ class GatewayCollector(Collector):
         """Give all counts."""
         answers = CounterMetricFamily(
             "gatewayd_http_requests",
-            "HTTP requests; 499 for clients that left.",
+            "HTTP requests by status; 499: client disconnected.",
             labels=["endpoint", "method", "status"],
         )
         for (endpoint, method, status), count in self._answers.items():
             answers.add_metric([endpoint, method, str(status)], count)
         rejections = CounterMetricFamily(
             "vllm:admission_rejections",
-            "Requests refused because too many wait, by the cap that was reached.",
+            "Requests refused by admission, by the limit reached.",
             labels=["model_name", "reason"],
         )
         for reason, count in self._rejections.items():
@@ -92,7 +92,10 @@ class Metrics:
         """
         self.registry = CollectorRegistry()
         build = Gauge(
-            "gatewayd_build_info", "Always 1; the version.", ["version"], registry=self.registry
+            "gatewayd_build_info",
+            "Version of gatewayd; always 1.",
+            ["version"],
+            registry=self.registry,
         )
         build.labels(version).set(1)
         requests = RequestCollector(fleet, model_name, max_model_len, running)

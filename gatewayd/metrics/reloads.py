@@ -18,7 +18,7 @@ class ReloadCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give all figures."""
         reloads = CounterMetricFamily(
-            "gatewayd_config_reloads", "Configurations read again.", labels=["outcome"]
+            "gatewayd_config_reloads", "Configuration reloads by result.", labels=["outcome"]
         )
         for outcome, count in self._outcomes.items():
             reloads.add_metric([outcome], count)

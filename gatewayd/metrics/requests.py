@@ -169,33 +169,66 @@ class EngineRequests:
 
 
 _HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
-    ("inter_token_latency_seconds", "inter_token", "Between chunks of tokens of one choice."),
-    ("time_to_first_token_seconds", "ttft", "Arrival to first token."),
-    ("request_time_per_output_token_seconds", "per_token", "Mean time of a later token."),
-    ("e2e_request_latency_seconds", "e2e", "Arrival to end."),
-    ("request_queue_time_seconds", "queue", "In the queue."),
-    ("request_prefill_time_seconds", "prefill", "Queue to first token."),
-    ("request_decode_time_seconds", "decode", "First to last token."),
-    ("request_inference_time_seconds", "inference", "Queue to last token."),
-    ("request_prompt_tokens", "prompt_len", "Prompt tokens."),
-    ("request_prefill_kv_computed_tokens", "computed_len", "Prompt tokens not from the cache."),
-    ("request_generation_tokens", "output_len", "Tokens made, of all choices."),
-    ("request_max_num_generation_tokens", "longest", "Tokens of the longest choice."),
-    ("request_num_preemptions", "preemptions", "Times that its choices had to wait again."),
-    ("request_params_n", "n", "Choices asked for."),
-    ("request_params_max_tokens", "max_tokens", "Tokens asked for."),
+    (
+        "inter_token_latency_seconds",
+        "inter_token",
+        ("Inter-token latency, between chunks of one choice."),
+    ),
+    ("time_to_first_token_seconds", "ttft", "Time to first token, from arrival."),
+    (
+        "request_time_per_output_token_seconds",
+        "per_token",
+        ("Mean time per output token after the first."),
+    ),
+    ("e2e_request_latency_seconds", "e2e", "End-to-end request latency."),
+    ("request_queue_time_seconds", "queue", "Time in the queue."),
+    (
+        "request_prefill_time_seconds",
+        "prefill",
+        ("Prefill time, from the end of queueing to the first token."),
+    ),
+    ("request_decode_time_seconds", "decode", "Decode time, from the first to the last token."),
+    (
+        "request_inference_time_seconds",
+        "inference",
+        ("Inference time, from the end of queueing to the last token."),
+    ),
+    ("request_prompt_tokens", "prompt_len", "Prompt tokens per request."),
+    (
+        "request_prefill_kv_computed_tokens",
+        "computed_len",
+        ("Prompt tokens computed per request, without prefix-cache hits."),
+    ),
+    ("request_generation_tokens", "output_len", "Generated tokens per request, of all choices."),
+    (
+        "request_max_num_generation_tokens",
+        "longest",
+        ("Generated tokens of the longest choice of a request."),
+    ),
+    ("request_num_preemptions", "preemptions", "Preemptions per request."),
+    ("request_params_n", "n", "Parameter n of requests."),
+    ("request_params_max_tokens", "max_tokens", "Parameter max_tokens of requests."),
 )
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
-    ("prompt_tokens", "prompt_tokens", "Tokens of prompts that were computed to their end."),
-    ("prompt_tokens_cached", "cached_tokens", "Of these, found in the cache."),
-    ("generation_tokens", "told_tokens", "Tokens generated, those of running requests too."),
-    ("corrupted_requests", "corrupted", "Requests whose logits were not numbers."),
+    ("prompt_tokens", "prompt_tokens", "Prompt tokens of completed prefills."),
+    (
+        "prompt_tokens_cached",
+        "cached_tokens",
+        ("Prompt tokens of completed prefills that were prefix-cache hits."),
+    ),
+    ("generation_tokens", "told_tokens", "Generated tokens, including running requests."),
+    ("corrupted_requests", "corrupted", "Requests that failed with NaN or infinite logits."),
 )
 
 _SPLIT_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
-    ("request_success", "outcomes", "finished_reason", "Requests by how they ended."),
-    ("prompt_tokens_by_source", "sources", "source", "Prompt tokens, computed or found."),
+    ("request_success", "outcomes", "finished_reason", "Finished requests by finish reason."),
+    (
+        "prompt_tokens_by_source",
+        "sources",
+        "source",
+        ("Prompt tokens by source: computed or cached."),
+    ),
 )
 
 

@@ -32,14 +32,16 @@ class SharingCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""
         running = GaugeMetricFamily(
-            "gatewayd_queue_running", "Slots of a queue that are held.", labels=["queue"]
+            "gatewayd_queue_running", "Occupied slots of a fair queue.", labels=["queue"]
         )
         waiting = GaugeMetricFamily(
-            "gatewayd_queue_waiting", "Requests that wait for a slot of a queue.", labels=["queue"]
+            "gatewayd_queue_waiting",
+            "Requests waiting for a slot of a fair queue.",
+            labels=["queue"],
         )
         refusals = CounterMetricFamily(
             "gatewayd_sharing_refusals",
-            "Requests refused because of shared resources, before any engine.",
+            "Requests refused for lack of a shared resource, before reaching an engine.",
             labels=["kind"],
         )
         for name, standing in self._queues().items():
@@ -53,7 +55,7 @@ class SharingCollector(Collector):
         yield waiting
         yield GaugeMetricFamily(
             "gatewayd_body_bytes",
-            "Bytes of request bodies in memory that are counted.",
+            "Bytes of request bodies counted against [server] bodies_bytes.",
             value=self._body_bytes(),
         )
         yield refusals

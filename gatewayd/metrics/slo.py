@@ -77,19 +77,23 @@ class SloCollector(Collector):
         """Give all of it."""
         labels = ["class", "slo"]
         good = CounterMetricFamily(
-            "gatewayd_slo_good", "Requests that kept what their class is promised.", labels=labels
+            "gatewayd_slo_good", "Requests that met the SLO of their class.", labels=labels
         )
-        bad = CounterMetricFamily("gatewayd_slo_bad", "Requests that did not.", labels=labels)
+        bad = CounterMetricFamily(
+            "gatewayd_slo_bad", "Requests that missed the SLO of their class.", labels=labels
+        )
         burn = GaugeMetricFamily(
             "gatewayd_slo_burn_rate",
-            "Share of bad requests over the share that may be; 1 uses the budget up just in time.",
+            "SLO error-budget burn rate.",
             labels=[*labels, "window"],
         )
         target = GaugeMetricFamily(
-            "gatewayd_slo_target_seconds", "What a class is promised.", labels=labels
+            "gatewayd_slo_target_seconds", "SLO target in seconds.", labels=labels
         )
         objective = GaugeMetricFamily(
-            "gatewayd_slo_objective", "Share of requests that must keep it.", labels=["class"]
+            "gatewayd_slo_objective",
+            "Share of requests that must meet each SLO of the class.",
+            labels=["class"],
         )
         for (priority, slo), windows in self._windows.items():
             targets, name = self._targets[priority], priority.name.lower()

@@ -22,19 +22,21 @@ class StoreCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Give all figures."""
         room = self._room
-        used = GaugeMetricFamily("gatewayd_store_bytes", "What the store takes.", labels=["kind"])
+        used = GaugeMetricFamily(
+            "gatewayd_store_bytes", "Disk usage of the store in bytes.", labels=["kind"]
+        )
         for kind in ("files", "database", "log"):
             used.add_metric([kind], getattr(room.used, kind))
         kept = GaugeMetricFamily(
             "gatewayd_store_kept_bytes",
-            "What tenants keep, all together, with what each object takes beside its content.",
+            "Bytes stored by all tenants, including overhead per object.",
             labels=["kind"],
         )
         for kind in StoredBytes._fields:
             kept.add_metric([kind], sum(getattr(one, kind) for one in room.kept.values()))
         refusals = CounterMetricFamily(
             "gatewayd_store_refusals",
-            "Files, batches and responses that found no room, by the setting.",
+            "Files, batches and responses refused for lack of space, by the limiting setting.",
             labels=["reason"],
         )
         for reason, count in room.refusals.items():
@@ -43,19 +45,21 @@ class StoreCollector(Collector):
         yield kept
         yield GaugeMetricFamily(
             "gatewayd_store_largest_tenant_bytes",
-            "What the tenant keeps that keeps most.",
+            "Bytes stored by the tenant that stores most.",
             value=max((one.total for one in room.kept.values()), default=0),
         )
         yield GaugeMetricFamily(
-            "gatewayd_store_limit_bytes", "What the store may take.", value=room.limit
+            "gatewayd_store_limit_bytes", "Maximum size of the store in bytes.", value=room.limit
         )
         yield GaugeMetricFamily(
-            "gatewayd_store_free_bytes", "What its disk has left.", value=room.used.free
+            "gatewayd_store_free_bytes",
+            "Free bytes on the disk of the store.",
+            value=room.used.free,
         )
         yield refusals
         yield GaugeMetricFamily(
             "gatewayd_audit_faults",
-            "What is not as the daemon left it: the audit, tenants, keys, prices and budgets, and "
-            "reservations as this start has found them.",
+            "Integrity faults of the store: audit log, tenants, keys, prices and budgets, "
+            "and of reservations at start.",
             value=self._tenancy.num_faults,
         )

@@ -20,6 +20,6 @@ class LedgerCollector(Collector):
         """Yield all metrics."""
         yield CounterMetricFamily(
             "gatewayd_uncharged_engine_seconds",
-            "Engine seconds of tenants' requests for which no token was reported; must stay 0.",
+            "Engine seconds of tenants' requests without reported tokens; must stay 0.",
             value=self._ledger.uncharged_seconds,
         )

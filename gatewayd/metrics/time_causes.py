@@ -40,7 +40,7 @@ class CauseCollector(Collector):
         self._fold()
         family = CounterMetricFamily(
             "gatewayd_request_cause_seconds",
-            "Seconds of requests that have ended, by what they were spent on.",
+            "Latency of finished requests in seconds, by cause.",
             labels=["class", "cause"],
         )
         for priority in Priority:

@@ -57,7 +57,7 @@ def when_taken(
 
     def give_up() -> None:
         late = [at for at, one in enumerate(found) if one is None]
-        _log.error("engines have not reported in %.0f s what a request consumed", MOST_SECONDS)
+        _log.error("engines did not report the usage of a request within %.0f s", MOST_SECONDS)
         for at in late:
             told(at, _known(handles[at]))
 

@@ -51,4 +51,4 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
         answer = self._watched.admit(request, load)
         if answer is None or isinstance(answer, Refusal):
             return answer
-        raise Misbehaved(f"answered {answer!r:.80}, which is no Refusal")
+        raise Misbehaved(f"answered {answer!r:.80}, which is not a Refusal")

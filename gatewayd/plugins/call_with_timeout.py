@@ -46,7 +46,7 @@ async def aside(plugin: str, seconds: float, call: Callable[[*Ts], T], *args: *T
     try:
         await asyncio.wait([answer], timeout=seconds)
         if not answer.done():
-            raise PluginError(plugin, f"does not come back; it was given {seconds:g} s")
+            raise PluginError(plugin, f"did not return within {seconds:g} s")
         return answer.result()
     finally:
         answer.cancel()

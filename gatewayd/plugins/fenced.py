@@ -97,7 +97,7 @@ class Fenced(Generic[StrategyT]):
         try:
             watched.close()
         except Exception as error:  # noqa: BLE001 - it is gone anyway
-            _log.warning("the %s %s failed while closing: %r", self.kind, name, error)
+            _log.warning("%s %s failed while closing: %r", self.kind, name, error)
         finally:
             self._watchdog.disarm()
 
@@ -130,7 +130,7 @@ class Fenced(Generic[StrategyT]):
     def _note(self, what: str) -> None:
         is_last = self.fence.record(self.kind, self.name)
         _log.error(
-            "the %s %s %s (fault %d of %d)", self.kind, self.name, what, self.faults, FAULT_LIMIT
+            "%s %s %s (fault %d of %d)", self.kind, self.name, what, self.faults, FAULT_LIMIT
         )
         if is_last:
-            _log.error("%s strategy %s is quarantined: too many faults", self.kind, self.name)
+            _log.error("%s strategy %s quarantined: too many faults", self.kind, self.name)

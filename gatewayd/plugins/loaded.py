@@ -190,7 +190,7 @@ class Plugged:
             try:
                 protocol.close()
             except Exception:  # noqa: BLE001 - a plugin may raise anything
-                _log.exception("protocol %s could not be closed", name)
+                _log.exception("protocol %s failed while closing", name)
 
 
 def _open_protocol(name: str, protocol: ProtocolStrategy, resources: GatewayResources) -> None:

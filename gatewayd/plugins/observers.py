@@ -58,9 +58,14 @@ class ObserverRecord:
                 for overrun in self._ledger.take_overruns(Kind.OBSERVER):
                     raise StrategyFault(Kind.OBSERVER, overrun.reason)
             except Exception:  # noqa: BLE001 - a plugin may raise anything
-                _log.exception("%s of plugin %s failed", self._hook, plugin)
+                _log.exception("hook %s of plugin %s failed", self._hook, plugin)
                 if self._fence.record(self._hook, plugin):
-                    _log.error("plugin %s is told no more of %s", plugin, self._hook)
+                    _log.error(
+                        "observer %s disabled for %s after %d faults",
+                        plugin,
+                        self._hook,
+                        FAULT_LIMIT,
+                    )
                     del self._listeners[plugin]
             finally:
                 self._watchdog.disarm()
@@ -69,7 +74,7 @@ class ObserverRecord:
 def observers_of(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
     """Load observers; one that cannot be loaded is reported and left out."""
     for failure in host.hooked(Kind.OBSERVER, config.plugins.observers):
-        _log.error("observer %s is left out: %s", failure.name, failure.reason)
+        _log.error("observer %s not loaded: %s", failure.name, failure.reason)
     observers = Observers()
     # Without listeners a request pays for no call at all.
     admitted = ObserverRecord(host, "gatewayd_request_admitted", ledger, watchdog)

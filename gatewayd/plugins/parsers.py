@@ -80,7 +80,7 @@ class ParserSlot(Generic[StrategyT]):
         self._is_known_broken = True
         _log.log(
             level,
-            "the %s %s failed, the rest of the answer is text: %s: %s",
+            "%s %s failed, returning the rest of the answer as text: %s: %s",
             self._kind.replace("_", " "),
             self.name,
             type(error).__name__,
@@ -126,7 +126,7 @@ class _Watched:
     def _checked(self, parts: Sequence[Part]) -> Sequence[Part]:
         if all(isinstance(part, Part) for part in parts):
             return parts
-        error = TypeError("it told what is no part of an answer")
+        error = TypeError("it returned something that is not a part of an answer")
         self._seat.note(error)
         raise error
 
@@ -252,4 +252,4 @@ def _close(strategy: Strategy, name: str) -> None:
     try:
         strategy.close()
     except Exception as error:  # noqa: BLE001 - it is gone anyway
-        _log.warning("the parser %s failed while closing: %r", name, error)
+        _log.warning("parser %s failed while closing: %r", name, error)

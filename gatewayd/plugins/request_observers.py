@@ -36,4 +36,4 @@ def guarded(tell: Callable[[EventT], None], event: EventT) -> None:
     try:
         tell(event)
     except Exception:  # noqa: BLE001 - a plugin may raise anything
-        _log.exception("an observer failed")
+        _log.exception("request observer failed")

@@ -79,7 +79,7 @@ class Expiry:
         finally:
             if num_files or num_responses or num_batches:
                 _log.info(
-                    "deleted %d files, %d responses and %d batches whose time was over",
+                    "deleted expired objects: %d files, %d responses, %d batches",
                     *(num_files, num_responses, num_batches),
                 )
 

@@ -75,12 +75,12 @@ class StoreClock:
             elif self._jumped_at is None or abs(offset - self._seen) > _JUMP_SECONDS:
                 self._jumped_at = uptime
                 _log.warning(
-                    "the clock is %+.0f s from where it was when the store was last used: what "
-                    "expires goes by the time before, until the clock has stayed for an hour",
+                    "system clock jumped by %+.0f s since the store was last used: expiry "
+                    "uses the previous time until the clock has been stable for an hour",
                     offset - self._offset,
                 )
             elif uptime - self._jumped_at >= _HOLD_SECONDS:
-                _log.warning("the clock has stayed: what expires goes by it again")
+                _log.warning("system clock is stable: expiry uses it again")
                 self._offset, self._jumped_at = offset, None
             self._seen = offset
             return uptime + self._offset

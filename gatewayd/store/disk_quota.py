@@ -141,13 +141,13 @@ class DiskQuota:
         if seen.total + num_bytes > self.limit:
             self.refusals["bytes"] += 1
             raise StoreFull(
-                f"the store has {seen.total} bytes of the {self.limit} that it may take, [store] "
+                f"the store uses {seen.total} bytes of its limit of {self.limit}, [store] "
                 "bytes: delete files or responses that are not needed, or ask the operator for more"
             )
         if seen.free - num_bytes < self.floor:
             self.refusals["free_bytes"] += 1
             raise StoreFull(
-                f"the disk of the store has {seen.free} bytes left, of which {self.floor} stay "
+                f"the disk of the store has {seen.free} bytes left, and {self.floor} must stay "
                 "free, [store] free_bytes: delete files that are not needed, or ask the operator "
                 "for room"
             )

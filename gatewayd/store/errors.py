@@ -59,5 +59,5 @@ def raise_for_client(error: DBAPIError | sqlite3.Error | OSError) -> NoReturn:
     reason = reason_of(error)
     if reason is None:
         raise error
-    _log.error("the store failed: %s (%s)", reason, error)
+    _log.error("store failed: %s (%s)", reason, error)
     raise StoreUnavailable(f"the store cannot be used: {reason}", retry_after=5) from error

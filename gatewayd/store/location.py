@@ -94,12 +94,12 @@ def take(path: str | None, environ: Mapping[str, str] | None = None) -> StoreLoc
         return _lock(folder)
     try:
         if folder is None:
-            raise StoreError("there is no home directory")
+            raise StoreError("there is no home directory; set [store] path")
         return _lock(folder)
     except StoreError as error:
         _log.warning(
-            "%s; files, batches and responses of this daemon are gone when it ends: "
-            "give it a folder of its own, [store] path",
+            "%s; using a temporary store that is deleted when the daemon stops: set [store] "
+            "path to a folder of its own",
             error,
         )
         return _temporary()

@@ -49,4 +49,4 @@ def bring_up(engine: Engine, file: Path) -> None:
         raise
     except Exception as error:
         raise StoreError(f"the store {file} cannot be used: {reason_of(error) or error}") from error
-    _log.info("the store %s has the schema %s now", file, HEAD)
+    _log.info("store %s upgraded to schema %s", file, HEAD)

@@ -65,14 +65,15 @@ class WriteAheadLog:
             is_whole = _begin_anew(connection)
         except (sqlite3.Error, SQLAlchemyError) as error:
             # The disk's fault: who writes next is told of it.
-            _log.debug("the log of %s cannot be begun anew: %s", self._file, error)
+            _log.debug("cannot truncate the write-ahead log of %s: %s", self._file, error)
             is_whole = False
         self._next = time.monotonic() + _AGAIN_SECONDS
         if not (is_whole or self._is_told):
             self._is_told = True
             _log.warning(
-                "%s has %d bytes and grows: something has read %s for long, perhaps a copy, or "
-                "another program that does not end its transaction",
+                "write-ahead log %s has %d bytes and grows: a long-running reader of %s, "
+                "such as a copy or a program with an open transaction, prevents its "
+                "truncation",
                 path_of(self._file),
                 size_of(self._file),
                 self._file,

@@ -69,7 +69,7 @@ def _has(desk: TenantChanges, head: str) -> bool:
     seq, _, mac = head.partition(":")
     if not (seq.isascii() and seq.isdigit() and len(seq) < 16 and mac):
         raise InvalidRequest(
-            f"head is {head[:80]!r}; it must be NUMBER:SEAL, as gatewayd audit and the log say it",
+            f"head is {head[:80]!r}; it must be NUMBER:SEAL, as gatewayd audit and the log print",
             param="head",
         )
     return audit.has(desk.connection, audit.Head(int(seq), mac))

@@ -89,8 +89,8 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
     """
     if not NAME.fullmatch(name):
         raise InvalidRequest(
-            f"the tenant {name[:64]!r} has no good name: up to 64 of a-z, 0-9, dot, hyphen and "
-            "underscore, first a letter or a digit",
+            f"the tenant name {name[:64]!r} is invalid: use up to 64 of a-z, 0-9, dot, hyphen, "
+            "underscore, starting with a letter or digit",
             param="tenant",
         )
     known = connection.execute(select(tenants.c.removed_at).where(tenants.c.id == name))

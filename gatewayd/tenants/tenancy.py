@@ -129,7 +129,7 @@ class Tenancy:
         self._verified = report.verified
         self.num_faults, sentence = self._num_at_start + len(report.all), report.sentence
         if sentence is not None and sentence != self._told:
-            _log.error("the store is not as it was left, see gatewayd audit: %s", sentence)
+            _log.error("store integrity check failed, see `gatewayd audit`: %s", sentence)
         self._told = sentence
         if seen.found is not None:
             self.directory.load(seen.found)
@@ -264,16 +264,16 @@ def _note(engine: Engine, secret: ServerSecret, fault: str | None) -> None:
     """Put a fault on record; what comes next would hide an end that was cut off."""
     if fault is None:
         return
-    _log.error("the store is not as it was left: %s", fault)
+    _log.error("store integrity check failed: %s", fault)
     try:
         with engine.begin() as connection:
             audit.note_fault(connection, secret, fault, time.time())
     except StoreUnavailable as error:
-        _log.error("that is not on record yet: %s", error.message)
+        _log.error("cannot write audit record for the integrity fault yet: %s", error.message)
     except DATABASE_ERRORS as error:
         if reason_of(error) is None:
             raise
-        _log.error("that is not on record yet: %s", reason_of(error))
+        _log.error("cannot write audit record for the integrity fault yet: %s", reason_of(error))
 
 
 def _recovered(
@@ -289,15 +289,16 @@ def _recovered(
         if reason_of(error) is None:
             raise
         _log.error(
-            "%d requests ran when the last process died; they are settled once the store can be "
-            "written: %s",
+            "%d requests were running when the previous process died; they are settled once "
+            "the store is writable: %s",
             len(lost.settlements),
             reason_of(error),
         )
         return lost.settlements
     if lost.settlements:
         _log.warning(
-            "settled %d requests that ran when the last process died", len(lost.settlements)
+            "settled %d requests that were running when the previous process died",
+            len(lost.settlements),
         )
     return ()
 

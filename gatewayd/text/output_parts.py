@@ -127,7 +127,9 @@ class OutputReader:
     def _break(self, error: Exception) -> None:
         self._is_broken = True
         # What it says may be of the answer itself.
-        _log.debug("an answer is read as text from here on: %s", type(error).__name__)
+        _log.debug(
+            "parser failed, returning the rest of an answer as text: %s", type(error).__name__
+        )
 
     def _kept(self, parts: Iterable[Part]) -> list[Part]:
         most, kept = self._parsers.most_calls, []

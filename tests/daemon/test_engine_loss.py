@@ -96,7 +96,7 @@ async def test_the_port_is_open_before_the_model_is_loaded(
 def test_a_daemon_whose_engines_cannot_start_ends_with_the_reason(start_daemon: Start) -> None:
     daemon = start_daemon(wait=False, env={"FAKE_FAULTS": "load_exit"})
     assert daemon.process.wait(20) == 1
-    assert daemon.said("no engine can be started")
+    assert daemon.said("cannot start any engine")
     assert daemon.said("exit status 3")
 
 

@@ -47,7 +47,7 @@ async def test_a_draining_daemon_says_so_to_whoever_asks(
     daemon = start_daemon(env={"FAKE_STEP_MS": "10"})
     _, task = await _streaming(client, daemon, make_answer, 200)
     daemon.process.send_signal(signal.SIGTERM)
-    await asyncio.to_thread(daemon._wait, "finishing requests", 5)
+    await asyncio.to_thread(daemon._wait, "draining requests", 5)
     await asyncio.sleep(0.3)
     async with httpx.AsyncClient(base_url=daemon.url) as fresh:
         for path, status in (("/readyz", 503), ("/health", 503), ("/livez", 200)):
@@ -115,11 +115,11 @@ def test_sighup_reads_the_log_level_again(start_daemon: Start, tmp_path: Path) -
     daemon = start_daemon(env={"GATEWAYD_CONFIG": str(file)})
     file.write_text('[log]\nlevel = "debug"\n[engine]\nreplicas = 2\n')
     daemon.process.send_signal(signal.SIGHUP)
-    daemon._wait("the log level is debug", 5)
-    assert daemon.said("[engine] replicas has changed; it takes effect after a restart")
+    daemon._wait("log level set to debug", 5)
+    assert daemon.said("restart required: [engine] replicas has changed")
     file.write_text("[log\n")
     daemon.process.send_signal(signal.SIGHUP)
-    daemon._wait("the configuration stays as it is", 5)
+    daemon._wait("configuration not reloaded", 5)
     assert daemon.readyz()[0] == 200
 
 

@@ -127,7 +127,7 @@ async def test_requests_are_held_released_bumped_and_cancelled(nano: Any) -> Non
         assert later.text, "others do"
         now = act(nano, "GET", "/snapshot")
         (row,) = [row for row in now["waiting"] if row["id"] == "one"]
-        assert (row["cause"], row["reason"]) == ("held", "an operator held it")
+        assert (row["cause"], row["reason"]) == ("held", "held by an operator")
         assert row["is_held"]
         assert on(nano, "later", "bump", {"priority": "realtime"})["done"] == "bumped"
         on(nano, "one", "bump")
@@ -234,7 +234,7 @@ def test_admission_promises_and_pages(nano: Any) -> None:
     while act(nano, "GET", "/slo")["realtime"]["ttft_ms"] != 77:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert not nano.said("[slo] realtime has changed; it takes effect after a restart")
+    assert not nano.said("restart required: [slo] realtime has changed")
 
     # Pages
     prompt = list(range(300, 364))
@@ -371,7 +371,7 @@ async def test_what_a_stopping_daemon_cuts_is_on_record(nano: Any) -> None:
         )
         await until(lambda: nano.readyz()[1]["status"] == "unloaded")
         nano.process.send_signal(signal.SIGTERM)
-        await asyncio.to_thread(nano._wait, "finishing requests", 10)
+        await asyncio.to_thread(nano._wait, "draining requests", 10)
         nano.process.send_signal(signal.SIGTERM)  # at once
         assert await asyncio.to_thread(nano.process.wait, 20) == 0
         told = await asyncio.gather(asked, return_exceptions=True)

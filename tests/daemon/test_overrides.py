@@ -33,7 +33,7 @@ def test_changes_outlive_the_daemon(start_daemon: StartDaemon, tmp_path: Path) -
     daemon.kill_engine()
     assert daemon.stop() == 0
     daemon, found = life()
-    assert daemon.said("[scheduler] is as ")
+    assert daemon.said("runtime change of [scheduler] by ")
     assert names(found["slots"], "scheduler") == ["priority"]
     assert found["limits"]["max_waiting_requests"] == 77
     used = {row["name"] for row in found["strategies"] if row["kind"] == "scheduler"}
@@ -45,5 +45,5 @@ def test_changes_outlive_the_daemon(start_daemon: StartDaemon, tmp_path: Path) -
         records.add(connection, last._replace(value={"strategy": "uninstalled"}))
     engine.dispose()
     daemon, found = life()
-    assert daemon.said("the configuration is as the file says: ")
+    assert daemon.said("runtime changes not applied, using the configuration file: ")
     assert names(found["slots"], "scheduler") == ["fcfs"]

@@ -60,7 +60,7 @@ def test_a_pinned_prompt_stays_and_an_unpinned_one_goes(nano: Any) -> None:
         "prompt_tokens": 64,
         "pinned_tokens": {"0": 64},
     }
-    assert nano.said("64 of 64 tokens of the prefix cache pinned for 60 s, by uid")
+    assert nano.said("prefix cache: 64 of 64 tokens pinned for 60 s by uid")
     fill(nano)
     assert ask(nano, prompt=[*KEPT, 5]) == 64
     assert pins(nano, seconds=0)["pinned_tokens"] == {"0": 0}

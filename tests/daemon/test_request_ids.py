@@ -25,7 +25,7 @@ async def until_ended(daemon: Running, ours: str) -> list[dict[str, Any]]:
         while True:
             lines = of(daemon, ours)
             said = str(lines)
-            if "was answered" in said and ("has ended" in said or "is forgotten" in said):
+            if "answered with status" in said and ("finished" in said or "removed" in said):
                 return lines
             await asyncio.sleep(0.02)
 
@@ -65,7 +65,7 @@ async def test_grep_finds_a_request_in_daemon_and_engine(tmp_path: Path) -> None
         assert not any("x_request_id" in line for line in lines)
         (line,) = of(daemon, "'bad'")
         assert line["request_id"].startswith("req_")
-        assert "was answered with 400" in line["event"]
+        assert "answered with status 400" in line["event"]
         told = await asyncio.to_thread(call, socket, "GET", "/admin/snapshot")
         kept = [line for line in told["logs"] if line["x_request_id"] == "bad"]
         assert [one["request_id"] for one in kept] == [line["request_id"]]

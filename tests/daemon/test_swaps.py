@@ -80,13 +80,13 @@ def test_a_strategy_is_swapped_refused_listed_and_comes_back_after_a_loss(nano: 
     answer = swap(nano.path, "scheduler", "priority", batch=2.0)
     assert answer == {"kind": "scheduler", "names": ["priority"], "has_state": False}
     assert swap(nano.path, "prefix_cache", "hash")["has_state"]
-    assert nano.said("scheduler is priority instead of fcfs, by uid")
+    assert nano.said("scheduler is now priority instead of fcfs, by uid")
     for kind, name, settings, words in (
         ("scheduler", "priorty", {}, "did you mean scheduler.priority"),
         ("scheduler", "priority", {"batch": -1}, "batch is -1"),
         ("sched", "fcfs", {}, "there is no kind 'sched'"),
         ("executor", "local", {}, "needs a restart"),
-        ("quantizer", "none", {}, "quantizer is fixed while engines run"),
+        ("quantizer", "none", {}, "quantizer cannot be changed while engines run"),
         ("router", "prefx", {}, "did you mean router.prefix"),
     ):
         with pytest.raises(AdminError, match=words):
@@ -145,12 +145,12 @@ def test_sighup_swaps_what_the_file_says_and_keeps_the_rest(nano: Any) -> None:
         "max_waiting_requests = 7\n"
     )
     nano.process.send_signal(signal.SIGHUP)
-    nano._wait("scheduler is priority instead of fcfs, by SIGHUP", 10)
-    nano._wait("max_waiting_requests is 7 from now on", 10)
-    assert nano.said("[engine] max_running has changed; it takes effect after a restart")
+    nano._wait("scheduler is now priority instead of fcfs, by SIGHUP", 10)
+    nano._wait("limit max_waiting_requests set to 7", 10)
+    assert nano.said("restart required: [engine] max_running has changed")
     nano.file.write_text(text + '[scheduler]\nstrategy = "fcfs"\n[scheduler.fcfs]\nchunk = 3\n')
     nano.process.send_signal(signal.SIGHUP)
-    nano._wait("the configuration stays as it is", 10)
+    nano._wait("configuration not reloaded", 10)
     assert nano.said("chunk is unknown")
     slots = call(str(nano.path), "GET", "/admin/strategies")["slots"]
     assert next(s["names"] for s in slots if s["kind"] == "scheduler") == ["priority"]

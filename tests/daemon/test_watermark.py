@@ -72,7 +72,7 @@ def test_an_answer_is_marked_and_found(start_daemon: Any, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("env", "sentence"),
     [
-        ({"GATEWAYD_LOGITS_PROCESSOR__STRATEGIES": "[]"}, "no strategy of [logits_processor]"),
+        ({"GATEWAYD_LOGITS_PROCESSOR__STRATEGIES": "[]"}, "has no watermark strategy"),
         ({"GATEWAYD_LOGITS_PROCESSOR__WATERMARK__SECRET": "hunter2"}, "shorter than 16"),
     ],
 )

@@ -48,13 +48,20 @@ class Overrides:
                 if change.value == base:
                     continue
                 if base != change.base:
-                    _log.warning("[%s] is as the file says, which was changed since", section)
+                    _log.warning(
+                        "runtime change of [%s] dropped: the configuration file has changed since",
+                        section,
+                    )
                     continue
                 config = saying(config, section, change.value)
             except (AttributeError, KeyError, ValueError) as error:
-                _log.warning("what was changed of [%s] cannot be used: %s", section, error)
+                _log.warning("runtime change of [%s] cannot be applied: %s", section, error)
                 continue
-            _log.warning("[%s] is as %s left it, not as the file says", section, change.actor)
+            _log.warning(
+                "runtime change of [%s] by %s overrides the configuration file",
+                section,
+                change.actor,
+            )
         return config
 
     def keep(self, section: str, config: Config, who: str) -> None:
@@ -70,7 +77,9 @@ class Overrides:
         base = said(self.file, section)
         value = said(config, section)
         if any(key.partition(".")[0] == section for key in hidden_settings(config)):
-            _log.warning("[%s] has a secret: what was changed ends with this process", section)
+            _log.warning(
+                "runtime change of [%s] not persisted: the section contains a secret", section
+            )
             value = base
         change = OverrideRecord(int(self._now()), who, section, value, base)
         self._changes[section] = change

@@ -100,7 +100,7 @@ class StreamRoute:
         except Left:
             pass
         except Exception:  # noqa: BLE001 - an answer that has begun can only end
-            _log.exception("a snapshot could not be made")
+            _log.exception("snapshot failed")
         await send({"type": "http.response.body", "body": b""})
 
     async def _next(self, watcher: Watcher, lines: SnapshotStream, send: Send) -> bytes:

@@ -67,7 +67,7 @@ class TenantRows:
         try:
             self._rows = await self._tenancy.act(self._action, {}, Nothing(), _ACTOR)
         except Exception as error:  # noqa: BLE001 - the rest of a snapshot does not depend on it
-            _log.debug("tenants cannot be read: %s", error)
+            _log.debug("cannot read tenants: %s", error)
         self._read_at = time.monotonic()
 
 

@@ -26,8 +26,8 @@ def make_room(connections: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     if most < wanted:
         _log.warning(
-            "%d files may be open, and %d are needed for [server] connections = %d: raise "
-            "LimitNOFILE= of the unit or ulimit -Hn, or lower the setting",
+            "open-file limit too low: %d files allowed, %d needed for [server] connections = "
+            "%d; raise LimitNOFILE= of the unit or ulimit -Hn, or lower the setting",
             most,
             wanted,
             connections,

@@ -45,7 +45,7 @@ class FirstConfig:
         if len(str(self.admin)) > _MOST_SOCKET:
             socket = f"# {self.admin} would be too long a path for a socket"
         return f"""\
-# Made by `gatewayd init`. `gatewayd config show` prints every key and its value; gatewayd.toml of
+# Written by `gatewayd init`. `gatewayd config show` prints all keys and values; gatewayd.toml of
 # share/gatewayd, or of etc/ in the project, explains them.
 
 [server]

@@ -114,7 +114,7 @@ class Manager:
     def _tell(self) -> None:
         trouble = self._progress.trouble()
         if trouble and trouble.split()[:3] != self._trouble.split()[:3]:
-            _log.warning("no sign of life for the service manager: %s", trouble)
+            _log.warning("watchdog keep-alive to the service manager withheld: %s", trouble)
         self._trouble = trouble
         lines = []
         if not trouble and self._feeding is not None:
@@ -146,7 +146,7 @@ class Manager:
             [f"serving {self._model}, {running} running, {waiting} waiting", *troubles]
         )
         if self._fleet.condition == "paused":
-            shown += "; new requests are refused: an operator has paused them"
+            shown += "; admission paused by an operator"
         if self._trouble:
             shown += f"; {self._trouble}"
         return shown + self._note

@@ -32,4 +32,4 @@ def notify(state: str) -> None:
 @functools.cache
 def _complain(address: str, reason: str) -> None:
     """Say it once, not for every line."""
-    _log.warning("NOTIFY_SOCKET %s cannot be reached: %s", address, reason)
+    _log.warning("cannot reach NOTIFY_SOCKET %s: %s", address, reason)

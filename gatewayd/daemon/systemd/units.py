@@ -100,7 +100,7 @@ def why_unseen(program: str) -> str:
     The interpreter counts, too: a virtual environment only points to it.
     """
     if not os.access(program, os.X_OK):
-        return f"{program} is no program"
+        return f"{program} is not an executable"
     for path in (program, os.path.realpath(program), os.path.realpath(sys.executable)):
         for hidden in _HIDDEN:
             if path.startswith(hidden + "/"):

@@ -216,7 +216,7 @@ class GuideChecks:
                 answer.set_exception(error)
                 answer.exception()  # mark as retrieved: the waiters may be gone
             else:
-                _log.exception("a grammar checker could not be replaced")
+                _log.exception("cannot restart a grammar checker")
         finally:
             self._drop(key, asked)
             answer.cancel()
@@ -229,7 +229,7 @@ class GuideChecks:
         try:
             process = await self._pool.take(config)
         except (CheckLost, NotConfined, OSError, CheckerUnusable) as error:
-            _log.error("grammars cannot be checked: %s", error)
+            _log.error("cannot check grammars: %s", error)
             return _Answer(is_fault=True)
         try:
             verdict = await process.ask(spec)

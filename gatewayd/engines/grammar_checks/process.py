@@ -27,7 +27,7 @@ _GRACE = 5.0
 @functools.cache
 def _tell(reason: str) -> None:
     """Log it, once."""
-    _log.warning("grammar checkers are not sandboxed: %s", reason)
+    _log.warning("grammar checkers run without a sandbox: %s", reason)
 
 
 class CheckLost(Exception):

@@ -74,7 +74,7 @@ class FencedProcess:
             self._warn(method, error)
 
     def _warn(self, method: str, error: Exception) -> None:
-        _log.error("%s of the executor's process %d failed: %r", method, self.pid, error)
+        _log.error("executor call %s failed for process %d: %r", method, self.pid, error)
 
 
 def start(executor: ExecutorStrategy, command: EngineCommand) -> FencedProcess:

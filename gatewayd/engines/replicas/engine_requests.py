@@ -230,7 +230,7 @@ class SentRequests:
             return InvalidRequest(message, param="max_tokens", code="kv_quota_exceeded")
         if code == "strategy_error":
             if self._rarely.may(message):
-                _log.error("requests are refused since request %s: %s", request.request_id, message)
+                _log.error("refusing requests since request %s: %s", request.request_id, message)
             return StrategyUnavailable(message)
         _log.error("request %s failed in the engine: %s: %s", request.request_id, code, message)
         return InternalError("the engine could not finish this request")

@@ -183,12 +183,12 @@ class Replica:
             setbacks.note(uptime)
             self.detail = reason
             if setbacks.are_too_many or self._is_final:
-                _log.error("engine %d has failed: %s", self.index, reason)
+                _log.error("engine %d failed: %s", self.index, reason)
                 self.state = ReplicaState.FAILED
                 return
             self.state = ReplicaState.RESTARTING
             pause = setbacks.pause()
-            _log.warning("engine %d: %s; starting again in %.1f s", self.index, reason, pause)
+            _log.warning("engine %d: %s; restarting in %.1f s", self.index, reason, pause)
             await self._sleep(pause)
         self.state = ReplicaState.STOPPED
         self.detail = "stopped"
@@ -269,7 +269,7 @@ class Replica:
                 self._lose("ended")
             if self.pulse.is_gone(self.model):
                 is_hung = True
-                self._lose(f"gave no sign of life for {self.pulse.silence:.0f} s")
+                self._lose(f"sent no heartbeat for {self.pulse.silence:.0f} s")
         uptime = self.pulse.uptime if self.pulse.has_served else None
         if self._ends:
             client.send(Shutdown(self._save_seconds))
@@ -305,7 +305,7 @@ class Replica:
             self.rows = event.rows
         elif isinstance(event, Swapped):
             if event.error:
-                _log.error("engine %d refuses a strategy: %s", self.index, event.error)
+                _log.error("engine %d rejected a strategy: %s", self.index, event.error)
             self._owner.on_swapped(self, event)
         elif isinstance(event, Pinned):
             self._owner.on_pinned(self, event)

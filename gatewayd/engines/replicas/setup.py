@@ -100,7 +100,7 @@ class EngineSetup:
     def quarantine(self, kind: str, name: str) -> None:
         """The next engines start without a strategy."""
         if [kind, name] not in self.config.quarantined:
-            _log.error("%s.%s is quarantined: an engine ended in it", kind, name)
+            _log.error("%s.%s quarantined: it crashed an engine", kind, name)
             quarantined = [*self.config.quarantined, [kind, name]]
             self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
 

@@ -129,7 +129,7 @@ class Continuations:
         for (node, one), told in zip(forced, await self._ask(prompts, forced), strict=True):
             token = one.logit_bias[0][0]
             if token not in told:
-                raise InternalError("a logits processor does not let labels be asked for")
+                raise InternalError("a logits processor prevents scoring of the labels")
             found[ContinuationNode(node.prompt, (*node.behind, token))] = told[token]
         return [
             [
@@ -203,7 +203,7 @@ def _with(
 def _read(generation: Generation, at: int) -> dict[int, float]:
     scored = generation.choices[at].take_scored()
     if len(scored) != 1:
-        raise InternalError("the engine told nothing of a token")
+        raise InternalError("the engine returned no probability of a token")
     one = scored[0].logprobs
     told = dict(zip(one.top_tokens, one.top_logprobs, strict=True))
     told[one.token] = one.logprob

@@ -180,7 +180,7 @@ def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> Deci
             key = (isinstance(choice.value, bool), choice.value)
             if key in seen:
                 raise InvalidRequest(
-                    f"{path}.choices[{place}].value comes twice; each choice must be another",
+                    f"{path}.choices[{place}].value is given twice; choices must be distinct",
                     param=f"{path}.choices[{place}].value",
                 )
             seen.add(key)

@@ -121,8 +121,8 @@ def _check_count(questions: Sequence[DecisionPrompt]) -> None:
     count = sum([len(one.labels) for one in questions])
     if count > MAX_LABELS_TOGETHER:
         raise InvalidRequest(
-            f"questions have {count} answers to choose from; the maximum of a request is "
-            f"{MAX_LABELS_TOGETHER}: ask in parts",
+            f"questions have {count} labels together; the maximum of a request is "
+            f"{MAX_LABELS_TOGETHER}: split the request",
             param="questions",
         )
 

@@ -131,7 +131,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             )
         if request.echo and request.prompt_logprobs is not None:
             raise InvalidRequest(
-                "prompt_logprobs needs echo to be false; with echo, logprobs tells of the prompt",
+                "prompt_logprobs needs echo to be false; with echo, use logprobs for the prompt",
                 param="prompt_logprobs",
             )
         check_prompt_logprobs(request)

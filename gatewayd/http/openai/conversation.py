@@ -159,7 +159,7 @@ def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Templat
     for name, value in (request.chat_template_kwargs or {}).items():
         field = f"chat_template_kwargs.{name}"
         if name in RESERVED or name.endswith("_token"):
-            raise InvalidRequest(f"{field} is the gateway's own: leave it out", param=field)
+            raise InvalidRequest(f"{field} is reserved for the gateway: omit it", param=field)
         wishes[name] = (field, value)
     if not wishes:
         return _NOTHING

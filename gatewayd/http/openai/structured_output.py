@@ -64,7 +64,7 @@ def wish_of(request: StructuredTable) -> Wish | None:
     if len(wishes) > 1:
         first, second = wishes[0].param, wishes[1].param
         raise InvalidRequest(
-            f"{first} and {second} both say what the answer must follow; give one of them",
+            f"{first} and {second} both constrain the answer; give one of them",
             param=second,
         )
     return wishes[0] if wishes else None

@@ -89,7 +89,7 @@ class Protocols:
                 raise TypeError("the body of an error must be bytes")
             return Shaped(response.status, response_headers(response), response.body)
         except Exception:  # noqa: BLE001 - a plugin may raise anything
-            _log.exception("protocol %s cannot tell an error", mount.name)
+            _log.exception("protocol %s failed to format an error", mount.name)
             return None
 
     def _asked(self, mount: Mount) -> Sequence[OneMethod]:

@@ -206,7 +206,7 @@ class ProtocolRoute(ProtocolEndpoint):
                 if not pieces.has_begun:
                     raise
                 _log.exception(
-                    "protocol %s failed in request %s to %s, in its answer",
+                    "protocol %s failed while answering request %s to %s",
                     *(self._mount.name, request.request_id, self.label),
                 )
                 exchange.fail(InternalError(MISTAKE))
@@ -220,7 +220,7 @@ class ProtocolRoute(ProtocolEndpoint):
         try:
             return self._mount.strategy.late_error(refusal, request.request_id)
         except Exception:  # noqa: BLE001 - a plugin may raise anything
-            _log.exception("protocol %s cannot tell an error", self._mount.name)
+            _log.exception("protocol %s failed to format an error", self._mount.name)
             return b""
 
 

@@ -31,22 +31,26 @@ class BatchRequest(RequestTable):
 
     input_file_id: Annotated[
         str,
-        Field(min_length=1, max_length=256, description="A file of purpose `batch`, JSON lines."),
+        Field(
+            min_length=1,
+            max_length=256,
+            description="Id of an uploaded file of purpose `batch`, in JSON Lines.",
+        ),
     ]
     endpoint: Annotated[
         Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"],
-        Field(description="What every line is sent to."),
+        Field(description="Endpoint that each line is sent to."),
     ]
     completion_window: Annotated[
-        Literal["24h"], Field(description="Time in which it ends, or is `expired`.")
+        Literal["24h"], Field(description="Time limit of the batch; then its status is `expired`.")
     ]
     metadata: Annotated[
-        Metadata | None, at_most(MAX_METADATA), Field(description="Given back with the batch.")
+        Metadata | None, at_most(MAX_METADATA), Field(description="Returned with the batch.")
     ] = None
     output_expires_after: Annotated[
         OutputExpiry | None,
         Field(
-            description="When the files of results are deleted: `anchor` `created_at`, `seconds` "
-            "from 3600 to 2592000. Default: never."
+            description="Expiry of the output files: `anchor` `created_at`, `seconds` from "
+            "3600 to 2592000. Default: never."
         ),
     ] = None

@@ -20,7 +20,7 @@ from gatewayd_hooks.requests.fields import (
 )
 from gatewayd_hooks.requests.tables import Costs, Ignored, Noted, Unsupported, at_most
 
-_TEXT_ONLY = "answers are text"
+_TEXT_ONLY = "output is text only"
 MAX_ARGUMENTS = 16
 
 Scalar = bool | int | Finite | Annotated[str, Field(max_length=4096)] | None
@@ -45,30 +45,33 @@ class ChatRequest(GenerationTable, StructuredTable):
     ]
     max_completion_tokens: Annotated[
         MaxTokens | None,
-        Field(description="As `max_tokens`, and over it; default: what is left of the context."),
+        Field(
+            description="As `max_tokens`, over which it takes precedence. Default: the "
+            "rest of the context."
+        ),
     ] = None
     logprobs: Annotated[
-        bool | None, Field(description="Give the log-probability of each token.")
+        bool | None, Field(description="Return the log-probability of each token.")
     ] = None
     top_logprobs: Annotated[
         NumLogprobs | None,
         Costs("a sort of the vocabulary for each token"),
-        Field(description="Alternatives for each token; needs `logprobs`."),
+        Field(description="Number of most likely alternatives per token; needs `logprobs`."),
     ] = None
     add_generation_prompt: Annotated[
         bool | None,
-        Field(description="False: do not end the prompt with the beginning of an answer."),
+        Field(description="False: do not append the generation prompt of the assistant."),
     ] = None
     continue_final_message: Annotated[
         bool | None,
         Field(
-            description="The answer goes on where the last message ends, which must be an "
-            "assistant's; `add_generation_prompt` is then false."
+            description="Continue the last message, which must be an assistant's; implies "
+            "`add_generation_prompt` false."
         ),
     ] = None
     echo: Annotated[
         bool | None,
-        Field(description="Put the message that is continued before the answer."),
+        Field(description="Prepend the continued message to the answer."),
     ] = None
     metadata: Annotated[
         Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None,
@@ -81,55 +84,61 @@ class ChatRequest(GenerationTable, StructuredTable):
     verbosity: Annotated[Any, Ignored()] = None
     moderation: Annotated[Any, Ignored()] = None
     store: Annotated[
-        bool | None, Ignored((None, False)), Field(description="Chats are not kept; responses are.")
+        bool | None,
+        Ignored((None, False)),
+        Field(description="Chat completions are not stored; use /v1/responses."),
     ] = None
 
     tools: Annotated[
         Tools | None,
-        Costs("the prompt has them in it; strict ones keep answers to a grammar"),
+        Costs("their tokens in the prompt; strict ones constrain decoding by a grammar"),
         Field(description="Functions that the model may call."),
     ] = None
     tool_choice: Annotated[
         ToolChoice | None,
-        Costs("all but `none` and `auto` keep answers to a grammar"),
+        Costs("a grammar, for all but `none` and `auto`"),
         Field(
             description="`none`, `auto`, `required` (also `any`), a tool by name, or "
-            "`allowed_tools`; default: `auto` where there are tools."
+            "`allowed_tools`. Default: `auto` if there are tools."
         ),
     ] = None
     parallel_tool_calls: Annotated[
-        bool | None, Field(description="False: at most one call in an answer.")
+        bool | None, Field(description="False: at most one tool call per answer.")
     ] = None
     functions: Annotated[
         Annotated[list[FunctionSpec], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
-        Field(description="An older form of `tools`, at most one call in an answer."),
+        Field(description="Deprecated form of `tools`; at most one call per answer."),
     ] = None
     function_call: Annotated[
-        FunctionChoice | None, Field(description="An older form of `tool_choice`.")
+        FunctionChoice | None, Field(description="Deprecated form of `tool_choice`.")
     ] = None
     reasoning_effort: Annotated[
         Effort | None,
         Field(
-            description="For the model's chat template; ignored by those that do not look at it. "
-            "`none` also sets `enable_thinking` to false."
+            description="Passed to the model's chat template, which may ignore it. `none` "
+            "also sets `enable_thinking` to false."
         ),
     ] = None
-    enable_thinking: Annotated[bool | None, Field(description="The same.")] = None
+    enable_thinking: Annotated[
+        bool | None, Field(description="Passed to the model's chat template.")
+    ] = None
     include_reasoning: Annotated[
-        bool | None, Field(description="False: leave the reasoning out of the answer.")
+        bool | None, Field(description="False: omit the reasoning from the answer.")
     ] = None
     separate_reasoning: Annotated[
-        bool | None, Field(description="False: leave the reasoning in the text, marks and all.")
+        bool | None, Field(description="False: leave the reasoning in the content, with its tags.")
     ] = None
     chat_template_kwargs: Annotated[
         TemplateArguments,
-        Field(description="For the model's chat template, over the two fields for it."),
+        Field(
+            description="Arguments of the model's chat template; they override other fields for it."
+        ),
     ] = None
 
     audio: Annotated[Any, Unsupported(_TEXT_ONLY)] = None
     modalities: Annotated[Any, Unsupported(_TEXT_ONLY, (None, ["text"]))] = None
-    web_search_options: Annotated[Any, Unsupported("the server fetches nothing")] = None
+    web_search_options: Annotated[Any, Unsupported("the server does not fetch documents")] = None
     chat_template: Annotated[
-        Any, Unsupported("a request's own chat_template is refused; the model's is used")
+        Any, Unsupported("a chat_template in the request is refused; the model's is used")
     ] = None
-    documents: Annotated[Any, Unsupported("put them into a message", (None, []))] = None
+    documents: Annotated[Any, Unsupported("put documents into a message", (None, []))] = None

@@ -24,23 +24,25 @@ class CompletionRequest(GenerationTable, StructuredTable):
 
     prompt: Annotated[
         Prompt,
-        Field(description="A text, texts, token ids, or lists of token ids."),
+        Field(description="A string, strings, token ids, or lists of token ids."),
     ]
     echo: Annotated[
         bool | None,
-        Costs("with `logprobs` the whole prompt, none of it from the cache"),
-        Field(description="Put the prompt before the answer."),
+        Costs("prefill of the whole prompt without the prefix cache, with `logprobs`"),
+        Field(description="Prepend the prompt to the answer."),
     ] = None
     logprobs: Annotated[
         NumLogprobs | None,
         Costs("a sort of the vocabulary for each token"),
-        Field(description="Alternatives for each token; 0 for the chosen one alone."),
+        Field(
+            description="Number of most likely alternatives per token; 0: only the sampled token."
+        ),
     ] = None
     best_of: Annotated[
         Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None,
-        Field(description="As `n`: nothing is generated only to be thrown away."),
+        Field(description="Equal to `n`: no candidates are generated to be discarded."),
     ] = None
     add_special_tokens: Annotated[
-        bool, OrNull(), Field(description="Add what the tokenizer puts around a text, such as BOS.")
+        bool, OrNull(), Field(description="Add special tokens such as BOS.")
     ] = True
-    suffix: Annotated[Any, Unsupported("the model does not fill in", (None, ""))] = None
+    suffix: Annotated[Any, Unsupported("the model does not support infilling", (None, ""))] = None

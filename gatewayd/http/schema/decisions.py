@@ -141,8 +141,8 @@ class DecisionRequest(RequestTable):
             list[DecisionItem], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)
         ],
         Field(
-            description="A text, or items: `message`, `function_call`, `function_call_output`, "
-            "`custom_tool_call`, `custom_tool_call_output`; parts are text or JSON."
+            description="A string, or items: `message`, `function_call`, `function_call_output`, "
+            "`custom_tool_call`, `custom_tool_call_output`; content parts are text or JSON."
         ),
     ]
     questions: Annotated[
@@ -162,14 +162,20 @@ class DecisionRequest(RequestTable):
     prompt_cache_options: Annotated[Any, Noted()] = None
     cache_salt: Annotated[
         CacheSalt | None,
-        Field(description="Only requests with the same salt share what was computed."),
+        Field(description="Only requests with the same salt share the prefix cache."),
     ] = None
     priority: Annotated[
         Priority | PriorityNumber | None,
-        Field(description="Class of service, as in chat; over `service_tier`."),
+        Field(description="Priority class, as in chat; overrides `service_tier`."),
     ] = None
     service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
     safety_identifier: Annotated[
-        str | None, Noted(), Field(max_length=512, description="The end user.")
+        str | None,
+        Noted(),
+        Field(max_length=512, description="Identifier of the end user; not used."),
     ] = None
-    user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    user: Annotated[
+        str | None,
+        Noted(),
+        Field(max_length=512, description="Identifier of the end user; not used."),
+    ] = None

@@ -27,55 +27,64 @@ Input = OneOrSeveral[InputText, Texts, TokenLists]
 class PoolingTable(RequestTable):
     """How texts become vectors."""
 
-    model: Annotated[Model | None, Field(description="A served model's name.")] = None
+    model: Annotated[Model | None, Field(description="Name of a served model.")] = None
     pooling: Annotated[
         Literal["mean", "last"] | None,
-        Costs("with `mean` the whole text, none of it from the cache"),
+        Costs("prefill of the whole text without the prefix cache, with `mean`"),
         Field(
-            description="Of the last layer's hidden states: `mean`, the default, of all tokens, or "
-            "the `last` one's."
+            description="Pooling of the last layer's hidden states: `mean` of all tokens "
+            "(default), or the `last` token."
         ),
     ] = None
     truncate_prompt_tokens: Annotated[
         Annotated[int, Field(ge=-1, le=MAX_INT)] | None,
         Field(
-            description="Cut longer texts to so many tokens; -1 to what the model takes. Without "
-            "it they are refused."
+            description="Truncate longer texts to this number of tokens; -1: to the model's "
+            "context length. Default: longer texts are refused."
         ),
     ] = None
     truncation_side: Annotated[
         Literal["left", "right"] | None,
-        Field(description="Where they are cut; default: `right`, so that the beginning stays."),
+        Field(description="Side that is cut off. Default: `right`, which keeps the beginning."),
     ] = None
     add_special_tokens: Annotated[
-        bool, OrNull(), Field(description="Add what the tokenizer puts around a text, such as BOS.")
+        bool, OrNull(), Field(description="Add special tokens such as BOS.")
     ] = True
     priority: Annotated[
         Priority | PriorityNumber | None,
-        Field(description="Class of service, as in chat; over `service_tier`."),
+        Field(description="Priority class, as in chat; overrides `service_tier`."),
     ] = None
     service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
     cache_salt: Annotated[
         CacheSalt | None,
-        Field(description="Only requests with the same salt share what was computed."),
+        Field(description="Only requests with the same salt share the prefix cache."),
     ] = None
-    user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    user: Annotated[
+        str | None,
+        Noted(),
+        Field(max_length=512, description="Identifier of the end user; not used."),
+    ] = None
 
 
 class EmbeddingRequest(PoolingTable):
     """Texts to vectors."""
 
     model: Model
-    input: Annotated[Input, Field(description="A text, texts, token ids, or lists of token ids.")]
+    input: Annotated[
+        Input, Field(description="A string, strings, token ids, or lists of token ids.")
+    ]
     encoding_format: Annotated[
         Literal["float", "base64"] | None,
-        Field(description="`base64` has float32, little-endian; default: `float`."),
+        Field(description="`float` (default), or `base64` of little-endian float32."),
     ] = None
     dimensions: Annotated[
         Annotated[int, Field(ge=1, le=MAX_INT)] | None,
-        Field(description="Keep so many numbers of each vector, at most the model's hidden size."),
+        Field(
+            description="Truncate each vector to this number of dimensions, at most the "
+            "hidden size of the model."
+        ),
     ] = None
     normalize: Annotated[
-        bool | None, Field(description="Bring each vector to length 1; default: true.")
+        bool | None, Field(description="Normalize vectors to length 1. Default: true.")
     ] = None
     messages: Annotated[Any, Unsupported("send texts in `input`")] = None

@@ -40,13 +40,13 @@ class StreamOptions(RequestTable):
     """How to stream."""
 
     include_usage: Annotated[
-        bool | None, Field(description="Send a last chunk with the usage.")
+        bool | None, Field(description="Send a last chunk with the token usage.")
     ] = None
     continuous_usage_stats: Annotated[
-        bool | None, Field(description="Send the usage so far with every chunk.")
+        bool | None, Field(description="Send the token usage so far with every chunk.")
     ] = None
     include_obfuscation: Annotated[
-        bool | None, Noted(), Field(description="Padding against traffic analysis; none is sent.")
+        bool | None, Noted(), Field(description="Padding against traffic analysis; not sent.")
     ] = None
 
 
@@ -62,48 +62,63 @@ class GenerationTable(RequestTable):
 
     model: Model
     max_tokens: Annotated[
-        MaxTokens | None, Field(description="Most tokens to generate, at least 1.")
+        MaxTokens | None, Field(description="Maximum number of tokens to generate, at least 1.")
     ] = None
     min_tokens: Annotated[
-        int, Field(ge=0, le=2**31 - 1, description="Tokens before an end is allowed."), OrNull()
+        int,
+        Field(
+            ge=0, le=2**31 - 1, description="Minimum number of tokens to generate before a stop."
+        ),
+        OrNull(),
     ] = 0
     n: Annotated[
         Count | None,
         Costs("a sequence each; the prompt is computed once"),
-        Field(description="Choices for each prompt."),
+        Field(description="Number of choices per prompt."),
     ] = None
-    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
+    stream: Annotated[
+        bool | None, Field(description="Stream the answer as server-sent events.")
+    ] = None
     stream_options: Annotated[StreamOptions | None, Field(description="Only with `stream`.")] = None
     temperature: Annotated[
         Temperature | None,
-        Field(description="0 always takes the most likely token; acts before top-k, top-p, min-p."),
+        Field(
+            description="Sampling temperature; 0 is greedy decoding. Applied before top-k, "
+            "top-p and min-p."
+        ),
     ] = None
     top_p: Annotated[
         TopP | None,
-        Field(description="Sample among the most likely tokens of this mass."),
+        Field(
+            description="Nucleus sampling: sample from the most likely tokens of this "
+            "total probability."
+        ),
     ] = None
     top_k: Annotated[
         TopK | None,
-        Field(description="Sample among this many tokens; 0 or -1 for all."),
+        Field(description="Sample from this number of most likely tokens; 0 or -1: all."),
     ] = None
     min_p: Annotated[
         Share | None,
-        Field(description="Least probability as a share of the largest."),
+        Field(description="Minimum probability of a token relative to the most likely one."),
     ] = None
     frequency_penalty: Annotated[
         Penalty | None,
         Costs("a pass over the vocabulary for each token"),
-        Field(description="Per occurrence of a token in the answer."),
+        Field(description="Penalty per occurrence of a token in the answer."),
     ] = None
     presence_penalty: Annotated[
         Penalty | None,
         Costs("a pass over the vocabulary for each token"),
-        Field(description="Once for a token in the answer."),
+        Field(description="Penalty for tokens that occur in the answer, applied once."),
     ] = None
     repetition_penalty: Annotated[
         RepetitionPenalty | None,
         Costs("a pass over the vocabulary for each token"),
-        Field(description="Divides likely, multiplies unlikely tokens of prompt and answer."),
+        Field(
+            description="Multiplicative penalty of tokens of the prompt and answer; above "
+            "1 discourages repetition."
+        ),
     ] = None
     logit_bias: Annotated[
         Annotated[
@@ -111,107 +126,119 @@ class GenerationTable(RequestTable):
         ]
         | None,
         at_most(MAX_BIASES),
-        Field(description="Token id to addend."),
+        Field(description="Map from token id to a bias added to its logit."),
     ] = None
     seed: Annotated[
         Seed | None,
-        Field(description="Repeats the answer, whatever else the engine computes."),
+        Field(
+            description="Seed of sampling; the answer is reproducible whatever else is in "
+            "the batch."
+        ),
     ] = None
     stop: Annotated[
         StopString | StopStrings | None,
         Costs("text is searched token by token"),
-        Field(description="Strings that end the answer."),
+        Field(description="Stop strings that end the answer."),
     ] = None
     stop_token_ids: Annotated[
         list[TokenId] | None,
-        Field(max_length=MAX_STOPS, description="Tokens that end the answer."),
+        Field(max_length=MAX_STOPS, description="Token ids that end the answer."),
     ] = None
     extra_args: Annotated[
         Annotated[dict[ExtraName, ExtraValue], Field(max_length=MAX_EXTRA_ARGS)] | None,
         at_most(MAX_EXTRA_ARGS),
-        Field(description="Parameters for logits processors that are plugins, by name."),
+        Field(description="Parameters of plugin logits processors, by name."),
     ] = None
     prompt_logprobs: Annotated[
         NumLogprobs | None,
-        Costs("the whole prompt, none of it from the cache, and its logits"),
+        Costs("prefill of the whole prompt without the prefix cache, and its logits"),
         Field(
-            description="Alternatives for each prompt token, told in `prompt_logprobs`; not with "
-            "`stream`."
+            description="Number of alternatives per prompt token, returned in "
+            "`prompt_logprobs`; not with `stream`."
         ),
     ] = None
     ignore_eos: Annotated[
-        bool, OrNull(), Field(description="Go on after the model's end token.")
+        bool, OrNull(), Field(description="Continue after the model's EOS token.")
     ] = False
     include_stop_str_in_output: Annotated[
-        bool, OrNull(), Field(description="Keep the stop string in the text.")
+        bool, OrNull(), Field(description="Include the stop string in the output.")
     ] = False
     skip_special_tokens: Annotated[
-        bool, OrNull(), Field(description="Leave special tokens out of the text.")
+        bool, OrNull(), Field(description="Omit special tokens from the text.")
     ] = True
     return_token_ids: Annotated[
         bool | None,
         Costs("larger answers, written token by token"),
-        Field(description="Add `prompt_token_ids` and `token_ids`."),
+        Field(description="Return `prompt_token_ids` and `token_ids`."),
     ] = None
     priority: Annotated[
         Priority | PriorityNumber | None,
         Field(
-            description="Class of service; over `service_tier`. Of numbers, those below 0 are "
-            "realtime, those above it batch. One above the tenant's `service_class` is 403."
+            description="Priority class; overrides `service_tier`. Numbers below 0 are "
+            "realtime, above 0 batch. A class above the tenant's `service_class` "
+            "is refused with 403."
         ),
     ] = None
     service_tier: Annotated[
         ServiceTier | None,
         Field(
-            description="`priority`, `fast` are realtime; `flex` is batch; the others standard. "
-            "One above the tenant's `service_class` is served in that class, which a chat's answer "
-            "says, and named as ignored."
+            description="`priority` and `fast` are realtime, `flex` is batch, others are "
+            "standard. A class above the tenant's `service_class` is lowered to "
+            "it, which chat answers report, and listed as ignored."
         ),
     ] = None
     queue_timeout: Annotated[
         QueueSeconds | None,
         Field(
-            description="Seconds from its arrival after which a request with which no engine has "
-            "begun ends as 504 `queue_timeout`. It waits for ever without.",
+            description="Maximum seconds in the queue, from arrival; then the request ends "
+            "with 504 `queue_timeout`. Default: no limit.",
         ),
     ] = None
     kv_retention: Annotated[
         KvRetention | None,
         Field(
-            description="How long the prompt's cache is wanted: `priority`, required, from 0 to "
-            "100 (50 is usual) for `seconds` after its last use, over 0 and at most 86400 (300 "
-            "without it); for eviction `retention`. A priority over 50 needs the tenant's "
-            "`retention_priority` and `retention_seconds`, else 403."
+            description="Retention of the prompt in the prefix cache, for eviction "
+            "`retention`: `priority` (required, 0 to 100, normal is 50) for "
+            "`seconds` after its last use (above 0, at most 86400, default 300). "
+            "A priority above 50 requires the tenant's `retention_priority` and "
+            "`retention_seconds`, else 403."
         ),
     ] = None
-    user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    user: Annotated[
+        str | None,
+        Noted(),
+        Field(max_length=512, description="Identifier of the end user; not used."),
+    ] = None
 
     cache_salt: Annotated[
         CacheSalt | None,
-        Costs("the prompt, where only requests of other salts have computed it"),
+        Costs("prefill of prompts that are cached under other salts only"),
         Field(
-            description="Only requests with the same salt share cached prompts; no `@`, `/`, `\\`."
+            description="Only requests with the same salt share cached prefixes; no `@`, `/`, `\\`."
         ),
     ] = None
     prompt_cache_key: Annotated[
         str | None,
         Field(
             max_length=1024,
-            description="Requests of one key go to the engine that served it before, as far as "
+            description="Routing key: requests with the same key go to the same engine if "
             "load permits; for router `prefix`.",
         ),
     ] = None
     prompt_cache_retention: Annotated[
         Literal["in_memory", "in-memory", "24h"] | None,
         Field(
-            description="`24h` is a `kv_retention` of priority 75 for a day; `in_memory` the "
-            "usual, as is `24h` where the tenant was not granted that, named as ignored."
+            description="`24h` is a `kv_retention` of priority 75 for a day; `in_memory` is "
+            "the default. `24h` is ignored, and listed as ignored, if the tenant "
+            "is not allowed that retention."
         ),
     ] = None
     prompt_embeds: Annotated[Any, Unsupported("prompts are text or token ids")] = None
-    use_beam_search: Annotated[Any, Unsupported("answers are sampled", (None, False))] = None
-    logits_processors: Annotated[Any, Unsupported("they are plugins of the server", (None, []))] = (
+    use_beam_search: Annotated[Any, Unsupported("beam search is not supported", (None, False))] = (
         None
     )
+    logits_processors: Annotated[
+        Any, Unsupported("logits processors are plugins of the server", (None, []))
+    ] = None
     bad_words: Annotated[Any, Unsupported("use `logit_bias`", (None, []))] = None
     allowed_token_ids: Annotated[Any, Unsupported("use `logit_bias`", (None, []))] = None

@@ -23,7 +23,7 @@ class TextPart(RequestTable):
 
     type: Literal["text", "refusal", "input_text", "output_text"]
     text: str | None = None
-    refusal: Annotated[str | None, Field(description="Where the type is `refusal`.")] = None
+    refusal: Annotated[str | None, Field(description="Text of a part of type `refusal`.")] = None
 
     @property
     def words(self) -> str | None:
@@ -35,7 +35,7 @@ class CalledFunction(RequestTable):
     """What was called, and with what."""
 
     name: CallName
-    arguments: Annotated[str, Field(description="JSON, as the answer gave it.")]
+    arguments: Annotated[str, Field(description="Arguments as JSON, as the model returned them.")]
 
     def for_template(self) -> dict[str, Any]:
         """As chat templates know it: they write the arguments themselves."""
@@ -70,30 +70,31 @@ class ChatMessage(RequestTable):
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[
         str | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)] | None,
-        Field(description="A string, or parts of text that are joined; null beside calls."),
+        Field(description="A string, or text parts, which are joined; null with tool calls."),
     ] = None
-    refusal: Annotated[str | None, Field(description="Words with which the assistant refused.")] = (
-        None
-    )
+    refusal: Annotated[str | None, Field(description="Text of a refusal by the assistant.")] = None
     name: Annotated[
         str | None,
-        Field(max_length=256, description="Of the function, where the role is one's; else noted."),
+        Field(
+            max_length=256,
+            description="Name of the function for role `function`; otherwise not used.",
+        ),
     ] = None
     tool_calls: Annotated[
         Annotated[list[MessageToolCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
-        Field(description="Calls that the assistant made."),
+        Field(description="Tool calls made by the assistant."),
     ] = None
     tool_call_id: Annotated[
         CallId | None,
-        Field(description="The call that a `tool` answers."),
+        Field(description="Id of the tool call that a `tool` message answers."),
     ] = None
     function_call: Annotated[
-        CalledFunction | None, Field(description="An older form of `tool_calls`.")
+        CalledFunction | None, Field(description="Deprecated form of `tool_calls`.")
     ] = None
     reasoning: Annotated[
-        str | None, Field(description="What the assistant thought, for templates that show it.")
+        str | None, Field(description="Reasoning of the assistant, for chat templates that use it.")
     ] = None
-    reasoning_content: Annotated[str | None, Field(description="The same.")] = None
+    reasoning_content: Annotated[str | None, Field(description="Alias of `reasoning`.")] = None
 
     @property
     def text(self) -> str:
@@ -114,16 +115,18 @@ class ChatMessage(RequestTable):
         is_assistant = self.role == "assistant"
         other = self.tool_calls or self.function_call or self.refusal or self.thought
         if self.content in (None, []) and not (is_assistant and other):
-            what = "is required; only beside an assistant's calls or reasoning it may be missing"
+            what = "is required, except for an assistant message with tool calls or reasoning"
             return MessageFault("content", what, is_missing=self.content is None)
         if self.role == "tool" and self.tool_call_id is None:
-            what = "is required where the role is tool: the id of its call"
+            what = "is required for role tool: the id of its tool call"
             return MessageFault("tool_call_id", what, is_missing=True)
         if self.role == "function" and self.name is None:
-            return MessageFault("name", "is required where the role is function", is_missing=True)
+            return MessageFault("name", "is required for role function", is_missing=True)
         for field in ("tool_calls", "function_call", "refusal"):
             if getattr(self, field) and not is_assistant:
-                return MessageFault(field, f"belongs to an assistant, the role is {self.role}")
+                return MessageFault(
+                    field, f"is allowed for role assistant only, the role is {self.role}"
+                )
         return self._fault_of_parts(is_assistant=is_assistant)
 
     def _fault_of_parts(self, *, is_assistant: bool) -> MessageFault | None:
@@ -135,7 +138,9 @@ class ChatMessage(RequestTable):
                 kind = "refusal" if part.type == "refusal" else "text"
                 return MessageFault(f"{place}.{kind}", "is required", is_missing=True)
             if part.type == "refusal" and not is_assistant:
-                return MessageFault(place, f"is an assistant's refusal, the role is {self.role}")
+                return MessageFault(
+                    place, f"is allowed for role assistant only, the role is {self.role}"
+                )
         return None
 
     def for_template(self) -> dict[str, Any]:

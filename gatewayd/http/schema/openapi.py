@@ -38,31 +38,35 @@ class Operation(NamedTuple):
 
 
 OPERATIONS = (
-    Operation("post", "/v1/chat/completions", "Answer a conversation", ChatRequest, True),
-    Operation("post", "/v1/completions", "Continue a text", CompletionRequest, True),
-    Operation("post", "/v1/chat/completions/render", "Show the prompt", ChatRequest),
-    Operation("post", "/v1/completions/render", "Show the prompts", CompletionRequest),
-    Operation("post", "/v1/embeddings", "Texts to vectors", EmbeddingRequest),
-    Operation("post", "/v1/decisions", "Answer questions by probabilities", DecisionRequest),
-    Operation("post", "/v1/rerank", "Order documents by a query", RerankRequest),
-    Operation("post", "/v2/rerank", "Order documents by a query", RerankRequest),
-    Operation("post", "/rerank", "Order documents by a query", RerankRequest),
-    Operation("post", "/v1/score", "Compare texts", ScoreRequest),
-    Operation("post", "/score", "Compare texts", ScoreRequest),
+    Operation("post", "/v1/chat/completions", "Create a chat completion", ChatRequest, True),
+    Operation("post", "/v1/completions", "Create a completion", CompletionRequest, True),
+    Operation("post", "/v1/chat/completions/render", "Render the prompt of a chat", ChatRequest),
+    Operation(
+        "post", "/v1/completions/render", "Render the prompts of a completion", CompletionRequest
+    ),
+    Operation("post", "/v1/embeddings", "Create embeddings", EmbeddingRequest),
+    Operation(
+        "post", "/v1/decisions", "Classify and score by token probabilities", DecisionRequest
+    ),
+    Operation("post", "/v1/rerank", "Rerank documents by a query", RerankRequest),
+    Operation("post", "/v2/rerank", "Rerank documents by a query", RerankRequest),
+    Operation("post", "/rerank", "Rerank documents by a query", RerankRequest),
+    Operation("post", "/v1/score", "Score the similarity of texts", ScoreRequest),
+    Operation("post", "/score", "Score the similarity of texts", ScoreRequest),
     Operation("get", "/v1/models", "List the served models"),
     Operation("get", "/v1/models/{model}", "Describe a served model"),
-    Operation("post", "/tokenize", "Text to token ids", TokenizeRequest),
-    Operation("post", "/v1/tokenize", "Text to token ids", TokenizeRequest),
-    Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest),
-    Operation("post", "/v1/detokenize", "Token ids to text", DetokenizeRequest),
-    Operation("post", "/v1/watermark/detect", "Find the mark of answers", DetectRequest),
-    Operation("get", "/livez", "Whether the process answers"),
-    Operation("get", "/readyz", "Whether a request would be served now"),
-    Operation("get", "/health", "The same as /readyz"),
-    Operation("get", "/version", "The daemon's version"),
-    Operation("get", "/metrics", "Figures for Prometheus", content="text/plain"),
-    Operation("get", "/v1/gateway/compat", "What is served of each field"),
-    Operation("get", "/openapi.json", "This document"),
+    Operation("post", "/tokenize", "Tokenize text", TokenizeRequest),
+    Operation("post", "/v1/tokenize", "Tokenize text", TokenizeRequest),
+    Operation("post", "/detokenize", "Detokenize token ids", DetokenizeRequest),
+    Operation("post", "/v1/detokenize", "Detokenize token ids", DetokenizeRequest),
+    Operation("post", "/v1/watermark/detect", "Detect the watermark of answers", DetectRequest),
+    Operation("get", "/livez", "Liveness probe"),
+    Operation("get", "/readyz", "Readiness probe"),
+    Operation("get", "/health", "Alias of /readyz"),
+    Operation("get", "/version", "Version of the daemon"),
+    Operation("get", "/metrics", "Prometheus metrics", content="text/plain"),
+    Operation("get", "/v1/gateway/compat", "Compatibility of each request field"),
+    Operation("get", "/openapi.json", "This OpenAPI document"),
 )
 
 TABLES: tuple[type[RequestTable], ...] = (
@@ -86,18 +90,18 @@ _Schemas = dict[str, dict[str, Any]]
 _REF = "#/components/schemas/{model}"
 _PUBLIC = ("/livez", "/readyz", "/health")
 _STATUSES = {
-    "400": "A field is wrong",
-    "401": "No key or a wrong one",
-    "404": "There is no such thing",
-    "409": "Its state forbids it now",
-    "413": "The body is too large",
-    "415": "The body is not plain JSON",
-    "429": "Too many or too much for this key, or its budget is used up; see retry-after",
-    "500": "The engine or the gateway failed",
-    "503": "No room or no engine now; see retry-after",
+    "400": "Invalid request: a field is wrong",
+    "401": "Missing or invalid API key",
+    "404": "Not found",
+    "409": "Conflict with the current state",
+    "413": "Request body too large",
+    "415": "Request body is not plain JSON",
+    "429": "Rate limit, quota or budget of this key exceeded; see retry-after",
+    "500": "Internal error of the engine or the gateway",
+    "503": "Queue full or no engine ready; see retry-after",
 }
 _LATE = "504"
-_STATUSES_OF_SOME = {_LATE: "It has waited for longer than its queue_timeout"}
+_STATUSES_OF_SOME = {_LATE: "The request waited longer than its queue_timeout"}
 
 
 def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
@@ -151,7 +155,7 @@ def _operation(operation: Operation, references: _References) -> dict[str, Any]:
     described: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": operation.method + operation.path.translate(_TO_NAME),
-        "responses": {"200": {"description": "Served", "content": content}},
+        "responses": {"200": {"description": "Success", "content": content}},
     }
     if is_foreign:
         described["responses"]["default"] = {"description": "An error in this API's form"}

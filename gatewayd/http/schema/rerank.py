@@ -33,18 +33,18 @@ Documents = Annotated[
 class RerankRequest(PoolingTable):
     """Documents in the order in which they are like a query."""
 
-    query: Annotated[InputText, Field(description="What the documents are compared with.")]
-    documents: Annotated[Documents, Field(description='Texts, or objects `{"text": ...}`.')]
+    query: Annotated[InputText, Field(description="Query that the documents are ranked by.")]
+    documents: Annotated[Documents, Field(description='Strings, or objects `{"text": ...}`.')]
     top_n: Annotated[
         Annotated[int, Field(ge=0, le=MAX_INT)] | None,
-        Field(description="Give the best so many; default, and 0: all."),
+        Field(description="Number of best documents to return. Default, and 0: all."),
     ] = None
     return_documents: Annotated[
-        bool | None, Field(description="Give their texts too; default: true.")
+        bool | None, Field(description="Return the texts of documents too. Default: true.")
     ] = None
     max_tokens_per_doc: Annotated[
         Annotated[int, Field(ge=1, le=MAX_INT)] | None,
-        Field(description="Cut longer documents to so many tokens."),
+        Field(description="Truncate longer documents to this number of tokens."),
     ] = None
 
 
@@ -52,10 +52,11 @@ class ScoreRequest(PoolingTable):
     """How like two texts are."""
 
     text_1: Annotated[
-        InputText | Texts | None, Field(description="One text for all of `text_2`, or as many.")
+        InputText | Texts | None,
+        Field(description="One string to compare with all of `text_2`, or as many as `text_2`."),
     ] = None
-    text_2: Annotated[InputText | Texts | None, Field(description="A text, or texts.")] = None
-    queries: Annotated[InputText | Texts | None, Field(description="As `text_1`.")] = None
+    text_2: Annotated[InputText | Texts | None, Field(description="A string, or strings.")] = None
+    queries: Annotated[InputText | Texts | None, Field(description="Alias of `text_1`.")] = None
     documents: Annotated[
-        InputText | Documents | None, Field(description="As `text_2`; may be objects.")
+        InputText | Documents | None, Field(description="Alias of `text_2`; objects are allowed.")
     ] = None

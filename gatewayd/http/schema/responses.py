@@ -43,8 +43,12 @@ class ItemPart(RequestTable):
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
     refusal: str | None = None
-    annotations: Annotated[Any, Noted(), Field(description="Of an answer, sent back.")] = None
-    logprobs: Annotated[Any, Noted(), Field(description="The same.")] = None
+    annotations: Annotated[
+        Any, Noted(), Field(description="Part of an earlier output, sent back.")
+    ] = None
+    logprobs: Annotated[
+        Any, Noted(), Field(description="Part of an earlier output, sent back.")
+    ] = None
 
 
 Parts = Annotated[list[ItemPart], Field(fail_fast=True, max_length=1024)]
@@ -142,24 +146,24 @@ class InputTable(RequestTable):
     """What a response is made of, and what its tokens are counted of."""
 
     model: Annotated[
-        Model | None, Field(description="A served model's name; needed for an answer.")
+        Model | None, Field(description="Name of a served model; required to create a response.")
     ] = None
     input: Annotated[
         str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_MESSAGES)] | None,
         Field(
             description="A string, or items: `message`, `function_call`, `function_call_output`, "
-            "`reasoning`, `item_reference`. Needed unless there is a `previous_response_id`."
+            "`reasoning`, `item_reference`. Required unless `previous_response_id` is given."
         ),
     ] = None
     instructions: Annotated[
-        str | None, Field(description="A system message before all; of this response alone.")
+        str | None, Field(description="System message placed first; applies to this response only.")
     ] = None
     previous_response_id: Annotated[
-        _ID | None, Field(description="Goes on behind a stored response: its items come first.")
+        _ID | None, Field(description="Continue a stored response: its items come first.")
     ] = None
     tools: Annotated[
         Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
-        Field(description="Functions that the model may call; no others."),
+        Field(description="Functions that the model may call; other tool types are refused."),
     ] = None
     tool_choice: Annotated[
         Literal["none", "auto", "required"]
@@ -175,13 +179,14 @@ class InputTable(RequestTable):
         Field(description="`format`: `text`, `json_object`, or `json_schema` with a `schema`."),
     ] = None
     reasoning: Annotated[
-        ReasoningOptions | None, Field(description="`effort`, for the model's chat template.")
+        ReasoningOptions | None,
+        Field(description="`effort` is passed to the model's chat template."),
     ] = None
     truncation: Annotated[
         Literal["auto", "disabled"] | None,
         Field(
-            description="`auto`: the oldest turns of a conversation that does not fit the context "
-            "are left out. Default: `disabled`, it is refused."
+            description="`auto`: drop the oldest turns of a conversation that exceeds the "
+            "context. Default: `disabled`, which refuses it."
         ),
     ] = None
     conversation: Annotated[Any, Unsupported("use `previous_response_id`")] = None
@@ -198,50 +203,66 @@ class ResponseRequest(InputTable):
 
     model: Model
     store: Annotated[
-        bool | None, Field(description="Keep it, for `[responses] keep_days`. Default: true.")
+        bool | None,
+        Field(description="Store the response for `[responses] keep_days`. Default: true."),
     ] = None
-    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
+    stream: Annotated[
+        bool | None, Field(description="Stream the answer as server-sent events.")
+    ] = None
     stream_options: Annotated[ResponseStreamOptions | None, Noted()] = None
     background: Annotated[
         bool | None,
-        Field(description="Go on without the client, who may come back; needs `store`."),
+        Field(
+            description="Run in the background; the client polls or reconnects later. "
+            "Needs `store`."
+        ),
     ] = None
     max_output_tokens: Annotated[
         Annotated[int, Field(ge=1, le=2**63 - 1)] | None,
-        Field(description="Most tokens to generate; default: what is left of the context."),
+        Field(
+            description="Maximum number of tokens to generate. Default: the rest of the context."
+        ),
     ] = None
     temperature: Annotated[
         Annotated[Finite, Field(ge=0, le=2)] | None,
-        Field(description="0 always takes the most likely token."),
+        Field(description="Sampling temperature; 0 is greedy decoding."),
     ] = None
     top_p: Annotated[
-        TopP | None, Field(description="Sample among the most likely tokens of this mass.")
+        TopP | None,
+        Field(
+            description="Nucleus sampling: sample from the most likely tokens of this "
+            "total probability."
+        ),
     ] = None
     include: Annotated[
         list[Annotated[str, Field(max_length=64)]] | None,
         Acts((LOGPROBS,)),
         Field(
             max_length=16,
-            description="`message.output_text.logprobs` gives log-probabilities; others are "
-            "ignored.",
+            description="`message.output_text.logprobs` returns log-probabilities; others "
+            "are ignored.",
         ),
     ] = None
     top_logprobs: Annotated[
         Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
-        Field(description="Alternatives for each token."),
+        Field(description="Number of most likely alternatives per token."),
     ] = None
     metadata: Annotated[
-        Metadata | None, at_most(MAX_METADATA), Field(description="Given back.")
+        Metadata | None, at_most(MAX_METADATA), Field(description="Returned with the response.")
     ] = None
     priority: Annotated[
         Literal["realtime", "standard", "batch"] | None,
-        Field(description="Class of service; over `service_tier`."),
+        Field(description="Priority class; overrides `service_tier`."),
     ] = None
     service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
-    user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    user: Annotated[
+        str | None,
+        Noted(),
+        Field(max_length=512, description="Identifier of the end user; not used."),
+    ] = None
     queue_timeout: Annotated[
         QueueSeconds | None,
-        Field(description="As in chat; one in the background ends as `failed`, with the sentence."),
+        Field(description="As in chat; a background response ends as `failed`, with the message."),
     ] = None
     cache_salt: Annotated[CacheSalt | None, Field(description="As in chat.")] = None
     prompt_cache_key: Annotated[str | None, Field(max_length=1024, description="As in chat.")] = (
@@ -254,8 +275,8 @@ class ResponseRequest(InputTable):
     prompt_cache_options: Annotated[Any, Ignored()] = None
     max_tool_calls: Annotated[Any, Ignored()] = None
     moderation: Annotated[Any, Ignored()] = None
-    prompt: Annotated[Any, Unsupported("the server keeps no prompt templates")] = None
-    context_management: Annotated[Any, Unsupported("the server compacts nothing", (None, []))] = (
-        None
-    )
-    image: Annotated[Any, Unsupported("answers are text")] = None
+    prompt: Annotated[Any, Unsupported("the server does not store prompt templates")] = None
+    context_management: Annotated[
+        Any, Unsupported("the server does not compact conversations", (None, []))
+    ] = None
+    image: Annotated[Any, Unsupported("output is text only")] = None

@@ -106,7 +106,7 @@ class StructuredTable(RequestTable):
         Text | None, _GRAMMAR, Field(description="As `structured_outputs.grammar`.")
     ] = None
     guided_decoding_backend: Annotated[Any, Ignored()] = None
-    guided_whitespace_pattern: Annotated[Any, Unsupported("put white space into the grammar")] = (
+    guided_whitespace_pattern: Annotated[Any, Unsupported("define white space in the grammar")] = (
         None
     )
     json_schema: Annotated[

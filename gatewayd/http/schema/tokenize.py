@@ -16,45 +16,48 @@ from gatewayd_hooks.requests.tables import OrNull, RequestTable, Unsupported
 class TokenizeRequest(RequestTable):
     """Text to token ids: of a prompt or of messages."""
 
-    model: Annotated[Model | None, Field(description="A served model's name.")] = None
-    prompt: Annotated[str | None, Field(description="Either this or `messages`.")] = None
+    model: Annotated[Model | None, Field(description="Name of a served model.")] = None
+    prompt: Annotated[
+        str | None, Field(description="Text to tokenize; either this or `messages`.")
+    ] = None
     messages: Annotated[
         Messages | None,
-        Field(description="Rendered as for a chat."),
+        Field(description="Messages to render and tokenize, as for a chat."),
     ] = None
     add_special_tokens: Annotated[
         bool,
         OrNull(),
-        Field(description="For a prompt: add what the tokenizer puts around a text."),
+        Field(description="For a prompt: add special tokens such as BOS."),
     ] = True
     add_generation_prompt: Annotated[
         bool | None,
-        Field(description="For messages: end with the beginning of an answer. Default: true."),
+        Field(
+            description="For messages: append the generation prompt of the assistant. "
+            "Default: true."
+        ),
     ] = None
     continue_final_message: Annotated[
-        bool | None, Field(description="For messages: end where the last one ends.")
+        bool | None, Field(description="For messages: continue the last message.")
     ] = None
     tools: Annotated[Tools | None, Field(description="For messages: as in a chat.")] = None
     tool_choice: Annotated[
-        ToolChoice | None, Field(description="`none`: the model is not shown the tools.")
+        ToolChoice | None, Field(description="`none`: omit the tools from the prompt.")
     ] = None
     reasoning_effort: Annotated[Effort | None, Field(description="As in a chat.")] = None
     enable_thinking: Annotated[bool | None, Field(description="As in a chat.")] = None
     chat_template_kwargs: Annotated[
-        TemplateArguments, Field(description="For the model's chat template.")
+        TemplateArguments, Field(description="Arguments of the model's chat template.")
     ] = None
     return_token_strs: Annotated[
-        bool | None, Field(description="Give the text of each token too.")
+        bool | None, Field(description="Return the text of each token too.")
     ] = None
     chat_template: Annotated[
-        Any, Unsupported("a request's own chat_template is refused; the model's is used")
+        Any, Unsupported("a chat_template in the request is refused; the model's is used")
     ] = None
 
 
 class DetokenizeRequest(RequestTable):
     """Token ids to text."""
 
-    model: Annotated[Model | None, Field(description="A served model's name.")] = None
-    tokens: Annotated[
-        TokenIds, Field(description="Ids of the vocabulary; at most the model's context.")
-    ]
+    model: Annotated[Model | None, Field(description="Name of a served model.")] = None
+    tokens: Annotated[TokenIds, Field(description="Token ids; at most the model's context length.")]

@@ -14,14 +14,18 @@ class FunctionSpec(RequestTable):
     """A function that the model may call."""
 
     name: Annotated[
-        ToolName, Field(description="At most 128 letters, digits, `_`, `-`, `.`, `:`, `/`.")
+        ToolName,
+        Field(
+            description="Name of the function: at most 128 letters, digits, `_`, "
+            "`-`, `.`, `:`, `/`."
+        ),
     ]
-    description: Annotated[str | None, Field(description="For the model.")] = None
+    description: Annotated[str | None, Field(description="Description for the model.")] = None
     parameters: Annotated[
-        dict[str, Any] | None, Field(description="A JSON schema of the arguments.")
+        dict[str, Any] | None, Field(description="JSON schema of the arguments.")
     ] = None
     strict: Annotated[
-        bool | None, Field(description="Keep arguments to the schema whenever it is called.")
+        bool | None, Field(description="Constrain the arguments of every call to the schema.")
     ] = None
 
 

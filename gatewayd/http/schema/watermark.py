@@ -21,12 +21,13 @@ class DetectRequest(RequestTable):
         Field(
             min_length=1,
             max_length=64,
-            description="Whose mark, for the operator; others may name their own tenant only.",
+            description="Tenant whose watermark to detect. Only the operator may name a "
+            "tenant other than its own.",
         ),
     ] = None
 
-    model: Annotated[Model | None, Field(description="A served model's name.")] = None
-    text: Annotated[str | None, Field(description="Either this or `tokens`.")] = None
+    model: Annotated[Model | None, Field(description="Name of a served model.")] = None
+    text: Annotated[str | None, Field(description="Text to check; either this or `tokens`.")] = None
     tokens: Annotated[
-        TokenIds | None, Field(description="Ids of the vocabulary; surer than text, if known.")
+        TokenIds | None, Field(description="Token ids to check; more reliable than text, if known.")
     ] = None

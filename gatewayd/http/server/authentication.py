@@ -76,10 +76,10 @@ class KeyCheck:
         address = None if client is None else client[0]
         if seconds := self._brake.wrong(address):
             if self._rarely.may(subscriber(address or "")):
-                _log.warning("more than %d wrong API keys have come from %s", FREE, address)
+                _log.warning("more than %d invalid API keys from %s", FREE, address)
             raise TooManyWrongKeys(
-                f"the API key is not valid, and neither were {FREE} others from this address: "
-                f"wrong ones are looked at again in {seconds:.0f} s, right ones at once",
+                f"the API key is not valid, after {FREE} other invalid keys from this address: "
+                f"invalid keys are refused for {seconds:.0f} s, valid keys are accepted",
                 retry_after=seconds,
             )
 

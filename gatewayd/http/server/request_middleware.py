@@ -120,7 +120,7 @@ class RequestMiddleware:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             status = scope.get(REFUSED) or exchange.status or _GONE
             self._metrics.answered(endpoint, method, status)
-            logger.debug("%s %s was answered with %d", method, endpoint, status)
+            logger.debug("%s %s answered with status %d", method, endpoint, status)
 
     def _note(self, scope: Scope, exchange: RequestScope, why: Why) -> None:
         """Keep why a request went no further; of those whose key is good, and that wrote."""

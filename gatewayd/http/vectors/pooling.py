@@ -222,7 +222,7 @@ def _vectors_of(
 
 def _mean(sums: Sequence[tuple[int, bytes]], count: int) -> Vectors:
     if sum([some for some, _ in sums]) != count:
-        raise InternalError("the engine did not tell all of a prompt")
+        raise InternalError("the engine did not return all hidden states of a prompt")
     parts = np.stack([np.frombuffer(vector, "<f4") for _, vector in sums])
     mean: Vectors = parts.sum(axis=0, dtype=np.float64) / count
     return mean

@@ -96,7 +96,7 @@ def _and_expired(
         for line in all_lines(vault.path(row.input_file_id), row.endpoint, row.total, done):
             yield output_line(line.custom_id, response=None, error=_EXPIRED)
     except OSError as error:  # what was answered is told all the same
-        _log.error("the input of the batch %s cannot be read: %s", row.id, error.strerror)
+        _log.error("cannot read the input of batch %s: %s", row.id, error.strerror)
 
 
 def _write(

@@ -202,7 +202,7 @@ def request_of(text: bytes, endpoint: str) -> LineRequest:
         raise InvalidLine("invalid_body", "body must be a JSON object", "body") from None
     for field, given in (("stream", body.stream), ("background", body.background)):
         if bytes(given) not in (b"false", b"null"):
-            raise InvalidLine("invalid_body", f"{field} has no place in a batch", f"body.{field}")
+            raise InvalidLine("invalid_body", f"{field} is not allowed in a batch", f"body.{field}")
     model = _text(body.model)
     return LineRequest(
         custom_id,

@@ -85,7 +85,7 @@ class Batches:
             FairQueue("ends of batches", lambda: 1, most_waiting=None),
         )
         for batch_id, tenant in await self.database.read(records.unfinished):
-            _log.info("going on with the batch %s", batch_id)
+            _log.info("resuming batch %s", batch_id)
             self.cap.count(tenant)
             self.begin(tenant, batch_id)
         if left_behind := await self.database.read(records.left_behind):
@@ -141,7 +141,7 @@ class Batches:
                 try:
                     return await run.run()
                 except Exception:  # noqa: BLE001 - it must not be lost for a mistake of ours
-                    _log.exception("the batch %s is held up", batch_id)
+                    _log.exception("batch %s failed; it is retried", batch_id)
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             del self._runs[batch_id]

@@ -132,7 +132,7 @@ class Vault:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                _log.warning("the content %s cannot be deleted: %s", name, error.strerror)
+                _log.warning("cannot delete file content %s: %s", name, error.strerror)
 
     def clean(self, known: Collection[str]) -> int:
         """Delete what is ours and has no row; for the start, before anything is written.

@@ -80,7 +80,9 @@ class Background:
     async def start(self) -> None:
         """What ran when the last process ended has failed."""
         if count := await self._database.write(records.fail_running):
-            _logger.warning("%d responses in the background were lost with the last process", count)
+            _logger.warning(
+                "%d background responses were lost when the previous process ended", count
+            )
 
     async def stop(self) -> None:
         """End them; the next start says so of each."""
@@ -135,7 +137,7 @@ class Background:
             run.task.cancel()
         await asyncio.wait([run.task], timeout=_SECONDS)
         if not run.task.done():
-            raise StoreUnavailable("the response has ended; the store cannot be told so yet")
+            raise StoreUnavailable("the response has ended, but the store cannot be updated yet")
         return await self._database.read(find)
 
     async def drop(self, response_id: str) -> None:

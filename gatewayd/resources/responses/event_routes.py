@@ -103,8 +103,8 @@ def _after(query: Mapping[str, str], body: dict[str, Any]) -> int:
         return -1
     if not body["background"]:
         raise InvalidRequest(
-            f"the response {body['id']} was streamed to its client, in other pieces; leave "
-            "starting_after out to get it from its beginning",
+            f"the response {body['id']} was streamed to its client in other chunks; omit "
+            "starting_after to get it from the beginning",
             param="starting_after",
         )
     if not (text.isascii() and text.isdigit() and len(text) < 10):

@@ -184,7 +184,7 @@ def _sizes(connection: Connection, tenant: str, response_id: str) -> _Sizes:
         raise NotFound(f"there is no response {response_id[:128]!r}", param="previous_response_id")
     if row.status not in ("completed", "incomplete"):
         raise InvalidRequest(
-            f"the response {response_id} is {row.status}; only one that is complete goes on",
+            f"the response {response_id} is {row.status}; only completed ones can be continued",
             param="previous_response_id",
         )
     return _Sizes(row.previous_id, row.input_bytes, row.body_bytes)

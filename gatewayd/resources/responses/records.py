@@ -235,7 +235,8 @@ def _item(
                     if _named(item).id == item_id:
                         return StoredOutput(_item_of(item), len(bytes(item))), looked_at
     raise NotFound(
-        f"there is no item {item_id[:128]!r}; what `store` false has said is not kept", param=param
+        f"there is no item {item_id[:128]!r}; responses with `store` false are not stored",
+        param=param,
     )
 
 

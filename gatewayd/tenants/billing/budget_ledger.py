@@ -67,7 +67,7 @@ class BudgetLedger:
             StoreUnavailable: too much waits to be written already.
         """
         if len(self._left) >= _MOST_LEFT:
-            raise StoreUnavailable("usage cannot be written down now", retry_after=5)
+            raise StoreUnavailable("usage cannot be recorded now", retry_after=5)
 
     async def reserve(self, entry: LedgerEntry) -> int | None:
         """Take the most that a request may take; it is on the disk when this returns.
@@ -113,7 +113,8 @@ class BudgetLedger:
         self.uncharged_seconds += spent.engine_seconds
         if self._rarely.may(entry.asked.endpoint):
             _log.error(
-                "request %s took %.3f s of engines and no token: its %d prompt tokens are charged",
+                "request %s used %.3f s of engine time but reported no tokens: charging its "
+                "%d prompt tokens",
                 entry.asked.request_id,
                 spent.engine_seconds,
                 entry.asked.prompt_tokens,

@@ -128,8 +128,8 @@ class Marks:
         except OSError as error:
             self._next = self._clock() + _AGAIN_SECONDS
             _log.warning(
-                "no room for more marks of running requests, %s: what begins now is settled at "
-                "its prompt if the daemon is killed",
+                "cannot record running requests for crash recovery, %s: if the daemon is "
+                "killed, new requests are charged for their prompt only",
                 error.strerror,
             )
             return False

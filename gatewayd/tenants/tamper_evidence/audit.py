@@ -117,7 +117,7 @@ def append(
     row = AuditRow(last.seq + 1, int(at), actor, action, target, _text(detail), "")
     row = row._replace(mac=_seal(secret, before, row))
     if connection.execute(insert(audit).values(row._asdict())).rowcount != 1:
-        raise StoreUnavailable("the store takes no row of the audit: see gatewayd audit")
+        raise StoreUnavailable("the audit log cannot be written: see gatewayd audit")
     return Head(row.seq, row.mac)
 
 
@@ -314,7 +314,7 @@ def keep(secret: ServerSecret, file: Path, head: Head, changes: int) -> None:
     try:
         atomic_files.replace(file, json.dumps(content).encode() + b"\n")
     except OSError as error:
-        _log.warning("%s cannot be written: %s", file, error.strerror)
+        _log.warning("cannot write %s: %s", file, error.strerror)
 
 
 def _text(detail: dict[str, Any]) -> str:

@@ -96,7 +96,7 @@ class _Seen:
             return True
         found = schema_check.faults(connection)
         if found:
-            _log.error("present writes are not sealed: %s", "; ".join(found[:3]))
+            _log.error("writes to the store are not sealed: %s", "; ".join(found[:3]))
             return False
         self.version = version
         return True
@@ -124,9 +124,7 @@ def _seal(connection: Connection, secret: ServerSecret, seen: _Seen) -> None:
             state = after
         elif (kind, row_id) not in seen.told:
             seen.told.add((kind, row_id))
-            _log.error(
-                "%s %s failed verification before this change: it is not sealed", kind, row_id
-            )
+            _log.error("%s %s not sealed: it failed verification before this change", kind, row_id)
     if appended:
         state = _with_end(connection, secret, state, min(appended))
     seals.put_state(connection, secret, state)
@@ -142,7 +140,7 @@ def _with_end(
     cut = audit.cut(connection, state, first)
     # A fault that is being recorded was verified already.
     if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
-        _log.error("the audit is not whole: %s", cut)
+        _log.error("audit log is incomplete: %s", cut)
         head = audit.note_fault(connection, secret, cut, time.time())
         raw_of(connection).execute("DELETE FROM temp.changed")
     return state._replace(audit_seq=head.seq, audit_mac=head.mac)

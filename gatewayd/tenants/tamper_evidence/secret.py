@@ -81,8 +81,8 @@ def secret_of(folder: Path, environ: Mapping[str, str]) -> ServerSecret:
         mode = stat.S_IMODE(file.stat().st_mode)
         if mode & 0o077:
             raise StoreError(
-                f"{file} may be read by others (mode {mode:o}): make it 600, and its keys anew if "
-                "somebody has read it"
+                f"{file} is readable by others (mode {mode:o}): set mode 600, and replace all "
+                "API keys if it may have been read"
             ) from None
     except OSError as error:
         raise StoreError(f"{file} cannot be made: {error.strerror}") from error

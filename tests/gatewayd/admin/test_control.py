@@ -71,7 +71,7 @@ def marked() -> tuple[Control, Swaps]:
         (
             ["bias", "watermark", "bias"],
             {},
-            "[logits_processor]: strategies is ['bias', 'watermark', 'bias']: bias is named twice",
+            "[logits_processor]: strategies is ['bias', 'watermark', 'bias']: bias is listed twice",
         ),
         (["bias", 3], {}, "[logits_processor]: strategies.1 is 3: it should be a valid string"),
         ("bias", {}, "[logits_processor]: strategies is 'bias': it should be a valid list"),
@@ -99,7 +99,7 @@ async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
     control, swaps = control_of(Config())
     with pytest.raises(ChangeRefused) as refusal:
         await control.swap("kv_tier", ["host", "host"], {}, "me")
-    assert str(refusal.value) == ("[kv_tier]: strategies is ['host', 'host']: host is named twice")
+    assert str(refusal.value) == ("[kv_tier]: strategies is ['host', 'host']: host is listed twice")
     assert not swaps.made
 
 
@@ -153,7 +153,7 @@ async def test_a_router_that_hangs_while_it_is_opened_holds_nobody_up(
     may_end = threading.Event()
     with monkeypatch.context() as broken:
         broken.setattr(Prefix, "open", lambda *_: may_end.wait(20))
-        assert "router.prefix does not come back" in await _refusal(control, "router", "prefix")
+        assert "router.prefix did not return" in await _refusal(control, "router", "prefix")
     may_end.set()
     assert control._fleet.router.name == "least_loaded"
     await control.swap("router", ["prefix"], {}, "me")
@@ -167,7 +167,7 @@ async def test_a_plugin_that_hangs_while_it_is_looked_at_is_named(
     may_end = threading.Event()
     with monkeypatch.context() as broken:
         broken.setattr(control._plugged.host, "info", lambda *_: may_end.wait(20))
-        assert "drafter.ngram does not come back" in await _refusal(control, "drafter", "ngram")
+        assert "drafter.ngram did not return" in await _refusal(control, "drafter", "ngram")
     may_end.set()
     await control.swap("drafter", ["ngram"], {}, "me")
     assert swaps.made == [("drafter", ["ngram"])]

@@ -72,7 +72,7 @@ async def test_strangers_and_those_whom_nobody_knows_are_cut_off(
     monkeypatch.setattr(TransportSocket, "getsockopt", kernel)
     answer, seen = await ask(tmp_path / "admin.sock")
     assert isinstance(answer, AdminError)
-    assert "does not let you in" in str(answer)
+    assert "denies access" in str(answer)
     assert seen == []
 
 

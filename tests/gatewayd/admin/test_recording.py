@@ -40,7 +40,8 @@ async def test_it_says_who_did_what_and_no_more_of_a_name_than_is_needed() -> No
 
 async def test_what_cannot_be_put_on_record_was_done_nevertheless_and_says_so() -> None:
     with pytest.raises(
-        StoreUnavailable, match="it was done, and cannot be put on record: its disk"
+        StoreUnavailable,
+        match="its audit record cannot be written: its disk",
     ):
         await AuditRecord(Recorder(is_full=True))(SCOPE, "admission.pause", "admission")
 

@@ -196,11 +196,11 @@ def test_copies_of_contexts_can_be_bounded(text: str | None, bound: int | None) 
         ("[scheduler]\nstrategi = 'x'", "unknown key 'strategi'; there is strategy"),
         (
             "[logits_processor]\nstrategies = ['bias', 'bias']",
-            "logits_processor.strategies = ['bias', 'bias']: bias is named twice",
+            "logits_processor.strategies = ['bias', 'bias']: bias is listed twice",
         ),
         (
             "[kv_tier]\nstrategies = ['host', 'disk', 'host']",
-            "kv_tier.strategies = ['host', 'disk', 'host']: host is named twice",
+            "kv_tier.strategies = ['host', 'disk', 'host']: host is listed twice",
         ),
         ("[server\nport = 1", "is not TOML"),
     ],

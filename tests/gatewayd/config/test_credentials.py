@@ -56,13 +56,13 @@ def test_one_that_is_missing_is_said_with_every_place(file: Path, tmp_path: Path
 @pytest.mark.parametrize("name", ["", "../passwd", "/etc/passwd", ".hidden", "a b"])
 def test_a_name_leads_nowhere_else(file: Path, name: str) -> None:
     file.write_text(f'[server]\napi_key = "credential:{name}"\n')
-    with pytest.raises(ConfigError, match="is no name of a credential"):
+    with pytest.raises(ConfigError, match="is not a valid credential name"):
         load(file, environ={})
 
 
 def test_without_a_file_there_is_only_systemds(tmp_path: Path) -> None:
     environ = {"GATEWAYD_API_KEY": "credential:api-key"}
-    with pytest.raises(ConfigError, match="there is no folder of credentials"):
+    with pytest.raises(ConfigError, match="there is no credentials folder"):
         load(environ=environ)
     given = _put(tmp_path / "given", SECRET)
     loaded = load(environ={**environ, "CREDENTIALS_DIRECTORY": str(given)})

@@ -36,7 +36,7 @@ def test_an_engine_is_told_what_multiplies_with_its_settings() -> None:
     told = engine_config(Config(quantizer=table)).quantizer_kernels
     assert told == [StrategyChoice("int8"), StrategyChoice("awq", {"keep": True})]
     assert engine_config(Config()).quantizer_kernels == []
-    with pytest.raises(ValidationError, match="awq is named twice"):
+    with pytest.raises(ValidationError, match="awq is listed twice"):
         Config(quantizer=QuantizerTable(kernels=["awq", "awq"]))
 
 

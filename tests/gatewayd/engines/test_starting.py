@@ -55,7 +55,7 @@ def test_a_process_whose_methods_raise_raises_nothing(caplog: pytest.LogCaptureF
         process = FencedProcess(_Process(stream))
         assert process.poll() is None
         process.kill()
-    assert "kill of the executor's process 7 failed" in caplog.text
+    assert "executor call kill failed for process 7" in caplog.text
 
 
 def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,9 +130,13 @@ async def test_what_an_assistant_refused_is_what_it_said(
         (
             {"role": "user", "content": [{"type": "refusal", "refusal": "x"}]},
             "content[0]",
-            "is an assistant's refusal, the role is user",
+            "is allowed for role assistant only, the role is user",
         ),
-        ({"role": "user", "content": "x", "refusal": "x"}, "refusal", "belongs to an assistant"),
+        (
+            {"role": "user", "content": "x", "refusal": "x"},
+            "refusal",
+            "is allowed for role assistant only",
+        ),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]},
             "content[0].type",

@@ -81,7 +81,7 @@ async def test_messages_of_the_wrong_shape_are_refused(text: TextModel) -> None:
         ({"messages": [{"role": "user"}]}, "messages[0].content is required"),
         ({"messages": [{"role": "x", "content": "a"}]}, "messages[0].role is"),
         ({"tools": [{"type": "function"}]}, "tools[0].function is required"),
-        ({"chat_template": "{{ x }}"}, "a request's own chat_template is refused"),
+        ({"chat_template": "{{ x }}"}, "a chat_template in the request is refused"),
         ({"response_format": {"type": "xml"}}, "response_format.type is"),
         ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
         ({"logit_bias": {"x": 1}}, "keys are token ids"),

@@ -204,7 +204,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     (
         {"messages": [{"role": "tool", "content": "x"}]},
         "messages[0].tool_call_id",
-        "is required where the role is tool",
+        "is required for role tool",
     ),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content", "is required"),
     (

@@ -135,7 +135,7 @@ async def test_an_observer_that_raises_does_not_touch_the_request(
     await generation.finish()
     generation.close()
     assert generation.outcome == "stop"
-    assert "an observer failed" in caplog.text
+    assert "request observer failed" in caplog.text
 
 
 async def test_a_choice_that_stops_lets_its_sibling_go_on(text: TextModel) -> None:

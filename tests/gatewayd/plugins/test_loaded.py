@@ -235,7 +235,7 @@ def test_an_observer_that_cannot_be_loaded_is_left_out_and_reported(
 ) -> None:
     Plugged.load(_config("misspelt", "listens"), model="m").observers.admitted(EVENT)
     assert EVENTS == [EVENT]
-    assert "observer misspelt is left out" in caplog.text
+    assert "observer misspelt not loaded" in caplog.text
 
 
 def test_checking_builds_nothing_and_tells_every_problem(built: dict[str, _Strategy]) -> None:

@@ -203,7 +203,7 @@ def test_the_secret_is_nobodys_to_read_and_not_shown(folder: Path) -> None:
         assert (folder / "secret").stat().st_mode & 0o777 == 0o600
     assert repr(ServerSecret(bytes(32))) == "Secret(***)"
     (folder / "secret").chmod(0o640)
-    with pytest.raises(Exception, match="may be read by others"), opened(folder):
+    with pytest.raises(Exception, match="is readable by others"), opened(folder):
         pass
     (folder / "secret").chmod(0o600)
     (folder / "secret").write_text("short")

@@ -179,7 +179,7 @@ async def test_the_ledger_charges_the_prompt_where_seconds_come_without_tokens(
         entry = LedgerEntry("use_1", asked, FREE, 0, False)
         with caplog.at_level(logging.ERROR):
             assert ledger.settle(entry, Spent("abort", 0, 0, 0, engine_seconds=0.5)).tokens == 1500
-        assert "req_1 took 0.500 s of engines and no token" in caplog.text
+        assert "req_1 used 0.500 s of engine time but reported no tokens" in caplog.text
         kept = Spent("abort", 7, 0, 0, engine_seconds=0.5)
         assert ledger.settle(entry._replace(id="use_2"), kept) is kept
         free = Spent("abort", 0, 0, 0)

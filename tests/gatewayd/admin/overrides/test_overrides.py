@@ -179,4 +179,4 @@ def test_the_command_line_shows_and_forgets_them(
     forgotten = run(app, ["changes", "--forget", "--json"])
     assert [row["actor"] for row in json.loads(forgotten.stdout)][2:] == ["--forget", "--forget"]
     assert in_effect(tmp_path / "store", file) is file
-    assert run(app, ["changes"]).stdout.splitlines()[-1].endswith(": as the file")
+    assert run(app, ["changes"]).stdout.splitlines()[-1].endswith(": reset to the file")

@@ -141,7 +141,7 @@ def test_uninstall_takes_out_what_was_written_and_no_more(root: Path, said: list
 
 def test_a_program_that_the_sandbox_hides_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "gatewayd"
-    assert why_unseen(str(program)) == f"{program} is no program"
+    assert why_unseen(str(program)) == f"{program} is not an executable"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     if str(tmp_path).startswith("/tmp/"):

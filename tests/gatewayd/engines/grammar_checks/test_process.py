@@ -128,7 +128,7 @@ async def test_one_death_is_tried_again_and_always_confined(
     if deaths > 1:
         with pytest.raises(StrategyUnavailable):
             await watched.check()
-        assert "cannot be checked: the checker process ended" in caplog.text
+        assert "cannot check grammars: the checker process ended" in caplog.text
         assert f"status {-signal.SIGABRT}" in caplog.text
     else:
         await watched.check()
@@ -199,7 +199,7 @@ async def test_a_guide_that_is_short_of_memory_is_opened_confined_or_not_at_all(
     with pytest.raises(StrategyUnavailable):
         await watched.check()
     assert (len(watched.started), watched.unconfined) == (2, 0)
-    assert "cannot be checked: the checker process ended with status 1" in caplog.text
+    assert "cannot check grammars: the checker process ended with status 1" in caplog.text
 
 
 @pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")

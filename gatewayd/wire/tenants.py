@@ -30,22 +30,22 @@ class TenantTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """``PATCH /admin/tenants/{tenant}``; what is left out stays, null takes a limit away.
 
     Attributes:
-        weight: beside other tenants.
-        requests_per_minute: at most.
-        tokens_per_minute: at most, of prompts and answers.
-        concurrency: requests at once, at most.
-        kv_floor: of its cached pages in an engine's KV cache, what others' requests leave there:
-            a number of pages such as "128", or a share of all such as "12.5%".
-        kv_ceiling: what its requests may hold there, the same way.
-        most_tokens: that it may use in all.
-        most_micros: millionths of money that it may use in all.
-        budget_period: in which it may use so much, in UTC; null for all time. What it has used
-            since the period began counts.
-        service_class: the most urgent class of service that it may ask for; null for standard.
-        retention_priority: the highest priority of kv_retention that it may ask for; null for 50,
-            the usual.
-        retention_seconds: for how long a priority above 50 may count; null for 86400, a day.
-        store_bytes: what it may keep in the store, in bytes; null for its fair share.
+        weight: fair-share weight relative to other tenants.
+        requests_per_minute: rate limit of requests.
+        tokens_per_minute: rate limit of prompt and completion tokens.
+        concurrency: maximum number of concurrent requests.
+        kv_floor: guaranteed share of an engine's KV cache, which other tenants cannot evict: a
+            number of pages such as "128", or a share of all such as "12.5%".
+        kv_ceiling: maximum share of an engine's KV cache that its requests may hold, the same way.
+        most_tokens: token budget per budget period.
+        most_micros: money budget per budget period, in millionths.
+        budget_period: period of the budgets, in UTC; null for no reset. Usage since the beginning
+            of the period counts.
+        service_class: highest priority class that it may request; null for standard.
+        retention_priority: highest priority of kv_retention that it may request; null for 50, the
+            normal one.
+        retention_seconds: maximum seconds of a priority above 50; null for 86400, a day.
+        store_bytes: store quota in bytes; null for its fair share.
     """
 
     weight: Weight | UnsetType = UNSET
@@ -74,10 +74,10 @@ class KeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /admin/keys``.
 
     Attributes:
-        tenant: whose it is.
-        name: for people.
-        scopes: its rights; None for the usual ones.
-        seconds: for which it is good; None for ever.
+        tenant: tenant that the key belongs to.
+        name: label, for humans.
+        scopes: rights of the key; None for the default ones.
+        seconds: lifetime; None for unlimited.
     """
 
     tenant: Name

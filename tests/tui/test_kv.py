@@ -88,7 +88,7 @@ async def test_rates_are_those_of_the_counters(daemon: FakeDaemon, watching: Wat
         later = snapshot(2, samples={'gatewayd_kv_evictions_total{engine="0"}': 60.0})
         daemon.snapshot = later  # a second later
         await until(pilot, lambda: console.shown.snapshot == later)
-        assert "given up 60/s" in text_of(console)
+        assert "evictions 60/s" in text_of(console)
         assert "cache hits 50%" in text_of(console)
 
 
@@ -104,7 +104,7 @@ async def test_evicting_is_asked_about_and_is_a_call(
         console.screen.query_one("#kv-tenants").focus()
         await pilot.press(keys)
         await pilot.pause()
-        assert "evict" in text_of(console)
+        assert "Are you sure?" in text_of(console)
         await pilot.press("n", keys, "y")
         await until(pilot, lambda: len(said(console)) == 2)
         assert said(console)[1] == "9 pages are free now"

@@ -131,7 +131,7 @@ async def test_a_strategy_is_swapped_by_kind_name_and_settings(
         await until(pilot, lambda: isinstance(console.screen, FormDialog))
         lines = {each.id: (each.value, each.placeholder) for each in console.screen.query(Input)}
         assert lines["form-batch"][0] == "2"
-        assert lines["form-realtime"] == ("", "float, above 0; else 1.0; hot")
+        assert lines["form-realtime"] == ("", "float, above 0; default 1.0; hot")
         await fill(pilot, console, "Settings of scheduler priority", realtime="20")
         await until(pilot, lambda: changes(stocked))
     body = {"name": "priority", "settings": {"realtime": 20}}
@@ -196,7 +196,7 @@ async def test_a_refusal_is_shown_as_the_daemon_says_it(
         await choose(pilot, console, "Which scheduler?", "down")
         await fill(pilot, console, "Settings of scheduler priority", batch="x")
         await until(pilot, lambda: said(console))
-        assert said(console) == [f"make priority the scheduler: {sentence}"]
+        assert said(console) == [f"set scheduler to priority: {sentence}"]
 
 
 async def test_limits_are_changed_from_what_they_are(

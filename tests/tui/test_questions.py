@@ -110,7 +110,7 @@ def test_what_cannot_be_is_refused_with_its_limit(name: str, text: str, sentence
 
 
 def test_what_is_needed_and_missing_is_named() -> None:
-    with pytest.raises(Wrong, match="tenant is missing; it must be text of at most 128 letters"):
+    with pytest.raises(Wrong, match="tenant is missing; it must be text of at most 128 characters"):
         changed(questions(TenantBody), {each.name: "" for each in questions(TenantBody)})
 
 
@@ -127,4 +127,6 @@ def test_null_is_no_word_where_it_only_says_nothing() -> None:
 
 def test_what_a_line_is_for_comes_from_the_docstring() -> None:
     assert docs_of(RotateBody) == {}
-    assert docs_of(TenantTerms)["tokens_per_minute"] == "at most, of prompts and answers."
+    assert docs_of(TenantTerms)["tokens_per_minute"] == (
+        "rate limit of prompt and completion tokens."
+    )

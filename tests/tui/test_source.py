@@ -81,7 +81,7 @@ async def test_a_stream_that_ends_is_a_daemon_that_ended(daemon: FakeDaemon) -> 
     stream = live.snapshots(0.5)
     await anext(stream)
     daemon.cut = True
-    with pytest.raises(Lost, match="ended"):
+    with pytest.raises(Lost, match="stopped"):
         await anext(stream)
     await live.close()
 

@@ -175,5 +175,5 @@ def test_a_class_is_known_by_three_requests() -> None:
     assert (
         beside(2000.0, [500.0, 1000.0, 9000.0])
         .strip()
-        .startswith("2.0 x the median of its class, 1.0s")
+        .startswith("2.0x the median of its class, 1.0s")
     )

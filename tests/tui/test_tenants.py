@@ -124,7 +124,7 @@ async def test_rights_and_a_share_of_the_store_are_granted(
 REFUSED = (
     ("m", "service_class", "urgent", "it must be one of batch, realtime, standard"),
     ("m", "retention_priority", "101", "it must be a whole number from 0 to 100"),
-    ("n", "tenant", "", "tenant is missing; it must be text of at most 128 letters"),
+    ("n", "tenant", "", "tenant is missing; it must be text of at most 128 characters"),
     ("m", "weight", "1000", "weight is '1000'; it must be a number from 0.01 to 100"),
     ("m", "most_micros", "much", "it must be an amount such as 12.50"),
     ("m", "kv_floor", "101%", "it must be pages such as 128, or a share of all such as 12.5%"),

@@ -69,7 +69,7 @@ def markdown(found: Explanation) -> str:
     for part in found.parts:
         at = "" if part.begin_ms is None else f"{part.begin_ms:.1f} ms"
         lines.append(f"| {named(part.cause, part.strategy)} | {at} | {part.ms:.1f} ms |")
-    lines += [f"| total | |  {found.ms:.1f} ms |", "", found.verdict, ""]
+    lines += [f"| total | | {found.ms:.1f} ms |", "", found.verdict, ""]
     return "\n".join(lines)
 
 

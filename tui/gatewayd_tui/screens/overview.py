@@ -140,7 +140,7 @@ def latency(state: ConsoleState, room: int) -> Table:
 def engines(snapshot: Snapshot) -> Table:
     """A line for each engine."""
     table = _grid(9, 14, _BAR + 6, 7)
-    table.add_row(Text("engine", "bold"), "", "kv pages used", "rows", "on")
+    table.add_row(Text("engine", "bold"), "", "kv pages used", "running", "on")
     for engine in snapshot.engines:
         held = engine.held_pages / engine.num_pages if engine.num_pages else 0.0
         table.add_row(

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -38,27 +39,25 @@ class RequestOutline(NamedTuple):
     num_choices: int
 
 
+@dataclass(slots=True, eq=False)
 class RequestTrace:
     """One request, from its arrival.
 
     Attributes:
-        arrival: when it came, by ``time.monotonic``.
         answered_id: the ``x-request-id`` of its answer.
         request_id: the gateway's own.
+        arrival: when it came, by ``time.monotonic``.
         spans: in the order of their ends.
         asked: what it has come to, once that is known.
         is_sent: whether that has come to the engines.
     """
 
-    __slots__ = ("answered_id", "arrival", "asked", "is_sent", "request_id", "spans")
-
-    def __init__(self, answered_id: str, request_id: str) -> None:
-        self.arrival = time.monotonic()
-        self.answered_id = answered_id
-        self.request_id = request_id
-        self.spans: list[Span] = []
-        self.asked: RequestOutline | None = None
-        self.is_sent = False
+    answered_id: str
+    request_id: str
+    arrival: float = field(default_factory=time.monotonic)
+    spans: list[Span] = field(default_factory=list)
+    asked: RequestOutline | None = None
+    is_sent: bool = False
 
 
 _current: ContextVar[RequestTrace | None] = ContextVar("trail", default=None)

@@ -7,6 +7,7 @@ within a page, each has a page of its own there, and both edges begin with the s
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ HOLE = -1
 """Stands for a page that was evicted while others behind it were not."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RadixNode:
     """A run of pages, and the runs that go on from it.
 
@@ -34,23 +36,13 @@ class RadixNode:
         children: in the order of ``keys``.
     """
 
-    __slots__ = ("children", "keys", "number", "pages", "parent", "start", "tokens")
-
-    def __init__(
-        self,
-        number: int,
-        parent: RadixNode | None,
-        start: int,
-        tokens: NDArray[np.int32],
-        pages: NDArray[np.int32],
-    ) -> None:
-        self.number = number
-        self.parent = parent
-        self.start = start
-        self.tokens = tokens
-        self.pages = pages
-        self.keys: list[bytes] = []
-        self.children: list[RadixNode] = []
+    number: int
+    parent: RadixNode | None
+    start: int
+    tokens: NDArray[np.int32]
+    pages: NDArray[np.int32]
+    keys: list[bytes] = field(default_factory=list)
+    children: list[RadixNode] = field(default_factory=list)
 
     def find(self, page: NDArray[np.int32]) -> RadixNode | None:
         """The child that begins with a page's tokens."""

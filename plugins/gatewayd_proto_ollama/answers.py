@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -38,6 +39,7 @@ def stamp(seconds: int) -> str:
     return f"{_second(seconds)}Z"
 
 
+@dataclass(slots=True)
 class Said:
     """What has come in some deltas.
 
@@ -47,11 +49,9 @@ class Said:
         calls: that are complete, as objects.
     """
 
-    __slots__ = ("calls", "text", "thought")
-
-    def __init__(self) -> None:
-        self.text = self.thought = ""
-        self.calls: list[Fields] = []
+    text: str = ""
+    thought: str = ""
+    calls: list[Fields] = field(default_factory=list)
 
 
 class Reader:

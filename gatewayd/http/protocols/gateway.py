@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
 
 from gatewayd.errors import GatewayError
@@ -33,6 +34,7 @@ T = TypeVar("T")
 TableT = TypeVar("TableT", bound=RequestTable)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ProtocolExchange:
     """One request of a protocol while it is answered.
 
@@ -45,26 +47,14 @@ class ProtocolExchange:
         told: headers of what was made without an answer that is read.
     """
 
-    __slots__ = (
-        "_answers",
-        "_is_over",
-        "arrival",
-        "ignored",
-        "label",
-        "num_answers",
-        "principal",
-        "told",
-    )
-
-    def __init__(self, label: str, arrival: float, principal: Principal) -> None:
-        self.label = label
-        self.arrival = arrival
-        self.principal = principal
-        self.ignored: list[str] = []
-        self.num_answers = 0
-        self.told: list[Header] = []
-        self._answers: list[ProtocolAnswer] = []
-        self._is_over = False
+    label: str
+    arrival: float
+    principal: Principal
+    ignored: list[str] = field(default_factory=list)
+    num_answers: int = 0
+    told: list[Header] = field(default_factory=list)
+    _answers: list[ProtocolAnswer] = field(default_factory=list)
+    _is_over: bool = False
 
     def add(self, answer: ProtocolAnswer) -> None:
         """Watch over an answer."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -145,14 +146,15 @@ def reserve(
     return [refused.get(entry.id) for entry in entries]
 
 
+@dataclass(slots=True)
 class _Moved:
     """By how much the amounts of one budget change."""
 
-    __slots__ = ("micros", "released_micros", "released_tags", "released_tokens", "tokens")
-
-    def __init__(self) -> None:
-        self.tokens = self.micros = 0
-        self.released_tokens = self.released_micros = self.released_tags = 0
+    tokens: int = 0
+    micros: int = 0
+    released_tokens: int = 0
+    released_micros: int = 0
+    released_tags: int = 0
 
     def make(self, connection: Connection, tenant: str) -> None:
         """Change the budget of a tenant."""

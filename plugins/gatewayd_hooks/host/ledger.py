@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gatewayd_hooks.host.budgets import Arrears, Overrun
@@ -24,13 +24,14 @@ class Hang(BaseException):
     """Raised inside a call that has lasted too long; becomes ``StrategyHang`` where it left."""
 
 
+@dataclass(slots=True, eq=False)
 class Account:
     """One method of one strategy.
 
     Attributes:
         kind, name, method: whose it is.
-        key: the first two, as ``kind.name``.
         number: of the strategy, in the marker.
+        key: kind and name, as ``kind.name``.
         calls: so far.
         seconds: of them all.
         longest: seconds of one.
@@ -38,27 +39,19 @@ class Account:
         told: seconds of those that ``take_spent`` has told of.
     """
 
-    __slots__ = (
-        "calls",
-        "due",
-        "key",
-        "kind",
-        "longest",
-        "method",
-        "name",
-        "number",
-        "seconds",
-        "told",
-    )
+    kind: Kind
+    name: str
+    method: str
+    number: int
+    key: str = field(init=False)
+    calls: int = 0
+    seconds: float = 0.0
+    longest: float = 0.0
+    due: float = 0.0
+    told: float = 0.0
 
-    def __init__(self, kind: Kind, name: str, method: str, number: int) -> None:
-        self.kind = kind
-        self.key = f"{kind}.{name}"
-        self.name = name
-        self.method = method
-        self.number = number
-        self.calls = 0
-        self.seconds = self.longest = self.due = self.told = 0.0
+    def __post_init__(self) -> None:
+        self.key = f"{self.kind}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -42,137 +43,85 @@ class SequenceGrammar(Protocol):
     refusal: tuple[str, str] | None
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """A live sequence; numbers that schedulers see are in the queue's columns instead.
+    """A live sequence; numbers that schedulers see are in the queue's columns instead."""
 
-    Attributes:
-        id: the gateway's number for it.
-        slot: its place in the columns while it lives.
-        row: its place in the running batch, -1 while it waits.
-        params: how to choose its tokens.
-        prompt_len: tokens of the prompt.
-        limit: tokens it may reach, prompt included.
-        tokens: its ids. While it waits, exactly those it has, shape ``[num_tokens]``; while it
-            runs, a line of the batch's token table, shape ``[max_model_len]``, of which the
-            first ``num_tokens`` are its own.
-        pages: the pages it holds, in token order; ``NO_PAGE`` for what its front has no need of.
-        front: what stands for its first tokens; None where all are kept.
-        compacts: whether it may get one. Then its prompt is computed by itself, and nothing
-            behind that is taken from others: what follows sees what it saw the first time.
-        trail: the prefix cache's note.
-        salt: of the prefix cache.
-        tenant: whose it is.
-        priority: its class.
-        weight: what is due to its tenant, as ratio to others.
-        deadline: ``time.monotonic`` at which its first token is wanted; infinite for no wish.
-        retention: eviction priority of its pages, and for how many seconds after their last use.
-        seed: of its random numbers.
-        forks: sequences that share its prompt and wait until it is computed.
-        keys: what KV tiers call its first full pages, as far as anybody asked.
-        kept: what it had computed when it was swapped out; None if it was not.
-        grammar: what its answer must follow, on its way or there; None for free text.
-        inherited: full and partial pages of the prompt taken over from a finished prefill.
-        preemptions: how often it had to give up its pages for want of free ones.
-        exact_until: see ``Rows``; kept here while it waits.
-        decodes_from: the same.
-        known: the same; None for nothing.
-        reported: prompt tokens whose log-probabilities were told.
-        was_admitted: whether it has left the queue once.
-        cached: prompt tokens that it found in the prefix cache when it first did.
-        was_counted: whether its request is in the prefix cache's statistics.
-        is_urgent: whether an operator has put it first in its class.
-        submitted: ``time.monotonic`` when the engine got it.
-        names: of its request, for the log.
-    """
+    id: int
+    """The gateway's number for it."""
+    tokens: NDArray[np.int32]
+    """Its ids, at first those of the prompt. While it waits, exactly those it has, shape
+    ``[num_tokens]``; while it runs, a line of the batch's token table, shape ``[max_model_len]``,
+    of which the first ``num_tokens`` are its own."""
+    params: SamplingParams
+    """How to choose its tokens."""
+    _: KW_ONLY
+    salt: bytes
+    """Of the prefix cache."""
+    tenant: str
+    """Whose it is."""
+    priority: int
+    """Its class."""
+    seed: int
+    """Of its random numbers."""
+    limit: int
+    """Tokens it may reach, prompt included."""
+    submitted: float
+    """``time.monotonic`` when the engine got it."""
+    retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
+    """Eviction priority of its pages, and for how many seconds after their last use."""
+    weight: float = 1.0
+    """What is due to its tenant, as ratio to others."""
+    deadline: float = math.inf
+    """``time.monotonic`` at which its first token is wanted; infinite for no wish."""
+    names: Names = NOBODY
+    """Of its request, for the log."""
+    prompt_len: int = field(init=False)
+    """Tokens of the prompt."""
+    slot: int = field(init=False, default=-1)
+    """Its place in the columns while it lives."""
+    row: int = field(init=False, default=-1)
+    """Its place in the running batch, -1 while it waits."""
+    pages: list[int] = field(init=False, default_factory=list)
+    """The pages it holds, in token order; ``NO_PAGE`` for what its front has no need of."""
+    front: CompactedPrefix | None = field(init=False, default=None)
+    """What stands for its first tokens; None where all are kept."""
+    compacts: bool = field(init=False, default=False)
+    """Whether it may get a front. Then its prompt is computed by itself, and nothing behind that
+    is taken from others: what follows sees what it saw the first time."""
+    trail: Any = field(init=False, default=None)
+    """The prefix cache's note."""
+    forks: list[Sequence] = field(init=False, default_factory=list)
+    """Sequences that share its prompt and wait until it is computed."""
+    inherited: list[int] = field(init=False, default_factory=list)
+    """Full and partial pages of the prompt taken over from a finished prefill."""
+    keys: list[bytes] = field(init=False, default_factory=list)
+    """What KV tiers call its first full pages, as far as anybody asked."""
+    kept: Incoming | None = field(init=False, default=None)
+    """What it had computed when it was swapped out; None if it was not."""
+    grammar: SequenceGrammar | None = field(init=False, default=None)
+    """What its answer must follow, on its way or there; None for free text."""
+    preemptions: int = field(init=False, default=0)
+    """How often it had to give up its pages for want of free ones."""
+    reported: int = field(init=False, default=0)
+    """Prompt tokens whose log-probabilities were told."""
+    exact_until: int = field(init=False, default=int(ALL_EXACT))
+    """See ``RunningBatch``; kept here while it waits."""
+    decodes_from: int = field(init=False, default=0)
+    """The same."""
+    known: CompressionState | None = field(init=False, default=None)
+    """The same; None for nothing."""
+    was_admitted: bool = field(init=False, default=False)
+    """Whether it has left the queue once."""
+    cached: int = field(init=False, default=0)
+    """Prompt tokens that it found in the prefix cache when it first did."""
+    was_counted: bool = field(init=False, default=False)
+    """Whether its request is in the prefix cache's statistics."""
+    is_urgent: bool = field(init=False, default=False)
+    """Whether an operator has put it first in its class."""
 
-    __slots__ = (
-        "cached",
-        "compacts",
-        "deadline",
-        "decodes_from",
-        "exact_until",
-        "forks",
-        "front",
-        "grammar",
-        "id",
-        "inherited",
-        "is_urgent",
-        "kept",
-        "keys",
-        "known",
-        "limit",
-        "names",
-        "pages",
-        "params",
-        "preemptions",
-        "priority",
-        "prompt_len",
-        "reported",
-        "retention",
-        "row",
-        "salt",
-        "seed",
-        "slot",
-        "submitted",
-        "tenant",
-        "tokens",
-        "trail",
-        "was_admitted",
-        "was_counted",
-        "weight",
-    )
-
-    def __init__(
-        self,
-        sequence_id: int,
-        prompt: NDArray[np.int32],
-        params: SamplingParams,
-        *,
-        salt: bytes,
-        tenant: str,
-        priority: int,
-        seed: int,
-        limit: int,
-        submitted: float,
-        retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0),
-        weight: float = 1.0,
-        deadline: float = math.inf,
-        names: Names = NOBODY,
-    ) -> None:
-        self.id = sequence_id
-        self.names = names
-        self.slot = -1
-        self.row = -1
-        self.params = params
-        self.prompt_len = len(prompt)
-        self.limit = limit
-        self.tokens = prompt
-        self.pages: list[int] = []
-        self.front: CompactedPrefix | None = None
-        self.compacts = False
-        self.trail: Any = None
-        self.salt = salt
-        self.tenant = tenant
-        self.priority = priority
-        self.weight = weight
-        self.deadline = deadline
-        self.retention = retention
-        self.seed = seed
-        self.forks: list[Sequence] = []
-        self.inherited: list[int] = []
-        self.keys: list[bytes] = []
-        self.kept: Incoming | None = None
-        self.grammar: SequenceGrammar | None = None
-        self.preemptions = 0
-        self.reported = 0
-        self.exact_until = int(ALL_EXACT)
-        self.decodes_from = 0
-        self.known: CompressionState | None = None
-        self.was_admitted = False
-        self.cached = 0
-        self.was_counted = False
-        self.is_urgent = False
-        self.submitted = submitted
+    def __post_init__(self) -> None:
+        self.prompt_len = len(self.tokens)
 
     @property
     def shares(self) -> bool:

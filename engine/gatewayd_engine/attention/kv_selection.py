@@ -32,7 +32,7 @@ class CompressionSlot(Protocol):
 
 
 class Followed(Protocol):
-    """Columns of rows that selection reads and writes; see ``Rows``."""
+    """Columns of rows that selection reads and writes; see ``RunningBatch``."""
 
     @property
     def exact_until(self) -> NDArray[np.int32]:

@@ -39,7 +39,7 @@ class _Transfer:
 
 
 class CudaArrivals:
-    """What ``Arrivals`` is for a pool on a CPU; one thread uses it.
+    """What ``HostTransfers`` is for a pool on a CPU; one thread uses it.
 
     Copies are made in the order in which they were asked for, in and out: a page may leave and
     another come to its place in one breath.
@@ -70,7 +70,7 @@ class CudaArrivals:
         sources: Sequence[NDArray[np.uint8]],
         then: Callable[[], None],
     ) -> None:
-        """Let pages come; see ``Arrivals``."""
+        """Let pages come; see ``HostTransfers``."""
         for page, source in zip(pages, sources, strict=True):
             self._copies.append((self._pages[page], _pinned(source)))
         self._thens.append(then)

@@ -37,7 +37,7 @@ _AT_LEAST = "at_least"
 
 @dataclass(slots=True)
 class CompressedRow:
-    """Columns of one row; see ``Rows``."""
+    """Columns of one row; see ``RunningBatch``."""
 
     exact_until: NDArray[np.int32] = field(default_factory=lambda: np.full(1, ALL_EXACT, np.int32))
     decodes_from: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))

@@ -24,9 +24,9 @@ import torch.nn.functional as F
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quality.texts import bundled

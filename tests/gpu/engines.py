@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from gatewayd_engine.model.build_decoder import Weights, assemble
-from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import _Random
+from gatewayd_engine.model.loading.layout import layout
+from gatewayd_engine.model.loading.loader import _Random
 from gatewayd_engine.model.parts import LayerParts
 from gatewayd_engine.model.spec import ModelSpec
 from tests.engine.core.conftest import Answer, Harness, build

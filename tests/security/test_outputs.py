@@ -22,8 +22,8 @@ import torch
 from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.model.embedded import folder as embedded
-from gatewayd_engine.model.loader import load
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.loader import load
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_hooks.parsing import Tool, ToolParserStrategy
 from gatewayd_hooks.testing.parsing import read

@@ -15,10 +15,10 @@ from gatewayd_engine.core.engine_core import EngineCore
 from gatewayd_engine.kv.codec import Codec, PoolFormat, form_of
 from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears.matmul_plugins import open_bringers
-from gatewayd_engine.model.loader import dummy, read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import dummy, read
 from gatewayd_engine.model.parts import LayerParts, with_brought
 from gatewayd_engine.model.quantizer import Quantizer, open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec

@@ -10,23 +10,23 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.model.batch_invariance import Unsteady
-from gatewayd_engine.model.checkpoint_layout import expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.decoder import Attention, Decoder, DecoderLayer, Mlp
-from gatewayd_engine.model.kv_scales import (
+from gatewayd_engine.model.layers import FeedForward, LinearOp
+from gatewayd_engine.model.linears.expert_stacks import Stack, told
+from gatewayd_engine.model.linears.plugin_matmul import UnfitProduct
+from gatewayd_engine.model.linears.select_gpu import Apart
+from gatewayd_engine.model.loading.kv_scales import (
     KvScales,
     row_factors,
     scaled_norms,
     scaled_output,
 )
-from gatewayd_engine.model.layers import FeedForward, LinearOp
-from gatewayd_engine.model.linears.expert_stacks import Stack, told
-from gatewayd_engine.model.linears.plugin_matmul import UnfitProduct
-from gatewayd_engine.model.linears.select_gpu import Apart
+from gatewayd_engine.model.loading.layout import expert_parts, expert_prefix, layer_norms
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.moe import MixtureOfExperts, Router
 from gatewayd_engine.model.parts import Gate, LayerParts, Norm
 from gatewayd_engine.model.qkv_heads import HeadBuffers
 from gatewayd_engine.model.rotary_embedding import Rotary, side_by_side
-from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 from gatewayd_engine.model.weights import dense, in_type, joined, placed, rows, times
 from gatewayd_hooks.quantization import Matrix, Weight

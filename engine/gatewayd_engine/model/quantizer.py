@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from gatewayd_engine.model.safetensors_headers import LoadError, shown
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec, SpecError
 from gatewayd_engine.model.weights import checked
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice

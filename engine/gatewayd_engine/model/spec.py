@@ -10,8 +10,8 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.rope_config import RopeSpec, read_rope
-from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_hooks.quantization import Announcement
 
 __all__ = ["ModelSpec", "MoeSpec", "SpecError", "read_spec"]

@@ -13,7 +13,7 @@ import torch
 from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import page_bytes
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import LayerParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu.draft_model import PAGE_SIZE

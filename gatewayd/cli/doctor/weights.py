@@ -10,10 +10,10 @@ from gatewayd.cli.doctor.finding import Finding
 from gatewayd.config.strategies import AUTO, NONE
 from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import model_folder
-from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.gguf.files import has_gguf
-from gatewayd_engine.model.safetensors_headers import LoadError, read_header
-from gatewayd_engine.model.shards import weight_files
+from gatewayd_engine.model.loading.layout import layout
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.loading.shards import weight_files
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind

@@ -19,9 +19,9 @@ from gatewayd_engine.core.build import assemble
 from gatewayd_engine.core.engine_core import EngineCore
 from gatewayd_engine.kv import host_transfers
 from gatewayd_engine.model import embedded
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.parts import BringingParts
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import (

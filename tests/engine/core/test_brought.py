@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_engine.process.plugin_faults import StrategyFault
 from gatewayd_hooks.host.errors import NotInstalled

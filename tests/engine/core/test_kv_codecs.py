@@ -14,8 +14,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from gatewayd_engine.model import embedded, loader
-from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model import embedded
+from gatewayd_engine.model.loading import loader
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_engine.process.plugin_faults import StrategyFault

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gatewayd_engine.model.json_fields import SpecError
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
 from gatewayd_engine.process.messages import SwapStrategy
 from gatewayd_engine.strategies.active import Strategies

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears import select_cpu
-from gatewayd_engine.model.loader import load, read
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import load, read
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import Matrix, Weight
 from gatewayd_quant_int4.config import Int4QuantizerConfig

@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import dummy, load
+from gatewayd_engine.model.loading.loader import dummy, load
 from gatewayd_engine.model.spec import read_spec
 
 Ours = Callable[[Decoder, torch.Tensor], torch.Tensor]

@@ -14,10 +14,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource
 from gatewayd_hooks.quantization import Reads
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors

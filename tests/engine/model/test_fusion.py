@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 from tests.engine.runner.gpu.launches import CountedKernels, Launches

@@ -13,13 +13,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.model.linears import select_cpu
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.rotary_embedding import frequencies
-from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
 from gatewayd_quant_gguf.config import GgufConfig
 from gatewayd_quant_gguf.strategy import Gguf

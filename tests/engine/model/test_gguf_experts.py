@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from gatewayd_engine.model.gguf import experts
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.model.linears import select_cpu
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
 from tests.engine.gguf_files import Put, convert, entry_of, metadata, written
 from tests.engine.model.test_gguf import ALL, IDS, loaded, opened

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gatewayd_engine.model.gguf.header import MOST_KEYS, MOST_TENSORS, Unkept, read_header
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from tests.engine.gguf_files import Put, entry, entry_of, text, written
 
 HUGE = 2**63 - 1

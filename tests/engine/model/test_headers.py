@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from gatewayd_engine.model.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, read_header
 from gatewayd_hooks.quantization import Stored
 
 ENTRY: dict[str, Any] = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}

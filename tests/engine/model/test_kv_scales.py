@@ -10,10 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.kv_scales import KvScales, scaled_output
 from gatewayd_engine.model.linears.select_cpu import choose
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.kv_scales import KvScales, scaled_output
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_hooks.quantization import StaticWeight
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.loading.loader import load
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.parts import FusedParts
-from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import read_spec
 
 Make = Callable[..., Path]

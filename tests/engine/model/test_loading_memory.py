@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.model.checkpoint_layout import layout
+from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.spec import read_spec
 
 CONFIG = {
@@ -30,8 +30,8 @@ LOADING = """
 import sys, threading
 from pathlib import Path
 import torch
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_quant_int8.strategy import Int8
 

@@ -12,10 +12,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.gguf.header import read_header as read_gguf_header
-from gatewayd_engine.model.loader import read
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
 from gatewayd_hooks.quantization import Announcement
 from gatewayd_quant_gguf.config import GgufConfig

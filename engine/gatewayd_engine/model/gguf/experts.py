@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gatewayd_engine.model.gguf.header import Tensor, Unkept, Value
 from gatewayd_engine.model.gguf.names import EACH
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 MOST_MATRICES = 1 << 17
 """Of experts that are remembered; 94 layers of 128 have 36,000."""

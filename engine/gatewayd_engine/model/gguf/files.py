@@ -11,7 +11,7 @@ from gatewayd_engine.model.gguf.experts import Experts
 from gatewayd_engine.model.gguf.header import Header, Tensor, Value, read_header
 from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, renamed
 from gatewayd_engine.model.gguf.types import FLOATS
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_hooks.quantization import Announcement
 
 METHOD = "gguf"

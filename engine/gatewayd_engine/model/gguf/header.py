@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeAlias
 
 from gatewayd_engine.model.gguf.types import NAMES, SIZES
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 MOST_KEYS = 4096
 MOST_TENSORS = 16_384

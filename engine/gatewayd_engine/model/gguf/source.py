@@ -11,8 +11,8 @@ from gatewayd_engine.model.gguf.files import GgufFiles, read_files
 from gatewayd_engine.model.gguf.header import Tensor
 from gatewayd_engine.model.gguf.names import FREQUENCIES, GEMMA
 from gatewayd_engine.model.gguf.types import FLOATS, SIZES
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.rotary_embedding import frequencies
-from gatewayd_engine.model.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Stored
 

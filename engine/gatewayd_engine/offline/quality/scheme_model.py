@@ -18,9 +18,9 @@ from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kv.codec import Codec, PoolFormat, chosen_codec, form_of
 from gatewayd_engine.kv.compacted_prefix import CompactedPrefix, CompactedPrefixes
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.linears.matmul_plugins import open_bringers
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.parts import PlainParts, with_brought
 from gatewayd_engine.model.quantizer import open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.weights import checked, dense
 from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, Enough, Inputs
 from gatewayd_engine.offline.quantize.input_groups import InputGroup

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from safetensors import safe_open
 
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.shards import INDEX, SINGLE
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.shards import INDEX, SINGLE
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quantize import atomic_files
 from gatewayd_engine.offline.quantize.job import REPORT

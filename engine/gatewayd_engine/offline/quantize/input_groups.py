@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from gatewayd_engine.model.checkpoint_layout import (
+from gatewayd_engine.model.loading.layout import (
     Shapes,
     expert_parts,
     expert_prefix,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import torch
 
 from gatewayd_engine.model.build_decoder import LayerBuilder
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.checkpoint_layout import layer_norms
 from gatewayd_engine.model.decoder import DecoderLayer
 from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.layout import layer_norms
 from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import Norm, PlainParts
 from gatewayd_engine.model.weights import dense

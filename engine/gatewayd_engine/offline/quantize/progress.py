@@ -20,7 +20,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from gatewayd_engine.model.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, read_header
 from gatewayd_engine.offline.quantize import atomic_files
 from gatewayd_engine.offline.quantize.job import REPORT, Fitted
 from gatewayd_engine.process.config import EngineConfigError

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from gatewayd_engine.model.checkpoint import FLOATS
+from gatewayd_engine.model.loading.checkpoint import FLOATS
 from gatewayd_hooks.quantization import (
     Announcement,
     Fit,

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import torch
 
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.offline.quantize.input_groups import is_router, layer_matrices
 from gatewayd_engine.offline.quantize.pruning import Packer, Pruner, Pruning

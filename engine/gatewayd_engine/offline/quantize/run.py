@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
 from gatewayd_engine.offline.quantize.atomic_files import WriteError
 from gatewayd_engine.offline.quantize.calibration_layers import fit

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.offline.quantize.input_groups import Before
 from gatewayd_engine.offline.quantize.layers import LayerTensors
 

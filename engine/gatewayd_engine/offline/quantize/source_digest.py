@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 from gatewayd_hooks.version import SPEC_VERSION
 

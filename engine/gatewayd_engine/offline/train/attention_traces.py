@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import read_spec
 

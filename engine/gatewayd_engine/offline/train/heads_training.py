@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource
 from gatewayd_engine.offline.train.answers import Answers
 from gatewayd_engine.offline.train.heads import EagleHead, MedusaHeads, eagle_loss, medusa_loss
 from gatewayd_engine.offline.train.model import Llama, Size

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, Enough
 from gatewayd_engine.offline.quantize.input_groups import (

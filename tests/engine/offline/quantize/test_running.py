@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.offline.quality.scheme_model import Opened

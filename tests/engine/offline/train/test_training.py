@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.train import __main__ as recipe
 from gatewayd_engine.offline.train.checkpoint import config, write_checkpoint

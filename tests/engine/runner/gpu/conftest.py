@@ -14,7 +14,7 @@ from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.triton_decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.core import build as assembly
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.process.config import EngineConfig
 from gatewayd_engine.runner import backend
 from gatewayd_engine.runner.backend import DeviceBackend

@@ -17,8 +17,8 @@ from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.kv import pool
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.build_decoder import Quantize, assemble
-from gatewayd_engine.model.checkpoint_layout import layout
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.runner.gpu.runner import DeviceRunner

@@ -14,7 +14,7 @@ from gatewayd_draft_medusa.strategy import Medusa
 from gatewayd_engine.attention import draft_slots
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model import embedded
-from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.process.config import StrategyChoice

@@ -16,11 +16,12 @@ from gatewayd_engine.kernels.experts.base import ExpertKernels, Form, RowCodes
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks
 from gatewayd_engine.kernels.quantized.packing import PackedWeight
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model import loader, parts
+from gatewayd_engine.model import parts
 from gatewayd_engine.model.build_decoder import Quantize
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
 from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
+from gatewayd_engine.model.loading import loader
 from gatewayd_engine.model.moe import GroupedExperts, MixtureOfExperts
 from gatewayd_engine.model.parts import FusedParts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec

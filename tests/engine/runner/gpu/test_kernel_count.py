@@ -15,7 +15,7 @@ import torch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.build_decoder import assemble
-from gatewayd_engine.model.checkpoint_layout import layout
+from gatewayd_engine.model.loading.layout import layout
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from tests.engine.attention import fake_flashinfer

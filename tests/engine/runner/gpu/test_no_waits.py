@@ -32,7 +32,7 @@ HOST = frozenset(
         "kernels/quantized/packing.py:_by_group",
         "kernels/quantized/packing.py:_unsigned",
         "kernels/quantized/packing.py:pack",
-        "model/checkpoint.py:Checkpoint",
+        "model/loading/checkpoint.py:Checkpoint",
         "model/quantizer.py:Quantizer",
         # On a CPU alone, or in steps that are not captured.
         "attention/kv_selection.py:Selection",

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.loading.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu import warmup

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from gatewayd_engine.model.build_decoder import Quantize, assemble
-from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.checkpoint_layout import Shapes, layout
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.kv_scales import KvScales
+from gatewayd_engine.model.loading.checkpoint import Checkpoint
+from gatewayd_engine.model.loading.kv_scales import KvScales
+from gatewayd_engine.model.loading.layout import Shapes, layout
 from gatewayd_engine.model.parts import LayerParts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.model.weights import placed

@@ -12,8 +12,8 @@ from typing import Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
-from gatewayd_engine.model.safetensors_headers import LoadError, read_header
-from gatewayd_engine.model.shards import weight_files
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, read_header
+from gatewayd_engine.model.loading.shards import weight_files
 from gatewayd_hooks.quantization import Stored
 
 

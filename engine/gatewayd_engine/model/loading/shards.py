@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gatewayd_engine.model.json_fields import JsonFields, SpecError
-from gatewayd_engine.model.safetensors_headers import LoadError, shown
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from gatewayd_engine.model.checkpoint_layout import Shapes, layout, matrices
-from gatewayd_engine.model.experts import apart
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.gguf.source import GgufSource
-from gatewayd_engine.model.kv_scales import KvScales, scale_names, used_scales
-from gatewayd_engine.model.safetensors_headers import LoadError, shown
+from gatewayd_engine.model.loading.kv_scales import KvScales, scale_names, used_scales
+from gatewayd_engine.model.loading.layout import Shapes, layout, matrices
+from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
+from gatewayd_engine.model.loading.stacked_experts import apart
+from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_engine.model.weights import checked
 from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored, Weight
 

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.tensor_sources import TensorSource
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.tensor_sources import TensorSource
 from gatewayd_engine.model.weights import times
 from gatewayd_hooks.quantization import StaticWeight, Stored, Weight
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_engine.model.checkpoint_layout import expert_parts, expert_prefix
-from gatewayd_engine.model.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.layout import expert_parts, expert_prefix
+from gatewayd_engine.model.loading.safetensors_headers import LoadError
+from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
-from gatewayd_engine.model.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_hooks.quantization import Stored
 
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"

@@ -1,0 +1,1 @@
+"""Checkpoints to weights: headers, names and shapes of tensors, shards, loading."""

@@ -76,7 +76,7 @@ async def test_what_failed_is_on_record_as_failed(error: BaseException, why: str
 
 async def test_a_full_store_stops_nobody_and_hides_no_failure() -> None:
     record, was_done = AuditRecord(Recorder(is_full=True)), False
-    with pytest.raises(StoreUnavailable, match="it was done"):
+    with pytest.raises(StoreUnavailable, match="the action was done"):
         async with record.around(SCOPE, "model.unload", "nano"):
             was_done = True
     assert was_done
@@ -93,7 +93,7 @@ async def test_a_store_that_is_closed_meanwhile_is_no_mistake_of_the_daemon(
         assert record.knows("default")
         assert not record.knows("nobody")
         await record(SCOPE, "admission.pause", "admission")
-    with pytest.raises(StoreUnavailable, match=r"it was done, .* the store is closed"):
+    with pytest.raises(StoreUnavailable, match=r"the action was done, .* the store is closed"):
         await record(SCOPE, "admission.resume", "admission")
     with pytest.raises(StoreUnavailable, match="the store is closed"):
         await durable.database.read(lambda connection: None)

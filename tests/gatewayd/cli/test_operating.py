@@ -44,7 +44,7 @@ def run(*words: str) -> tuple[int, str]:
             "request r is cancelled",
         ),
         ("request hold r", ("POST", "/admin/requests/r/hold", None), "request r is held"),
-        ("request release r", ("POST", "/admin/requests/r/release", None), "request r goes on"),
+        ("request release r", ("POST", "/admin/requests/r/release", None), "request r is released"),
         ("request bump r", ("POST", "/admin/requests/r/bump", None), "first in its class"),
         (
             "request bump r --priority batch",

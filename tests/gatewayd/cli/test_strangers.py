@@ -97,7 +97,7 @@ def test_one_without_a_module_is_listed_and_says_what_is_missing(
 ) -> None:
     bring("greet", "")
     (tmp_path / "stranger_greet.py").unlink()
-    assert "cannot be read" in told("--help").output
+    assert "Broken command of" in told("--help").output
     assert "No module named 'stranger_greet'" in told("greet").output
 
 
@@ -110,4 +110,4 @@ def test_none_takes_a_name_of_ours(bring: Bring) -> None:
 def test_ours_are_listed_with_what_they_do() -> None:
     out = told("--help").output
     assert "Open the terminal console: watch and operate a running daemon." in out
-    assert "Show what a running daemon does as tables" in out
+    assert "Print live statistics of a running daemon as tables" in out

@@ -49,7 +49,7 @@ def test_one_that_is_missing_is_said_with_every_place(file: Path, tmp_path: Path
         load(file, environ={"CREDENTIALS_DIRECTORY": str(given)})
     assert str(refused.value) == (
         f"file {file}: server.api_key: the credential 'api-key': {given}/api-key is empty; "
-        f"{file.parent}/credentials/api-key is not there"
+        f"{file.parent}/credentials/api-key does not exist"
     )
 
 

@@ -204,7 +204,7 @@ def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
     assert time.monotonic() - began < 10
     assert len(EVENTS) == FAULT_LIMIT + (FAULT_LIMIT + 5)
     assert "observer: plug_hangs.gatewayd_request_admitted hung at" in caplog.text
-    assert "plugin plug_hangs is told no more" in caplog.text
+    assert "observer plug_hangs disabled for" in caplog.text
 
 
 @pytest.mark.parametrize(("name", "is_told"), [("sleeps", False), ("starves", True)])

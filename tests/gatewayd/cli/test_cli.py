@@ -194,7 +194,7 @@ def test_kinds_and_names_are_whole_on_a_narrow_terminal(monkeypatch: pytest.Monk
 def test_help_shows_the_names_of_tables_and_breaks_no_sentence() -> None:
     for command in ("swap", "pin", "strategies"):
         assert "[admin] socket" in _run(command, "--help").stdout
-    assert "of /metrics, vllm:spec" in _run("spec", "estimate", "--help").stdout
+    assert "in /metrics, vllm:spec" in _run("spec", "estimate", "--help").stdout
 
 
 def test_pin_names_the_longest_time() -> None:

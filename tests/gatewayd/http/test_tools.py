@@ -212,7 +212,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
         "messages[1].content",
         "is required",
     ),
-    ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages", "own"),
+    ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs.messages", "reserved"),
 ]
 
 

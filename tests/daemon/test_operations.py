@@ -160,7 +160,7 @@ async def test_requests_are_held_released_bumped_and_cancelled(nano: Any) -> Non
         assert answer.json()["error"]["code"] == "cancelled"
         assert answer.headers["x-should-retry"] == "false"
         for verb in ("cancel", "hold", "release", "bump"):
-            with pytest.raises(AdminError, match="no request 'one' is at an engine"):
+            with pytest.raises(AdminError, match="no request 'one' is running or waiting"):
                 on(nano, "one", verb)
     actions = audited(nano)
     assert actions == [

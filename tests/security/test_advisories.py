@@ -50,12 +50,12 @@ class Absent(NamedTuple):
 SHOWN = [
     Shown(
         "CVE-2026-3059: a socket that reads whatever comes",
-        "engine/test_frames.py",
+        "engine/process/test_frames.py",
         "test_bytes_that_are_no_event_are_a_frame_error",
     ),
     Shown(
         "CVE-2026-24208: a frame as long as it says it is",
-        "engine/test_frames.py",
+        "engine/process/test_frames.py",
         "test_an_oversized_length_is_refused_before_its_bytes_arrive",
     ),
     Shown(
@@ -290,12 +290,12 @@ SHOWN = [
     ),
     Shown(
         "CVE-2020-7694: a word that makes a line of the log",
-        "gatewayd/test_logs.py",
+        "gatewayd/tracing/test_logs.py",
         "test_no_words_make_a_line_of_their_own_or_drive_a_terminal",
     ),
     Shown(
         "CVE-2020-7694: the same in an engine's",
-        "engine/test_logs.py",
+        "engine/process/test_logs.py",
         "test_no_words_make_a_line_of_their_own_or_drive_a_terminal",
     ),
     Shown(
@@ -325,7 +325,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2025-57809: a grammar that ends its compiler",
-        "gatewayd/guides/test_checks.py",
+        "gatewayd/engines/grammar_checks/test_checks.py",
         "test_one_that_takes_too_much_memory_too",
     ),
     Shown(
@@ -345,7 +345,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2024-53981: forms without limits",
-        "gatewayd/files/test_files.py",
+        "gatewayd/resources/files/test_files.py",
         "test_a_wrong_form_is_one_clear_error_and_leaves_nothing",
     ),
     Shown(

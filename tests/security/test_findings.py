@@ -67,7 +67,7 @@ FINDINGS = {
         "An API key",
         (
             f"{_HOSTILE}::test_a_batch_passes_one_that_is_rate_limited",
-            "gatewayd/batches/test_shares.py"
+            "gatewayd/resources/batches/test_shares.py"
             "::test_a_tenant_at_its_limit_is_in_nobodys_way_and_costs_next_to_nothing",
         ),
     ),
@@ -101,7 +101,7 @@ FINDINGS = {
         "An API key",
         (
             f"{_HOSTILE}::test_line_ends_cost_no_processor",
-            "gatewayd/batches/test_inputs.py::test_a_file_of_line_ends_is_refused_at_once",
+            "gatewayd/resources/batches/test_inputs.py::test_a_file_of_line_ends_is_refused_at_once",
         ),
     ),
     9: Finding(
@@ -131,7 +131,7 @@ FINDINGS = {
         "An API key",
         (
             f"{_HOSTILE}::test_one_kind_of_neighbour_hurts_nobody",
-            "gatewayd/responses/test_chain.py::test_what_is_too_much_is_not_read",
+            "gatewayd/resources/responses/test_chain.py::test_what_is_too_much_is_not_read",
         ),
     ),
     13: Finding(
@@ -139,7 +139,7 @@ FINDINGS = {
         "A connection without a key",
         (
             "gatewayd/http/test_edge_pieces.py::test_offers_in_one_write_are_read_one_by_one",
-            "gatewayd/test_log_rate_limit.py"
+            "gatewayd/tracing/test_log_rate_limit.py"
             "::test_a_request_that_always_fails_does_not_fill_the_journal",
         ),
     ),
@@ -171,7 +171,7 @@ FINDINGS = {
         "time tells which grammars others have used",
         "An API key",
         (
-            "gatewayd/guides/test_turns.py"
+            "gatewayd/engines/grammar_checks/test_turns.py"
             "::test_an_answer_is_known_to_the_tenant_that_has_asked_and_to_no_other",
             "engine/core/test_guide_tenants.py::test_each_tenant_has_a_grammar_compiled_once",
         ),

@@ -22,7 +22,7 @@ WRAPPERS = ("BatchDecodeWithPagedKVCacheWrapper", "BatchPrefillWithPagedKVCacheW
 
 def using() -> list[Path]:
     """Files that name FlashInfer in an import, and those beside them in the attention's folder."""
-    found = {*(ROOT / "engine/gatewayd_engine/attention").glob("*.py")}
+    found = {*(ROOT / "engine/gatewayd_engine/attention").rglob("*.py")}
     for folder in WHERE:
         for path in (ROOT / folder).rglob("*.py"):
             text = path.read_text("utf-8")
@@ -83,7 +83,7 @@ def test_every_call_fits_the_real_signature_and_every_private_name_is_there() ->
     assert found >= {
         *(("wrappers", name) for name in (*WRAPPERS, "plan", "fast_decode_plan")),
         *(("cascade", name) for name in ("merge_state_in_place", "run")),
-        *(("flash", "run"), ("calls", "run"), ("machine", "gen_batch_prefill_module")),
+        *(("backend", "run"), ("calls", "run"), ("machine", "gen_batch_prefill_module")),
         *(("probe", name) for name in ("tinygemm2_nobias_op", "mm_bf16_cublaslt_get_algos")),
         *(("probe", name) for name in (WRAPPERS[0], "plan", "run")),
     }

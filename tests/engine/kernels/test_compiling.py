@@ -20,7 +20,7 @@ def launched() -> set[str]:
     """Names of what is launched anywhere in the folder: ``_name[grid](``."""
     return {
         name
-        for file in FOLDER.glob("*.py")
+        for file in FOLDER.rglob("*.py")
         for name in re.findall(r"^ +(\w+)\[\(.*\)\]\($", file.read_text(), re.MULTILINE)
     }
 
@@ -30,7 +30,7 @@ def launched_early() -> set[str]:
     launches = r"^ +(\w+)\[\(.*\)\]\((?:\n(?! +\)$).*)*launch_pdl=early"
     return {
         name
-        for file in FOLDER.glob("*.py")
+        for file in FOLDER.rglob("*.py")
         for name in re.findall(launches, file.read_text(), re.MULTILINE)
     }
 

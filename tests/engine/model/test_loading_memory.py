@@ -33,15 +33,15 @@ import torch
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_int8.strategy import Int8Quantizer
 
 def private():
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) * 1024
 
-folder, quantize = Path(sys.argv[1]), Int8().quantize if sys.argv[2] == "int8" else None
+folder, quantize = Path(sys.argv[1]), Int8Quantizer().quantize if sys.argv[2] == "int8" else None
 torch.set_num_threads(1)
-Int8().quantize(None, torch.ones(64, 64))
+Int8Quantizer().quantize(None, torch.ones(64, 64))
 before, seen, is_over = private(), [0], threading.Event()
 
 def look():

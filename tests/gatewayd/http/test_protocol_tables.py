@@ -59,7 +59,7 @@ async def test_the_document_has_them_beside_our_own(text: TextModel) -> None:
         document = (await gateway.http.get("/openapi.json")).json()
     schemas, prefix = document["components"]["schemas"], "#/components/schemas/"
     assert {one.removeprefix(prefix) for one in references(document)} <= schemas.keys()
-    assert schemas["ollama.ChatRequest"] != schemas["ChatRequest"]
+    assert schemas["ollama.OllamaChatRequest"] != schemas["ChatRequest"]
     assert built_in_tables().keys() <= schemas.keys()
     for path, (table, _) in CASES.items():
         content = document["paths"][path]["post"]["requestBody"]["content"]

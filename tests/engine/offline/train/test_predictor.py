@@ -127,5 +127,5 @@ def test_a_trace_is_what_the_model_attends_to_and_the_network_is_for_that_model(
     assert heads.facts["channels"] == predictor.CHANNELS
     with pytest.raises(ValueError, match="this model has 128"):
         read_heads("", "predictor", NANO, DraftTarget(128, torch.float32), 4096, "cpu")
-    with pytest.raises(ValueError, match=r"recipe predictor.*\[kv_compression\.predictor\]"):
+    with pytest.raises(ValueError, match=r"offline.train predictor.*\[kv_compression\.predictor\]"):
         read_heads(str(tmp_path), "predictor", NANO, target, 4096, "cpu")

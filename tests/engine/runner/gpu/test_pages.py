@@ -31,7 +31,7 @@ CHAINS: dict[str, Callable[[Path], list[StrategyChoice]]] = {
 def copied_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is computed is computed at once; pages are copied when somebody waits for them."""
     Gpu(monkeypatch, computes_at_once=True)
-    monkeypatch.setattr(pool, "Arrivals", lambda raw: CudaArrivals(torch.from_numpy(raw)))
+    monkeypatch.setattr(pool, "HostTransfers", lambda raw: CudaArrivals(torch.from_numpy(raw)))
 
 
 @pytest.mark.usefixtures("copied_late", "patient")

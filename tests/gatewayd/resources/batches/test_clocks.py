@@ -28,7 +28,7 @@ def hands(monkeypatch: pytest.MonkeyPatch) -> Hands:
     def clock(last: float | None) -> StoreClock:
         return hands.clock(last)
 
-    monkeypatch.setattr("gatewayd.daemon.resources.Clock", clock)
+    monkeypatch.setattr("gatewayd.daemon.resources.StoreClock", clock)
     return hands
 
 

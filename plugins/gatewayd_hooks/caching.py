@@ -115,7 +115,7 @@ class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
 
 
 class EvictionStrategy(Strategy, Protocol):
-    """Orders the cached pages that nobody references.
+    """Orders the cached pages that are not referenced.
 
     It may also have the methods of ``KnowsOrigins``, ``Pins``, ``TellsPins`` and ``Drops``.
     """

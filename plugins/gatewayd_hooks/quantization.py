@@ -127,7 +127,7 @@ class QuantizerResources:
 
 
 class QuantizerStrategy(Strategy, Protocol):
-    """Gives weights of few bits: it has the method of ``Reads``, of ``Quantizes``, or both.
+    """Gives quantized weights: it has the method of ``Reads``, of ``Quantizes``, or both.
 
     Or it ``Multiplies`` them (``gatewayd_hooks.multiplying``), whoever gives them.
 

@@ -9,13 +9,16 @@ import signal
 import ssl
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
+from tests import durations
+from tests.random_cases import bound_cases
+
+bound_cases()
 
 # Whoever runs the tests in the background may ignore interrupts, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,20 +50,41 @@ def pytest_collection_finish() -> None:
 atexit.register(gc.unfreeze)
 
 
-_WAIT = tuple(
-    str(Path(__file__).parent / name) for name in ("daemon", "packaging", "gatewayd/engines")
-)
+_WAIT = ("tests/daemon/", "tests/packaging/", "tests/gatewayd/engines/")
 """Folders whose tests wait for much of their time: for processes that load, and for clocks."""
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that wait come first, while the checks of ``.ci/run`` use what they leave.
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--quick``, for the inner loop."""
+    parser.addoption(
+        "--quick", action="store_true", help="leave out tests that wait or are slow on record"
+    )
 
-    Then come those of most tests, so that no worker is left with a long one at the end.
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order files: those that wait come first, then the longest.
+
+    What waits does so while the checks of ``.ci/run`` use the processors, and no worker is left
+    with a long file at the end.
     """
-    counts = Counter(item.path for item in items)
-    items.sort(key=lambda item: (not str(item.path).startswith(_WAIT), -counts[item.path]))
+    seconds = durations.read()
+    if config.getoption("--quick"):
+        left_out = [i for i in items if i.nodeid.startswith(_WAIT) or _name(i) in seconds]
+        config.hook.pytest_deselected(items=left_out)
+        excluded = set(left_out)
+        items[:] = [item for item in items if item not in excluded]
+
+    def order(item: pytest.Item) -> tuple[bool, float]:
+        file = item.nodeid.partition("::")[0]
+        return not file.startswith(_WAIT), -seconds.get(file, 0.0)
+
+    items.sort(key=order)
+
+
+def _name(item: pytest.Item) -> str:
+    """As ``durations`` records a test: without its class."""
+    return f"{item.nodeid.partition('::')[0]}::{item.name}"
 
 
 @pytest.fixture(scope="session")

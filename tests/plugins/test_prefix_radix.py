@@ -140,7 +140,7 @@ class RadixMachine(RuleBasedStateMachine):
 
 
 TestRadixMachine = RadixMachine.TestCase
-TestRadixMachine.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestRadixMachine.settings = settings(stateful_step_count=40)
 
 
 def test_a_hundred_thousand_operations_agree_with_a_dictionary_of_prefixes() -> None:

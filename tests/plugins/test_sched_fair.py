@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.scheduling import Priority, QueueView
@@ -92,7 +92,7 @@ _KINDS = st.tuples(
 _TENANT = st.lists(_KINDS, min_size=1, max_size=3)
 
 
-@settings(campaign, max_examples=40)
+@campaign
 @given(
     tenants=st.lists(_TENANT, min_size=2, max_size=4),
     weights=st.lists(st.sampled_from([0.25, 1.0, 1.0, 2.0, 5.0]), min_size=4, max_size=4),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App, ComposeResult
 
@@ -74,7 +74,6 @@ async def test_any_sequence_of_rows_gives_what_a_fresh_table_has() -> None:
     )
     async with Holder(table).run_test(size=(80, 24)) as pilot:
 
-        @settings(max_examples=60, deadline=None)
         @given(steps=steps)
         def run(steps: list[tuple[str, object]]) -> None:
             table.set_filter("")

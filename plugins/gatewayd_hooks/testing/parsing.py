@@ -29,7 +29,7 @@ from gatewayd_hooks.parsing import (
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.testing.campaign import campaign
 
-_few = settings(campaign, max_examples=30)
+_few = settings(campaign, max_examples=min(30, campaign.max_examples))
 TOOLS = (
     Tool("get_weather", "Of a town.", {"type": "object"}, strict=False),
     Tool("send-mail", "", None, strict=True),

@@ -65,4 +65,4 @@ def _common(some: list[int], others: list[int]) -> int:
 
 
 TestTails = TailsMachine.TestCase
-TestTails.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTails.settings = settings(stateful_step_count=40)

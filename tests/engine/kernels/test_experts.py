@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.kernels.base import Kernels
@@ -28,7 +28,6 @@ def spread(n: int, experts: int, top_k: int) -> torch.Tensor:
 
 
 @given(st.lists(st.integers(0, 5), max_size=80), st.sampled_from(LINES))
-@settings(max_examples=60, deadline=None)
 def test_blocks_are_enough_and_hold_each_visit_once(chosen: list[int], lines: int) -> None:
     table = TorchKernels().sort_visits(
         torch.tensor(chosen, dtype=torch.int32).view(-1, 1), 6, lines

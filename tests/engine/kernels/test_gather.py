@@ -16,9 +16,7 @@ LINES = st.lists(
 ).filter(lambda lines: sum(count for count, _ in lines) > 0)
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=LINES, page_size=st.sampled_from([1, 16, 24]))
 def test_the_kernel_gathers_as_its_twin(
     kernels: Kernels, device: torch.device, lines: list[tuple[int, int]], page_size: int

@@ -56,9 +56,7 @@ def kept(
     return (must & (weight > MASS / len(logits))) | best, may | best
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1 << 30),
     vocab=st.sampled_from([1, 3, 60, 300]),

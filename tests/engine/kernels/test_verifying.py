@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.kernels.base import Kernels
@@ -12,7 +12,6 @@ from tests.engine.kernels import verifying
 from tests.engine.kernels.verifying import TWIN, accepted, random_drafted, walked
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 30))
 def test_what_is_accepted_is_the_path_that_the_model_has_chosen(seed: int) -> None:
     drafted = random_drafted(seed)

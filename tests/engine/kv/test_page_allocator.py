@@ -164,7 +164,7 @@ class PagesMachine(RuleBasedStateMachine):
 
 
 TestPagesMachine = PagesMachine.TestCase
-TestPagesMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestPagesMachine.settings = settings(stateful_step_count=60)
 
 
 def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> None:

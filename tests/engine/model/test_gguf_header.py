@@ -165,9 +165,7 @@ def test_every_cut_is_noticed(tmp_path: Path) -> None:
 _NUMBERS = st.sampled_from([0, 1, 3, 9, 13, 2**31, 2**32 - 1, HUGE, HUGE + 1, 2**64 - 1])
 
 
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, len(VALID) - 8), _NUMBERS, st.booleans()), max_size=4

@@ -118,11 +118,7 @@ def test_a_bias_of_blocks_is_not_taken_for_its_matrix(
 _NUMBERS = st.sampled_from([-1, 0, 1, 2, 3, 5, 7, 31, 33, 96, 97, 2**31, 2**53, 2**63, 2**64])
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(data=st.data())
 @pytest.mark.parametrize(
     "name", ["awq", "gptq with an order", "packed with zeros", "fp8 in blocks"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.model.weights import checked, dense, joined, rows
@@ -61,7 +61,6 @@ def numbers(weight: Weight) -> torch.Tensor:
     return made
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(several=st.lists(_weights(), min_size=1, max_size=3), seed=st.integers(0, 1000))
 def test_joining_and_reordering_keep_every_number(several: list[Weight], seed: int) -> None:
     whole = joined(several)

@@ -7,7 +7,7 @@ import random
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
@@ -141,7 +141,6 @@ async def test_a_tenant_fills_half_of_the_waiting_room_and_no_more() -> None:
     assert queue.num_waiting == 0
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_no_slot_is_lost_or_given_twice_whoever_leaves_when(seed: int, slots: int) -> None:
     asyncio.run(_leavers(random.Random(seed), slots))

@@ -7,7 +7,7 @@ import re
 import zlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.http.asgi import Receive, Scope, Send
@@ -124,7 +124,6 @@ async def one_by_one(sent: list[bytes]) -> bytes:
     return told(whole)
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     st.lists(requests(), min_size=1, max_size=6),
     LAST,

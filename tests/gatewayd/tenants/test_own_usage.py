@@ -116,7 +116,7 @@ async def test_no_query_is_more_than_a_bad_request(text: TextModel, folder: Path
             )
             return answer.status_code
 
-        @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+        @settings(suppress_health_check=list(HealthCheck))
         @given(st.text(max_size=20) | st.integers().map(str) | st.floats().map(str))
         def search(query: str) -> None:
             status = asyncio.run_coroutine_threadsafe(ask(query), loop).result(10)

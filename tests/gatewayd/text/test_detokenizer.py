@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.text.detokenizer import Detokenizer, WindowDetokenizer
@@ -28,7 +28,6 @@ def pieces(detokenizer: Detokenizer, ids: list[int], step: int = 1) -> list[str]
     return [*fed, detokenizer.finish()]
 
 
-@settings(max_examples=500)
 @given(
     ids=st.lists(st.integers(0, 4095), max_size=40),
     step=st.integers(1, 5),
@@ -41,7 +40,6 @@ def test_pieces_of_random_tokens_join_to_the_full_decoding(
     assert joined == text.tokenizer.decode(ids, skip_special=skip)
 
 
-@settings(max_examples=300)
 @given(ids=st.lists(st.integers(6, 261), max_size=12))
 def test_pieces_of_bare_bytes_join_to_the_full_decoding(text: TextModel, ids: list[int]) -> None:
     joined = "".join(pieces(text.tokenizer.detokenizer(), ids))
@@ -98,7 +96,6 @@ def whole_ids(kind: str) -> st.SearchStrategy[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150)
 @given(data=st.data(), step=st.integers(1, 5), skip=st.booleans())
 def test_pieces_join_to_the_full_decoding_in_every_vocabulary(
     kind: str, data: st.DataObject, step: int, skip: bool
@@ -110,7 +107,6 @@ def test_pieces_join_to_the_full_decoding_in_every_vocabulary(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150)
 @given(data=st.data())
 def test_the_bytes_of_tokens_join_to_the_text(kind: str, data: st.DataObject) -> None:
     tokenizer, ids = KINDS[kind], data.draw(whole_ids(kind))
@@ -124,7 +120,6 @@ def test_the_bytes_of_tokens_join_to_the_text(kind: str, data: st.DataObject) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=100)
 @given(data=st.data())
 def test_a_text_that_continues_is_what_follows_the_other_one(
     kind: str, data: st.DataObject

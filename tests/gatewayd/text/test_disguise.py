@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
@@ -56,7 +56,6 @@ def messages(texts: list[str]) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=150, deadline=None)
 @given(texts=contents)
 async def test_the_careful_path_encodes_as_if_what_is_spelled_were_no_special_token(
     kind: str, texts: list[str]
@@ -81,7 +80,6 @@ async def test_genuine_tokens_keep_their_ids_and_swallow_spaces() -> None:
     assert tail[0] == special["<s>"], "the newline after the end belongs to it"
 
 
-@settings(max_examples=200, deadline=None)
 @given(text=st.text("helo <x>|end\u00e9", max_size=30), add_special=st.booleans())
 def test_a_text_that_is_not_trusted_has_no_special_tokens(text: str, add_special: bool) -> None:
     tokenizer = KINDS["bpe"][0].tokenizer
@@ -91,7 +89,6 @@ def test_a_text_that_is_not_trusted_has_no_special_tokens(text: str, add_special
     assert ids == oracle.encode(text, add_special_tokens=add_special).ids
 
 
-@settings(max_examples=100)
 @given(sample=st.text(max_size=40))
 def test_the_embedded_vocabulary_reads_text_as_the_tokenizer_itself(
     text: TextModel, sample: str

@@ -46,7 +46,7 @@ def fields(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     "name", ["awq", "gptq", "packed with zeros", "floats in blocks", "fp8 in blocks"]
 )
 # Data takes long to draw on a busy machine, which is no fault.
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_stands_in_a_field_is_read_or_refused(name: str, data: st.DataObject) -> None:
     announced = copy.deepcopy(dict(CASES[name].announced))

@@ -98,11 +98,5 @@ def test_it_is_a_dict_that_may_forget(tmp_path: Path) -> None:
     machine = type("Machine", (DiskMachine,), {"folder": tmp_path})
     run_state_machine_as_test(
         machine,
-        settings=settings(
-            max_examples=40,
-            stateful_step_count=25,
-            deadline=None,
-            derandomize=True,
-            database=None,
-        ),
+        settings=settings(stateful_step_count=25),
     )

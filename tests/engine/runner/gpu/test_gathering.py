@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
@@ -115,7 +115,6 @@ def check(step: Step, lines: int, unknown: set[int]) -> None:
 ROW_LISTS = st.lists(st.integers(0, ROWS - 1), min_size=1, unique=True)
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=ROW_LISTS, data=st.data())
 def test_where_all_decode_the_rest_is_padding(rows: list[int], data: st.DataObject) -> None:
     starts = data.draw(
@@ -126,7 +125,6 @@ def test_where_all_decode_the_rest_is_padding(rows: list[int], data: st.DataObje
     check(step, data.draw(st.integers(len(rows), ROWS)), unknown)
 
 
-@settings(max_examples=60, deadline=None)
 @given(rows=ROW_LISTS, data=st.data())
 def test_prompts_among_those_that_decode(rows: list[int], data: st.DataObject) -> None:
     lines, budget = {}, MAX_TOKENS - len(rows)

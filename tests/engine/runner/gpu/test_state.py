@@ -119,7 +119,7 @@ class Followed(RuleBasedStateMachine):
         assert [column[row].item() for column in numbers] == [0, 0, 1, 0, 0]
 
 
-Followed.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Followed.TestCase.settings = settings(stateful_step_count=25)
 test_the_device_knows_what_the_host_knows = Followed.TestCase
 
 

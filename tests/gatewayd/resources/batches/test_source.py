@@ -8,7 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.resources.batches import lines, pending_lines
@@ -35,7 +35,6 @@ def written(rng: random.Random, path: Path, num_lines: int) -> dict[int, str]:
     return made
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32))
 def test_each_line_is_given_out_until_it_has_a_result_and_never_twice(
     tmp_path_factory: pytest.TempPathFactory, seed: int
@@ -104,7 +103,6 @@ def test_a_set_of_lines_is_a_set(numbers: set[int]) -> None:
     assert {number for number in range(6000) if number in found} == numbers
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 4))
 def test_no_slot_is_lost_or_given_twice_whoever_is_refused_or_leaves(
     seed: int, num_slots: int

@@ -1,9 +1,10 @@
 """Daemons from a process that has imported all they need: each start saves a second of a processor.
 
-``python -m tests.daemon.forking FD`` is that process, one for each that runs tests. From the socket
-``FD`` it reads lines of JSON: ``argv`` as a Python is given it, ``env``, ``cwd`` and ``log``, the
+``python -m tests.daemon.forking FD ADDRESS`` is that process, one for each that runs tests. From
+the socket ``FD`` it reads lines of JSON: ``argv`` as a Python is given it, ``env``, ``cwd`` and ``log``, the
 file for what is written to standard error. For each it forks a daemon, whose life is its own from
-there on, and answers with ``pid``; when that has ended, with ``pid`` and ``status``.
+there on, and answers with ``pid``; when that has ended, with ``pid`` and ``status``. Engines of
+these daemons come from ``warm_engines`` at ``ADDRESS``.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.daemon import warm_engines
 
 ROOT = Path(__file__).parents[2]
 FAKE_DAEMON = str(Path(__file__).with_name("fake_daemon.py"))
@@ -86,7 +89,10 @@ class Forker:
         self._socket = ours
         self._statuses: dict[int, int] = {}
         with theirs:
-            command = [sys.executable, "-m", "tests.daemon.forking", str(theirs.fileno())]
+            command = [
+                *(sys.executable, "-m", "tests.daemon.forking"),
+                *(str(theirs.fileno()), warm_engines.address()),
+            ]
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), cwd=ROOT)
 
     def start(
@@ -219,4 +225,5 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as ours:
         asked = _serve(ours)
     if asked is not None:
+        warm_engines.install(sys.argv[2])
         _become(asked)

@@ -1,10 +1,10 @@
 """Daemons from a process that has imported all they need: each start saves a second of a processor.
 
 ``python -m tests.daemon.forking FD ADDRESS`` is that process, one for each that runs tests. From
-the socket ``FD`` it reads lines of JSON: ``argv`` as a Python is given it, ``env``, ``cwd`` and ``log``, the
-file for what is written to standard error. For each it forks a daemon, whose life is its own from
-there on, and answers with ``pid``; when that has ended, with ``pid`` and ``status``. Engines of
-these daemons come from ``warm_engines`` at ``ADDRESS``.
+the socket ``FD`` it reads lines of JSON: ``argv`` as a Python is given it, ``env``, ``cwd`` and
+``log``, the file for what is written to standard error. For each it forks a daemon, whose life is
+its own from there on, and answers with ``pid``; when that has ended, with ``pid`` and ``status``.
+Engines of these daemons come from ``warm_engines`` at ``ADDRESS``.
 """
 
 from __future__ import annotations

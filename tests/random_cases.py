@@ -15,7 +15,8 @@ from gatewayd_hooks.testing import campaign as kit
 RANDOM_CASES = "GATEWAYD_RANDOM_CASES"
 NUM_CASES = 25
 _OF_A_RUN = int(os.environ.get(RANDOM_CASES, NUM_CASES))
-_IS_NIGHTLY = RANDOM_CASES in os.environ
+IS_NIGHTLY = RANDOM_CASES in os.environ
+"""Whether this run has time: cases are random, and what is on record is computed again."""
 
 
 def bound_cases() -> None:
@@ -24,7 +25,7 @@ def bound_cases() -> None:
         "gatewayd",
         max_examples=_OF_A_RUN,
         # A commit's cases are the same on every run: it fails for what it changed.
-        derandomize=not _IS_NIGHTLY,
+        derandomize=not IS_NIGHTLY,
         database=None,
         deadline=None,
         print_blob=True,
@@ -32,6 +33,6 @@ def bound_cases() -> None:
     )
     settings.load_profile("gatewayd")
     kit.campaign = settings(
-        kit.campaign, max_examples=_OF_A_RUN, derandomize=not _IS_NIGHTLY, print_blob=True
+        kit.campaign, max_examples=_OF_A_RUN, derandomize=not IS_NIGHTLY, print_blob=True
     )
     kit.storms = kit.campaign

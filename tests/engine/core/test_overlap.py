@@ -16,6 +16,7 @@ from gatewayd_engine.process.messages import LENGTH, STOP, SwapStrategy
 from gatewayd_engine.runner.cpu import Runner
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_hooks.scheduling import Plan, QueueView
+from tests.engine.core.golden import golden_model
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
 from tests.engine.core.test_tokens import compare
 from tests.engine.core.tiering import disk, first_step
@@ -27,12 +28,11 @@ pytestmark = pytest.mark.usefixtures("small_model", "overlapping")
 def test_tokens_equal_transformers_with_too_few_pages(
     checkpoint: Callable[[str], Path],
     make_engine: Make,
-    oracle: Callable[[Path], Any],
     prompts: Callable[..., list[list[int]]],
 ) -> None:
     folder = checkpoint("llama")
     engine = make_engine(folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=16)
-    compare(engine, oracle(folder), prompts(50, 320, 160), 24, must_preempt=True)
+    compare(engine, golden_model(folder), prompts(50, 320, 160), 24, must_preempt=True)
 
 
 def test_a_step_is_launched_before_the_last_one_has_landed(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gatewayd_engine.model import embedded
+from tests.engine.core.golden import GoldenModel, golden_model
 
 MANY = pytest.mark.parametrize("num_prompts", [50, pytest.param(200, marks=pytest.mark.slow)])
 NEW_TOKENS = 12
@@ -20,30 +19,13 @@ ARCHITECTURES = (
 )  # fmt: skip
 
 
-def expected(model: Any, prompts: list[list[int]], new: int, eos: list[int]) -> list[list[int]]:
-    """Greedy continuations by transformers: the whole context again for each token, no cache."""
-    return [_continued(model, tuple(prompt), new, tuple(eos)) for prompt in prompts]
-
-
-@functools.cache
-def _continued(model: Any, prompt: tuple[int, ...], new: int, eos: tuple[int, ...]) -> list[int]:
-    """One of them; several engines are compared with the same."""
-    with torch.inference_mode():
-        output = model.generate(
-            torch.tensor([prompt]),
-            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-            max_new_tokens=new,
-            do_sample=False,
-            eos_token_id=list(eos),
-            pad_token_id=0,
-        )
-    tokens: list[int] = output[0, len(prompt) :].tolist()
-    ends = [i for i, token in enumerate(tokens) if token in eos]
-    return tokens[: ends[0]] if ends else tokens
-
-
 def compare(
-    engine: Any, model: Any, prompts: list[list[int]], new: int, *, must_preempt: bool | None
+    engine: Any,
+    model: GoldenModel,
+    prompts: list[list[int]],
+    new: int,
+    *,
+    must_preempt: bool | None,
 ) -> None:
     order = list(range(len(prompts)))
     random.Random(1).shuffle(order)
@@ -56,8 +38,8 @@ def compare(
     stats = engine.core.stats
     assert stats.prefix_hits > 0
     assert must_preempt is None or (stats.preemptions > 0) is must_preempt
-    wanted = expected(model, prompts, new, engine.info.eos_token_ids)
-    for i, tokens in enumerate(wanted):
+    for i, prompt in enumerate(prompts):
+        tokens = model.continued(prompt, new, engine.info.eos_token_ids)
         got = answers[sequence_of[i]].tokens
         assert got == tokens, f"prompt {i} of {len(prompts[i])} tokens"
 
@@ -68,7 +50,6 @@ def test_tokens_equal_transformers(
     architecture: str,
     checkpoint: Callable[[str], Path],
     make_engine: Callable[..., Any],
-    oracle: Callable[[Path], Any],
     prompts: Callable[..., list[list[int]]],
     num_prompts: int,
 ) -> None:
@@ -79,16 +60,15 @@ def test_tokens_equal_transformers(
     # order of additions decides, in transformers as here.
     seed = 1 if architecture == "qwen3_moe" else 0
     mixed = prompts(num_prompts, 320, 160, seed)
-    compare(engine, oracle(folder), mixed, NEW_TOKENS, must_preempt=True)
+    compare(engine, golden_model(folder), mixed, NEW_TOKENS, must_preempt=True)
 
 
 @pytest.mark.parametrize("num_prompts", [24, pytest.param(200, marks=pytest.mark.slow)])
 def test_nano_tokens_equal_transformers(
     make_engine: Callable[..., Any],
-    oracle: Callable[[Path], Any],
     prompts: Callable[..., list[list[int]]],
     num_prompts: int,
 ) -> None:
     folder = embedded.folder("nano")
     engine = make_engine(folder, page_size=2, kv_pages=240, max_batch_tokens=64, max_running=16)
-    compare(engine, oracle(folder), prompts(num_prompts, 4096, 200), 16, must_preempt=True)
+    compare(engine, golden_model(folder), prompts(num_prompts, 4096, 200), 16, must_preempt=True)

@@ -11,6 +11,7 @@ import pytest
 from gatewayd_engine.attention.step_inputs import HostPlan
 from gatewayd_engine.attention.triton_decode import CapturedDecode
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, LaunchEach, Replay
+from tests.engine.core.golden import golden_model
 from tests.engine.core.test_tokens import compare
 from tests.engine.runner.gpu.conftest import mixed_prompts
 from tests.engine.runner.gpu.recorded import NothingRead, RecordedWhole
@@ -40,14 +41,13 @@ def test_windows_give_the_tokens_of_transformers(
     checkpoint: Callable[[str], Path],
     make_device_engine: Make,
     device_runner: Callable[[Any], Any],
-    oracle: Callable[[Path], Any],
 ) -> None:
     folder = checkpoint("mistral")
     engine = make_device_engine(
         folder, page_size=8, kv_pages=60, max_batch_tokens=64, max_running=4, max_model_len=320
     )
     assert device_runner(engine)._graphs.size_for(4) == 4
-    compare(engine, oracle(folder), mixed_prompts(4, 300, 160), 8, must_preempt=None)
+    compare(engine, golden_model(folder), mixed_prompts(4, 300, 160), 8, must_preempt=None)
 
 
 @pytest.mark.parametrize("make_device_engine", ["own", "captured"], indirect=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.process.config import StrategyChoice
+from tests.engine.core.golden import golden_model
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_random_requests import check_random_requests
 from tests.engine.core.test_tokens import compare
@@ -29,7 +30,6 @@ def test_tokens_equal_transformers(
     architecture: str,
     checkpoint: Callable[[str], Path],
     make_device_engine: Make,
-    oracle: Callable[[Path], Any],
 ) -> None:
     from tests.engine.core.conftest import mixed_prompts
 
@@ -37,7 +37,7 @@ def test_tokens_equal_transformers(
     engine = make_device_engine(
         folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=16
     )
-    compare(engine, oracle(folder), mixed_prompts(24, 320, 160), 12, must_preempt=None)
+    compare(engine, golden_model(folder), mixed_prompts(24, 320, 160), 12, must_preempt=None)
 
 
 def test_a_seed_repeats_whatever_the_batch(make_device_engine: Make) -> None:
@@ -80,7 +80,7 @@ def test_what_is_asked_beside_tokens_is_the_cpus(
             assert [r.logprob for r in mine] == pytest.approx([r.logprob for r in other], abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 def test_random_requests(
     make_device_engine: Make, checkpoint: Callable[[str], Path], seed: int
 ) -> None:

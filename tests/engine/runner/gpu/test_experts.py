@@ -29,6 +29,7 @@ from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight, Weight
+from tests.engine.core.golden import golden_model
 from tests.engine.core.test_tokens import compare
 from tests.engine.kernels.weights import grouped
 from tests.engine.runner.gpu.conftest import mixed_prompts
@@ -181,7 +182,6 @@ def test_captured_steps_say_what_transformers_does(
     architecture: str,
     checkpoint: Callable[[str], Path],
     make_device_engine: Make,
-    oracle: Callable[[Path], Any],
     capture: RecordedWhole,
 ) -> None:
     folder = checkpoint(architecture)
@@ -189,7 +189,7 @@ def test_captured_steps_say_what_transformers_does(
         folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=8
     )
     capture.replays.clear()
-    compare(engine, oracle(folder), mixed_prompts(12, 320, 120, 1), 10, must_preempt=None)
+    compare(engine, golden_model(folder), mixed_prompts(12, 320, 120, 1), 10, must_preempt=None)
     # Whole steps, and four layers with five pieces.
     assert capture.replays.count(1) > 10
     assert 5 in capture.replays

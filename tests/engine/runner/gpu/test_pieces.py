@@ -21,6 +21,7 @@ from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.runner.gpu.launch_bound import launch_bound
 from gatewayd_engine.runner.gpu.piecewise_graphs import PiecewiseGraphs, token_counts
+from tests.engine.core.golden import golden_model
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_tokens import compare
 from tests.engine.runner.gpu.conftest import mixed_prompts
@@ -150,7 +151,6 @@ def test_tokens_equal_transformers(
     architecture: str,
     checkpoint: Callable[[str], Path],
     make_device_engine: Make,
-    oracle: Callable[[Path], Any],
     small: None,
     ran: list[tuple[int, int]],
 ) -> None:
@@ -159,7 +159,7 @@ def test_tokens_equal_transformers(
         folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=16
     )
     ran.clear()
-    compare(engine, oracle(folder), mixed_prompts(24, 320, 160), 12, must_preempt=None)
+    compare(engine, golden_model(folder), mixed_prompts(24, 320, 160), 12, must_preempt=None)
     assert {size for size, _ in ran} >= {24, 48}
 
 

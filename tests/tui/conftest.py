@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,29 @@ from gatewayd_tui.client import Live
 from tests.tui.fake_daemon import FakeDaemon, serving
 
 Watching = Callable[..., AbstractAsyncContextManager[tuple[Console, Pilot[None]]]]
+
+
+_GRANULARITY, _IDLE, _LONGEST = 0.005, 0.0005, 1.0
+
+
+async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = _LONGEST) -> None:
+    """Wait until the console's thread has nothing left to do.
+
+    Textual's own asks whether the whole process computes, in steps of 20 ms: beside the threads of
+    a fake daemon each key took up to two seconds.
+    """
+    deadline = time.monotonic() + max_sleep
+    while time.monotonic() < deadline:
+        before = time.thread_time()
+        await asyncio.sleep(_GRANULARITY)
+        if time.thread_time() - before < _IDLE:
+            return
+
+
+@pytest.fixture(autouse=True)
+def _own_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("textual.app.wait_for_idle", wait_for_idle)
+    monkeypatch.setattr("textual.pilot.wait_for_idle", wait_for_idle)
 
 
 @pytest.fixture(scope="module")

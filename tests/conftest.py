@@ -15,10 +15,11 @@ import pytest
 
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
-from tests import durations
+from tests import durations, warm
 from tests.random_cases import bound_cases
 
 bound_cases()
+warm.install()
 
 # Whoever runs the tests in the background may ignore interrupts, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,7 +4,7 @@
 the socket ``FD`` it reads lines of JSON: ``argv`` as a Python is given it, ``env``, ``cwd`` and
 ``log``, the file for what is written to standard error. For each it forks a daemon, whose life is
 its own from there on, and answers with ``pid``; when that has ended, with ``pid`` and ``status``.
-Engines of these daemons come from ``warm_engines`` at ``ADDRESS``.
+Engines of these daemons come from ``tests.warm`` at ``ADDRESS``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.daemon import warm_engines
+from tests import warm
 
 ROOT = Path(__file__).parents[2]
 FAKE_DAEMON = str(Path(__file__).with_name("fake_daemon.py"))
@@ -91,7 +91,7 @@ class Forker:
         with theirs:
             command = [
                 *(sys.executable, "-m", "tests.daemon.forking"),
-                *(str(theirs.fileno()), warm_engines.address()),
+                *(str(theirs.fileno()), warm.address()),
             ]
             self._process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), cwd=ROOT)
 
@@ -225,5 +225,5 @@ if __name__ == "__main__":
     with socket.socket(fileno=int(sys.argv[1])) as ours:
         asked = _serve(ours)
     if asked is not None:
-        warm_engines.install(sys.argv[2])
+        warm.install(sys.argv[2])
         _become(asked)

@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -26,9 +28,8 @@ from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
-from tests.daemon import warm_engines
-from tests.daemon.warm_engines import FAKE_ENGINE, WarmEngine
 
+FAKE_ENGINE = Path(__file__).parents[2] / "daemon" / "fake_engine.py"
 CONFIG = EngineConfig(
     model="none",
     scheduler=StrategyChoice("fcfs"),
@@ -41,7 +42,7 @@ CONFIG = EngineConfig(
 class LocalProcess:
     """A child process and our end of its socket."""
 
-    def __init__(self, process: WarmEngine, stream: socket.socket) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], stream: socket.socket) -> None:
         self.process = process
         self.socket = stream
         self.pid = process.pid
@@ -82,8 +83,11 @@ class LocalExecutor:
         ours, theirs = socket.socketpair()
         argv = [part.replace("{fd}", str(theirs.fileno())) for part in command.argv]
         with theirs:
-            env = {**os.environ, **command.env}
-            process = WarmEngine(warm_engines.address(), argv, env, theirs.fileno())
+            process = subprocess.Popen(
+                argv,
+                env={**os.environ, **command.env},
+                pass_fds=[theirs.fileno()],
+            )
         self.started.append(LocalProcess(process, ours))
         return self.started[-1]
 
@@ -211,7 +215,7 @@ async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet
         executor.failures = failed_starts
         launch = Launch(
             executor=executor,
-            command=(sys.executable, FAKE_ENGINE, "--fd", "{fd}"),
+            command=(sys.executable, str(FAKE_ENGINE), "--fd", "{fd}"),
             env={name: str(value) for name, value in env.items()},
             config=CONFIG,
             patience=patience or SilenceLimits(),

@@ -7,7 +7,10 @@ case takes a second. The conformance kit's campaigns follow; third parties draw 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from gatewayd_hooks.testing import campaign as kit
@@ -17,6 +20,18 @@ NUM_CASES = 25
 _OF_A_RUN = int(os.environ.get(RANDOM_CASES, NUM_CASES))
 IS_NIGHTLY = RANDOM_CASES in os.environ
 """Whether this run has time: cases are random, and what is on record is computed again."""
+
+
+def few_of(values: Iterable[Any], count: int = 1) -> list[Any]:
+    """Parameters of a test of which a commit runs the first few, and a night all."""
+    return [
+        value if k < count else pytest.param(*_tuple(value), marks=pytest.mark.slow)
+        for k, value in enumerate(values)
+    ]
+
+
+def _tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def bound_cases() -> None:

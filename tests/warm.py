@@ -36,7 +36,10 @@ from gatewayd_exec_local import orphan
 
 ROOT = Path(__file__).parents[1]
 FAKE_ENGINE = str(ROOT / "tests/daemon/fake_engine.py")
-IMPORTED = ("torch", "gatewayd_engine.core.loop", "gatewayd.cli.serve", "tests.daemon.fake_engine")
+IMPORTED = (
+    *("torch", "numpy", "pytest", "hypothesis"),
+    *("gatewayd_engine.core.loop", "gatewayd.cli.serve", "tests.daemon.fake_engine"),
+)
 """What most of them need: no thread is started by that."""
 _LONGEST = 1 << 17
 _PR_SET_PDEATHSIG = 1
@@ -105,7 +108,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 _ASYNCIO = "asyncio.unix_events"
 _CHILD_PARAMETERS = [*inspect.signature(subprocess.Popen._execute_child).parameters][2:]  # type: ignore[attr-defined]
-_PROGRAMS = re.compile(r"gatewayd(_engine)?(\.[a-z_.]+)?")
+_PROGRAMS = re.compile(r"pytest|gatewayd(_engine)?(\.[a-z_.]+)?")
 
 
 def _program(argv: list[str]) -> list[str] | None:

@@ -60,8 +60,10 @@ def test_the_columns_grow_under_a_running_batch(
     folder = checkpoint("llama")
     wishes = {"max_tokens": 9, "ignore_eos": True}
     some = prompts(600, 320, 24)
-    alone = make_engine(folder, prefix_cache=None)
-    wanted = [alone.generate(p, **wishes) for p in some]
+    calm = make_engine(folder, prefix_cache=None, max_running=64, kv_pages=4096)
+    calm_ids = [calm.submit(p, **wishes)[0] for p in some]
+    done = calm.run()
+    wanted = [done[i].tokens for i in calm_ids]
     engine = make_engine(folder, max_running=12, kv_pages=60)
     ids: list[int] = []
     # 256 slots at first: they grow twice, each time with twelve in the middle of their answers.

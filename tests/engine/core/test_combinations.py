@@ -30,6 +30,7 @@ from tests.engine.core.conftest import build
 from tests.engine.core.swapping import settle
 from tests.engine.core.test_swapped import kv_of
 from tests.engine.core.tiering import disk, evict_all, host
+from tests.random_cases import few_of
 
 Make = Callable[..., Any]
 
@@ -298,14 +299,14 @@ def test_each_strategy_alone(make_engine: Make, expected: Expected, kind: Kind, 
     Combination(fields, 1).check(make_engine, expected, each=4)
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", few_of([1, 2, 3]))
 def test_a_few_combinations(
     make_engine: Make, expected: Expected, tmp_path: Path, seed: int
 ) -> None:
     Combination.drawn(seed, tmp_path).check(make_engine, expected, each=2)
 
 
-@pytest.mark.parametrize("seed", [106, 111])
+@pytest.mark.parametrize("seed", few_of([106, 111]))
 def test_a_few_combinations_of_steps_that_overlap(
     make_engine: Make, expected: Expected, tmp_path: Path, seed: int
 ) -> None:

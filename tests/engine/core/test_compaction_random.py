@@ -20,6 +20,7 @@ from gatewayd_kvc_matching.strategy import Matching
 from tests.engine.core.swapping import swap
 from tests.engine.core.test_compaction_faults import odd_biases
 from tests.engine.core.test_swapped import preempt
+from tests.random_cases import few_of
 
 __all__ = ["odd_biases"]
 
@@ -118,7 +119,7 @@ class Shortened:
 
 
 @pytest.mark.usefixtures("small_model", "odd_biases")
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", few_of(range(2)))
 def test_each_holds_what_it_must_whatever_happens(make_engine: Make, seed: int) -> None:
     engine = make_engine(
         kv_compression=MATCHING,

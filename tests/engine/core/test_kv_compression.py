@@ -23,6 +23,7 @@ from tests.engine.core.small import small
 from tests.engine.core.swapping import swap
 from tests.engine.core.test_swapped import preempt
 from tests.engine.core.tiering import host
+from tests.random_cases import few_of
 
 pytestmark = pytest.mark.usefixtures("small_model")
 Make = Callable[..., Any]
@@ -173,7 +174,7 @@ def test_it_does_not_matter_what_was_cached_or_in_which_chunks(
     assert several == [alone] * 5
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", few_of(range(3)))
 def test_it_gets_along_with_everything_else(make_engine: Make, few: list[int], seed: int) -> None:
     """Few pages, preemption, caches, tiers, drafts and forks: all ends, and nothing is left."""
     dice = random.Random(seed)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
+from tests.random_cases import few_of
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -17,7 +18,7 @@ Make = Callable[..., Any]
 NEW = 10
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few_of(range(6), 2))
 def test_whatever_happens_around_it_an_answer_is_its_own(
     make_engine: Make, checkpoint: Callable[[str], Path], seed: int
 ) -> None:
@@ -25,7 +26,7 @@ def test_whatever_happens_around_it_an_answer_is_its_own(
 
 
 @pytest.mark.usefixtures("overlapping")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", few_of(range(6), 2))
 def test_also_when_steps_overlap(
     make_engine: Make, checkpoint: Callable[[str], Path], seed: int
 ) -> None:

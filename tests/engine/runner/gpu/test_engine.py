@@ -15,6 +15,7 @@ from tests.engine.core.golden import golden_model
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_random_requests import check_random_requests
 from tests.engine.core.test_tokens import compare
+from tests.random_cases import few_of
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -80,7 +81,7 @@ def test_what_is_asked_beside_tokens_is_the_cpus(
             assert [r.logprob for r in mine] == pytest.approx([r.logprob for r in other], abs=1e-4)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
+@pytest.mark.parametrize("seed", few_of(range(3)))
 def test_random_requests(
     make_device_engine: Make, checkpoint: Callable[[str], Path], seed: int
 ) -> None:

@@ -24,6 +24,7 @@ from tests.engine.core.guiding import LISTS, choice_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.runner.gpu import conftest
 from tests.engine.runner.gpu.compiled import CompiledKind, Noted
+from tests.random_cases import few_of
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -270,8 +271,10 @@ def verified(
 
 
 @pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
-@pytest.mark.parametrize("shape", ["chain", "tree"])
-@pytest.mark.parametrize("capture_is", ["auto", "off"])
+@pytest.mark.parametrize(
+    ("shape", "capture_is"),
+    few_of([("chain", "auto"), ("tree", "off"), ("chain", "off"), ("tree", "auto")], 2),
+)
 def test_verification_of_each_width_is_compiled_before_it_is_needed(
     make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, shape: str, capture_is: str
 ) -> None:

@@ -18,7 +18,7 @@ SELDOM := $(SELDOM)|/sympy/(physics|stats|plotting)/|/pygments/lexers/|/mypyc?/|
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install lock run test test-all hostile check lint types layers format bench wheel \
+.PHONY: help install lock run test quick acceptance nightly durations hostile check lint types layers format bench wheel \
   docs pictures clean gpu gpu-all gpu-first gpu-kit gpu-probe
 
 help: ## this list
@@ -55,11 +55,26 @@ lock: ## etc/lock anew: the newest versions that pyproject.toml allows, with has
 run: install ## the daemon on the embedded model, a first answer, and the curl to repeat it
 	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh
 
-test: install ## the tests that every change must pass; no GPU, a few minutes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# What a file of tests shares is made once: files are not split among processes.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# They wait for builds, installations and neighbours: `.ci/run` has them after the rest.
+ACCEPTANCE := tests/packaging tests/security/hostile
+REPORT := $(OUT)/tests.xml
 
-test-all: install ## those and the long campaigns
-	$(BIN)/python -m pytest -m "not gpu and not bench"
+test: install ## the tests that every change must pass; no GPU, seven minutes on two cores
+	$(PYTEST) $(ACCEPTANCE:%=--ignore=%) --durations=30 --durations-min=1 --junitxml=$(REPORT)
+
+quick: install ## the inner loop: those of them that take no time, in two minutes
+	$(PYTEST) $(ACCEPTANCE:%=--ignore=%) --quick
+
+acceptance: install ## wheel, installation, third-party plugins, GPU kit, hostile neighbours
+	$(PYTEST) $(ACCEPTANCE)
+
+nightly: install ## all tests, with 500 random cases where `make test` has 25, and the long campaigns
+	GATEWAYD_RANDOM_CASES=500 $(BIN)/python -m pytest -m "not gpu and not bench"
+
+durations: test ## and keep on record how long each took: it orders `make test` and chooses `make quick`
+	$(BIN)/python -m tests.durations $(REPORT)
 
 hostile: install ## a well-behaved tenant beside all noisy neighbours, for minutes; on a quiet machine
 	GATEWAYD_HOSTILE_SECONDS=60 $(BIN)/python -m pytest -s tests/security/hostile

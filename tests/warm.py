@@ -15,7 +15,6 @@ import atexit
 import contextlib
 import ctypes
 import fcntl
-import functools
 import gc
 import importlib
 import inspect
@@ -28,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -108,7 +108,7 @@ class WarmPopen(subprocess.Popen[Any]):
 
 _ASYNCIO = "asyncio.unix_events"
 _CHILD_PARAMETERS = [*inspect.signature(subprocess.Popen._execute_child).parameters][2:]  # type: ignore[attr-defined]
-_PROGRAMS = re.compile(r"pytest|gatewayd(_engine)?(\.[a-z_.]+)?")
+_PROGRAMS = re.compile(r"pytest|gatewayd|gatewayd_engine(\.[a-z_.]+)?")
 
 
 def _program(argv: list[str]) -> list[str] | None:
@@ -132,14 +132,17 @@ def install(at: str | None = None) -> None:
 
 
 _addresses: list[str] = []
+_lock = threading.Lock()
 
 
 def address() -> str:
     """Where processes are forked for this one."""
-    return _addresses[0] if _addresses else _start()
+    with _lock:
+        if not _addresses:
+            _addresses.append(_start())
+    return _addresses[0]
 
 
-@functools.cache
 def _start() -> str:
     """Start the process that forks, once; it ends with this one."""
     made = f"gatewayd-tests-{os.getpid()}"
@@ -214,7 +217,8 @@ class _Server:
             return json.loads(asked), fds
         for fd in fds:
             os.close(fd)
-        connection.send(json.dumps({"pid": pid}).encode())
+        with contextlib.suppress(OSError):
+            connection.send(json.dumps({"pid": pid}).encode())
         self._running[pid] = connection
         self._selector.register(connection, selectors.EVENT_READ)
         return None

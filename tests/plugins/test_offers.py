@@ -60,6 +60,7 @@ def test_a_readme_has_the_five_headings_and_every_setting(entry: str, module: st
 
 _IMPORTS = """
 import importlib, os, sys
+import gatewayd_hooks.hookspecs  # what all of them import
 heavy = {"torch", "numpy", "hypothesis"}
 for module in sys.argv[1:]:
     if os.fork() == 0:

@@ -66,7 +66,7 @@ def test_threads_that_want_the_same_plugin_at_once_all_get_it(
     load = Entry.load
 
     def together(entry: Entry) -> Any:
-        both.wait(5)
+        both.wait(30)
         return load(entry)
 
     monkeypatch.setattr(Entry, "load", together)
@@ -93,9 +93,9 @@ def test_a_thread_whose_plugin_does_not_come_back_keeps_no_other_from_its_own(
     monkeypatch.setattr(Entry, "load", slowly)
     with ThreadPoolExecutor(2) as pool:
         stuck = pool.submit(plugins.strategy, Kind.SCHEDULER, "slow", {})
-        assert loads.wait(5)
+        assert loads.wait(30)
         try:
-            assert pool.submit(plugins.strategy, Kind.SCHEDULER, "mine", {}).result(5)
+            assert pool.submit(plugins.strategy, Kind.SCHEDULER, "mine", {}).result(30)
         finally:
             may_load.set()
         assert isinstance(stuck.exception(), LoadFailed)  # it offers "mine"

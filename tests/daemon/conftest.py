@@ -57,11 +57,11 @@ class Running:
             time.sleep(0.01)
 
     def readyz(self) -> tuple[int, dict[str, Any]]:
-        answer = httpx.get(f"{self.url}/readyz?verbose=1", timeout=5)
+        answer = httpx.get(f"{self.url}/readyz?verbose=1", timeout=60)
         return answer.status_code, answer.json()
 
     def is_live(self) -> bool:
-        return httpx.get(f"{self.url}/livez", timeout=5).status_code == 200
+        return httpx.get(f"{self.url}/livez", timeout=60).status_code == 200
 
     @property
     def engine_pid(self) -> int | None:
@@ -74,7 +74,7 @@ class Running:
         os.kill(pid, number)
         return pid
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 15) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 30) -> int:
         self.process.send_signal(number)
         return self.process.wait(seconds)
 

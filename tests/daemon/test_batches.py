@@ -41,7 +41,7 @@ def create(url: str, num_lines: int) -> str:
 
 
 def look(url: str, batch_id: str) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{url}/v1/batches/{batch_id}", timeout=10).json()
+    found: dict[str, Any] = httpx.get(f"{url}/v1/batches/{batch_id}", timeout=60).json()
     return found
 
 
@@ -106,7 +106,7 @@ def test_a_daemon_that_stops_does_not_wait_for_its_batches(
     while look(daemon.url, batch_id)["status"] != "in_progress":
         time.sleep(0.01)
     began = time.monotonic()
-    assert daemon.stop(seconds=10) == 0
+    assert daemon.stop() == 0
     assert time.monotonic() - began < 5
     daemon = start_daemon(**settings)
     while look(daemon.url, batch_id)["status"] != "completed":

@@ -86,7 +86,7 @@ class Books:
         return [row for row in rows(self.store, usage) if tenant in (None, row.tenant)]
 
     def metric(self, name: str) -> float:
-        page = httpx.get(f"{self.daemon.url}/metrics", headers=self.scraper, timeout=10).text
+        page = httpx.get(f"{self.daemon.url}/metrics", headers=self.scraper, timeout=60).text
         return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.M)))
 
     def open_books(self) -> None:
@@ -96,7 +96,7 @@ class Books:
 
     async def check(self) -> None:
         """All that the engine has done is on somebody's account."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while True:
                 busy = await asyncio.to_thread(self.metric, "gatewayd_engine_busy_seconds_total")
                 found = self.rows()
@@ -199,9 +199,9 @@ async def killed(
         with contextlib.suppress(httpx.HTTPError):
             await http.post(f"{daemon.url}/v1/completions", json=body, headers=headers)
 
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         sent = [asyncio.create_task(send(http, body)) for body in bodies]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while len(await asyncio.to_thread(rows, store, reservations)) < len(bodies):
                 await asyncio.sleep(0.02)
         await asyncio.sleep(seconds)

@@ -12,7 +12,7 @@ from typing import Any
 Start = Callable[..., Any]
 
 
-async def _until(condition: Callable[[], bool], seconds: float = 20) -> None:
+async def _until(condition: Callable[[], bool], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)
@@ -63,7 +63,7 @@ async def test_answers_that_are_not_streamed_survive_the_engine(
     task = asyncio.create_task(client.complete(daemon, "def f", 40, stream=False))
     await _until(lambda: daemon.readyz()[1]["replicas"][0]["num_running"] == 1)
     daemon.kill_engine()
-    answer = await asyncio.wait_for(task, 20)
+    answer = await asyncio.wait_for(task, 30)
     assert answer.error is None
     assert answer.text == expected.text
 
@@ -95,14 +95,14 @@ async def test_the_port_is_open_before_the_model_is_loaded(
 
 def test_a_daemon_whose_engines_cannot_start_ends_with_the_reason(start_daemon: Start) -> None:
     daemon = start_daemon(wait=False, env={"FAKE_FAULTS": "load_exit"})
-    assert daemon.process.wait(20) == 1
+    assert daemon.process.wait(30) == 1
     assert daemon.said("cannot start any engine")
     assert daemon.said("exit status 3")
 
 
 def test_a_model_that_cannot_be_served_ends_the_daemon_at_once(start_daemon: Start) -> None:
     daemon = start_daemon(wait=False, env={"FAKE_FAULTS": "load_fatal"})
-    assert daemon.process.wait(20) == 1
+    assert daemon.process.wait(30) == 1
     assert daemon.said("the model folder has no config.json")
 
 

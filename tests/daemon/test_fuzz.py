@@ -124,7 +124,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def check_charges(daemon: Running, store: Path) -> None:
     """All that the engine has done is on the account of a request that took tokens."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while True:
         page = httpx.get(f"{daemon.url}/metrics").text
         (busy,) = re.findall(r"^gatewayd_engine_busy_seconds_total{.*} (\S+)$", page, re.M)

@@ -74,7 +74,7 @@ def held(daemon: Any) -> int:
     )
 
 
-async def until(is_so: Callable[[], object], seconds: float = 20) -> None:
+async def until(is_so: Callable[[], object], seconds: float = 30) -> None:
     deadline = time.monotonic() + seconds
     while not await asyncio.to_thread(is_so):
         assert time.monotonic() < deadline
@@ -230,7 +230,7 @@ def test_admission_promises_and_pages(nano: Any) -> None:
         act(nano, "PATCH", "/slo", {"batch": {"objective": 3}})
     nano.file.write_text(nano.file.read_text() + "[slo.realtime]\nttft_ms = 77\n")
     nano.process.send_signal(signal.SIGHUP)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while act(nano, "GET", "/slo")["realtime"]["ttft_ms"] != 77:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -350,7 +350,7 @@ async def test_engines_may_be_lost_or_unloaded_while_requests_are_held(nano: Any
         assert act(nano, "POST", "/drain")["state"] == "draining"
         await end.task
         assert end.text == calm.text
-    assert await asyncio.to_thread(nano.process.wait, 20) == 0
+    assert await asyncio.to_thread(nano.process.wait, 30) == 0
 
 
 def _is_held(daemon: Any, request: str) -> bool:
@@ -373,7 +373,7 @@ async def test_what_a_stopping_daemon_cuts_is_on_record(nano: Any) -> None:
         nano.process.send_signal(signal.SIGTERM)
         await asyncio.to_thread(nano._wait, "draining requests", 10)
         nano.process.send_signal(signal.SIGTERM)  # at once
-        assert await asyncio.to_thread(nano.process.wait, 20) == 0
+        assert await asyncio.to_thread(nano.process.wait, 30) == 0
         told = await asyncio.gather(asked, return_exceptions=True)
         assert "the daemon made a mistake" not in str(told)
         await one.task

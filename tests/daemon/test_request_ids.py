@@ -21,7 +21,7 @@ def of(daemon: Running, word: str) -> list[dict[str, Any]]:
 
 async def until_ended(daemon: Running, ours: str) -> list[dict[str, Any]]:
     """Lines of a request, when the engine has said that it has ended and the daemon that it is."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             lines = of(daemon, ours)
             said = str(lines)

@@ -44,7 +44,7 @@ def snapshot(daemon: Any) -> Snapshot:
 
 
 def until(daemon: Any, condition: Callable[[Snapshot], object]) -> Snapshot:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while not condition(found := snapshot(daemon)):
         assert time.monotonic() < deadline, found
     return found
@@ -301,4 +301,4 @@ def shows_its_end(daemon: Any) -> None:
     daemon.process.send_signal(signal.SIGTERM)
     states = [found.daemon.state for found in stream]
     assert states[-1] == "draining"
-    assert daemon.process.wait(15) == 0
+    assert daemon.process.wait(30) == 0

@@ -145,12 +145,12 @@ def test_sighup_swaps_what_the_file_says_and_keeps_the_rest(nano: Any) -> None:
         "max_waiting_requests = 7\n"
     )
     nano.process.send_signal(signal.SIGHUP)
-    nano._wait("scheduler is now priority instead of fcfs, by SIGHUP", 10)
-    nano._wait("limit max_waiting_requests set to 7", 10)
+    nano._wait("scheduler is now priority instead of fcfs, by SIGHUP", 30)
+    nano._wait("limit max_waiting_requests set to 7", 30)
     assert nano.said("restart required: [engine] max_running has changed")
     nano.file.write_text(text + '[scheduler]\nstrategy = "fcfs"\n[scheduler.fcfs]\nchunk = 3\n')
     nano.process.send_signal(signal.SIGHUP)
-    nano._wait("configuration not reloaded", 10)
+    nano._wait("configuration not reloaded", 30)
     assert nano.said("chunk is unknown")
     slots = call(str(nano.path), "GET", "/admin/strategies")["slots"]
     assert next(s["names"] for s in slots if s["kind"] == "scheduler") == ["priority"]
@@ -186,7 +186,7 @@ def test_an_old_socket_is_replaced_and_one_in_use_is_not(
     daemon = start_daemon(**{"admin.socket": path})
     assert call(str(path), "GET", "/admin/strategies")["slots"]
     second = start_daemon(wait=False, **{"admin.socket": path})
-    assert second.process.wait(20) == 1
+    assert second.process.wait(30) == 1
     assert second.said("another daemon listens there")
     assert daemon.is_live()
 

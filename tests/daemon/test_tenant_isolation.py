@@ -63,7 +63,7 @@ async def all_adds_up(http: httpx.AsyncClient, ask: Any) -> None:
     """What tenants took of the engine is what it was busy."""
     body = {"tenant": "a", "scopes": ["metrics:read"]}
     key = (await asyncio.to_thread(ask, "POST", "/admin/keys", body))["secret"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             used = await asyncio.to_thread(ask, "GET", "/admin/usage")
             metrics = (await http.get("/metrics", headers=bearer(key))).text

@@ -83,7 +83,7 @@ class Told:
 
 async def _client(number: int, url: list[str], key: str, told: Told) -> None:
     rng = random.Random(number)
-    async with httpx.AsyncClient(timeout=20) as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         while not told.is_spent:
             body = {
                 "model": "nano",
@@ -177,7 +177,7 @@ def test_an_operator_acts_on_a_running_daemon(start_daemon: Any, tmp_path: Path)
     def complete(key: str) -> int:
         body = {"model": "nano", "prompt": "hi", "max_tokens": 2}
         url = f"{daemon.url}/v1/completions"
-        return httpx.post(url, json=body, headers=bearer(key), timeout=20).status_code
+        return httpx.post(url, json=body, headers=bearer(key), timeout=60).status_code
 
     ask("POST", "/admin/tenants", {"tenant": "a", "terms": {"most_tokens": 1000}})
     made = ask("POST", "/admin/keys", {"tenant": "a"})

@@ -39,7 +39,7 @@ def complete(daemon: Any, prompt: str) -> tuple[str, int, int]:
 
 
 def tier_hits(daemon: Any) -> dict[str, int]:
-    text = httpx.get(f"{daemon.url}/metrics", timeout=5).text
+    text = httpx.get(f"{daemon.url}/metrics", timeout=60).text
     found = re.findall(r'^gatewayd_kv_tier_hits_total\{.*tier="(\w+)".*\} (\S+)$', text, re.M)
     return {tier: int(float(count)) for tier, count in found}
 

@@ -48,7 +48,7 @@ async def create(gateway: Gateway, content: bytes, **fields: Any) -> Batch:
 
 
 async def until_status(gateway: Gateway, batch: Batch, *wanted: str) -> Batch:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while (found := await gateway.openai.batches.retrieve(batch.id)).status not in wanted:
             assert found.status not in OVER, found
             await asyncio.sleep(0.01)

@@ -61,7 +61,7 @@ class Gateway:
         return self.finished
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for something to become true."""
     async with asyncio.timeout(seconds):
         while not condition():
@@ -120,9 +120,9 @@ async def running(
     url = f"http://127.0.0.1:{port}"
     try:
         async with (
-            httpx.AsyncClient(base_url=url, timeout=20) as http,
+            httpx.AsyncClient(base_url=url, timeout=60) as http,
             openai.AsyncOpenAI(
-                base_url=f"{url}/v1", api_key=api_key or "none", max_retries=0, timeout=20
+                base_url=f"{url}/v1", api_key=api_key or "none", max_retries=0, timeout=60
             ) as client,
         ):
             yield Gateway(url, port, fleet, http, client, admitted, finished)

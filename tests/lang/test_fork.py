@@ -99,7 +99,7 @@ def test_branches_run_at_the_same_time(fake: FakeServer, server: Server) -> None
         if at == 1 and len(fake.asked) == 1 + 4:
             together.set()
         if at == 1:
-            await asyncio.wait_for(together.wait(), 5)
+            await asyncio.wait_for(together.wait(), 30)
 
     fake.step = meet
 

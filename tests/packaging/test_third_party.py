@@ -146,7 +146,7 @@ def test_they_serve_the_embedded_model(place: Any, tmp_path: Path) -> None:
         assert httpx.get(f"{url}/generate").json()["error"].startswith("GET is not allowed")
         assert httpx.post(f"{url}/v1/messages").status_code == 404  # not enabled here
         daemon.send_signal(signal.SIGTERM)
-        assert daemon.wait(20) == 0
+        assert daemon.wait(30) == 0
     finally:
         daemon.kill()
         daemon.wait()

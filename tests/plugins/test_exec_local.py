@@ -55,7 +55,7 @@ def wait(process: LocalProcess) -> int:
     return until(process.poll)
 
 
-def until(found: Callable[[], int | None], seconds: float = 20) -> int:
+def until(found: Callable[[], int | None], seconds: float = 30) -> int:
     deadline = time.monotonic() + seconds
     while (value := found()) is None:
         assert time.monotonic() < deadline
@@ -64,7 +64,7 @@ def until(found: Callable[[], int | None], seconds: float = 20) -> int:
 
 
 def read(process: LocalProcess) -> bytes:
-    process.socket.settimeout(20)
+    process.socket.settimeout(30)
     data = b""
     while chunk := process.socket.recv(4096):
         data += chunk

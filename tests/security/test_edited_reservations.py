@@ -365,7 +365,7 @@ async def test_a_killed_daemons_requests_cost_what_was_delivered_whatever_its_ro
         return [row for row in rows_of(folder, "reservations") if row["tenant"] == tenant]
 
     told = {name: [0] for name in TENANTS}
-    async with httpx.AsyncClient(base_url=daemon.url, timeout=20) as http:
+    async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
         # One that is over: its row has a valid seal.
         first = asyncio.create_task(streamed(http, headers["old"], [0]))
         await until(lambda: held("old"))

@@ -165,7 +165,7 @@ def raw(house: House, text: str) -> None:
     port = int(house.daemon.url.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(text.encode())
-        connection.settimeout(5)
+        connection.settimeout(30)
         with contextlib.suppress(OSError):
             connection.recv(4096)
 

@@ -74,7 +74,7 @@ def watching(daemon: FakeDaemon) -> Watching:
 
 async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
     """Wait for a condition, for twenty seconds at most."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if holds():
             await pilot.pause()

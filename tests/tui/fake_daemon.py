@@ -120,4 +120,4 @@ def serving(path: Path) -> Iterator[FakeDaemon]:
     finally:
         fake.cut = True
         server.should_exit = True
-        thread.join(5)
+        thread.join(30)

@@ -45,7 +45,7 @@ async def instant(session: aiohttp.ClientSession, url: str, live: Live) -> Insta
             lines = (await answer.text()).splitlines(keepends=True)
         return "".join(line for line in lines if line.startswith(STILL))
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while True:
             before, found, after = await scrape(), await live.snapshot(), await scrape()
             here = Instant(found, after)

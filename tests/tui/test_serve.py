@@ -77,7 +77,7 @@ async def test_the_link_shows_the_console_and_nothing_else_does(link: str) -> No
         async with browser.ws_connect(f"{base}/ws?width=100&height=30", origin=base) as screen:
             seen = ""
             while "Overview" not in seen:
-                message = await asyncio.wait_for(screen.receive(), 20)
+                message = await asyncio.wait_for(screen.receive(), 30)
                 data = message.data if isinstance(message.data, bytes) else b""
                 seen += data.decode("utf-8", "replace")
             await screen.send_str(json.dumps(["stdin", "q"]))

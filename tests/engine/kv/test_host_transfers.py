@@ -55,7 +55,7 @@ def test_a_layer_does_not_wait_for_those_behind_it(monkeypatch: pytest.MonkeyPat
 
     def slow(to: Any, source: Any) -> None:
         if source[0] == 3:
-            gate.wait(20)
+            gate.wait(30)
         copy(to, source)
 
     monkeypatch.setattr(np, "copyto", slow)

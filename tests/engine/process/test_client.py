@@ -39,7 +39,7 @@ async def test_commands_and_events_cross() -> None:
     await asyncio.to_thread(engine.wait_readable, 5)
     assert engine.read_available() == [Abort([7])]
     engine.send(Loading("weights", 0.1))
-    await asyncio.wait_for(owner.told.wait(), 5)
+    await asyncio.wait_for(owner.told.wait(), 30)
     assert owner.events == [Loading("weights", 0.1)]
     client.close()
     engine.close()
@@ -50,7 +50,7 @@ async def test_commands_and_events_cross() -> None:
 async def test_the_end_of_the_stream_is_told_once_as_none() -> None:
     client, theirs, owner = await _connected()
     theirs.close()
-    await asyncio.wait_for(owner.told.wait(), 5)
+    await asyncio.wait_for(owner.told.wait(), 30)
     client.send(Abort([1]))
     client.close()
     await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ async def test_half_a_frame_at_the_end_is_told_as_a_fault() -> None:
     _, theirs, owner = await _connected()
     theirs.sendall(encode(Loading("weights", 0.1))[:-1])
     theirs.close()
-    await asyncio.wait_for(owner.told.wait(), 5)
+    await asyncio.wait_for(owner.told.wait(), 30)
     assert [type(loss) for loss in owner.losses] == [FrameError]
 
 
@@ -69,7 +69,7 @@ async def test_garbage_ends_the_connection_and_delivers_nothing() -> None:
     _, theirs, owner = await _connected()
     with theirs:
         theirs.sendall(struct.pack("<I", 3) + b"\xff\xfe\xfd" + encode(Loading("w", 0.1)))
-        await asyncio.wait_for(owner.told.wait(), 5)
+        await asyncio.wait_for(owner.told.wait(), 30)
         await asyncio.sleep(0.01)
     assert owner.events == []
     assert [type(loss) for loss in owner.losses] == [FrameError]

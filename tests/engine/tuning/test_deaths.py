@@ -57,7 +57,7 @@ def start(
 
 def end(process: subprocess.Popen[str], number: int) -> None:
     process.send_signal(number)
-    assert process.wait(20) == -number
+    assert process.wait(30) == -number
 
 
 def tried(folder: Path) -> list[str]:

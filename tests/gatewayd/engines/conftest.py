@@ -155,7 +155,7 @@ class Sink:
         self.error = error
         self.over.set()
 
-    async def end(self, seconds: float = 20) -> Sink:
+    async def end(self, seconds: float = 30) -> Sink:
         await asyncio.wait_for(self.over.wait(), seconds)
         return self
 
@@ -183,7 +183,7 @@ class Setup:
         self.fleet.submit(request(prompt, max_tokens, **options), [sink])
         return sink
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
         """Wait for a condition of the fleet."""
         async with asyncio.timeout(seconds):
             while not condition():

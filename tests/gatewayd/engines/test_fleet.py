@@ -232,7 +232,7 @@ async def test_who_waits_for_the_model_is_counted_as_one_that_waits(make_fleet: 
     assert setup.fleet.backlog.num_requests == 2
     with pytest.raises(QueueFull, match="2 requests are waiting"):
         await setup.fleet.wait_model()
-    await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    await asyncio.wait_for(asyncio.gather(*waiting), 30)
     assert setup.fleet.model is not None
     assert setup.fleet.backlog.num_requests == 0
 
@@ -242,7 +242,7 @@ async def test_who_waits_for_the_model_is_told_that_it_will_not_come(make_fleet:
     waiting = [asyncio.create_task(setup.fleet.wait_model()) for setup in (failing, stopping)]
     await asyncio.sleep(0)
     stopping.fleet.drain()
-    await asyncio.wait_for(failing.fleet.wait_failed(), 20)
+    await asyncio.wait_for(failing.fleet.wait_failed(), 30)
     with pytest.raises(EngineUnavailable, match="no engine serves"):
         await waiting[0]
     with pytest.raises(ServerStopping):

@@ -64,6 +64,6 @@ async def test_an_executor_may_raise_anything(
     )
     setup = await make_fleet(failed_starts=3)
     setup.executor.failure = RuntimeError("no machine left")
-    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 30)
     assert "no machine left" in reason
     assert setup.fleet.status()[0].state is ReplicaState.FAILED

@@ -173,7 +173,7 @@ async def test_starting_is_given_up_after_three_failures(
     )
     setup = await make_fleet(FAKE_FAULTS="load_exit")
     sink = setup.generate([1], 1)
-    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 30)
     assert reason == "the connection ended (exit status 3)"
     assert len(setup.executor.started) == 3
     assert setup.fleet.status()[0].state is ReplicaState.FAILED
@@ -186,7 +186,7 @@ async def test_an_engine_that_explains_why_it_cannot_start_is_not_asked_again(
     make_fleet: Make,
 ) -> None:
     setup = await make_fleet(FAKE_FAULTS="load_fatal")
-    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 30)
     assert reason == "the model folder has no config.json"
     assert len(setup.executor.started) == 1
 

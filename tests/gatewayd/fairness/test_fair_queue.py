@@ -113,7 +113,7 @@ async def test_one_slot_stays_free_for_another_active_tenant() -> None:
     tasks = [asyncio.create_task(queue.acquire("flood")) for _ in range(5)]
     await settled()
     assert queue.num_running == 2
-    (await asyncio.wait_for(queue.acquire("good"), 1)).release()
+    (await asyncio.wait_for(queue.acquire("good"), 30)).release()
     clock.now += 120  # nobody else any more
     queue.wake()
     await settled()
@@ -211,7 +211,7 @@ async def test_what_is_large_takes_more_of_the_waiting_room() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     held.release()
-    await asyncio.wait_for(queue.acquire("third", 100), 1)
+    await asyncio.wait_for(queue.acquire("third", 100), 30)
 
 
 async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_there() -> None:
@@ -240,7 +240,7 @@ async def test_a_slot_that_is_granted_to_one_who_leaves_is_free_again() -> None:
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert (queue.num_running, queue.num_waiting) == (0, 0)
-    await asyncio.wait_for(queue.acquire("three"), 1)
+    await asyncio.wait_for(queue.acquire("three"), 30)
 
 
 async def test_where_the_room_has_no_limit_all_wait() -> None:

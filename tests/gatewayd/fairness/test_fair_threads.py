@@ -36,14 +36,14 @@ class Jobs:
         def work() -> str:
             end = threading.Event()
             self.running.append((on_behalf_of(), end))
-            assert end.wait(5)
+            assert end.wait(30)
             self.done.append(tenant)
             return tenant
 
         return work
 
     async def until(self, tenants: list[str]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while sorted(one for one, _ in self.running) != sorted(tenants):
                 await asyncio.sleep(0.001)
 

@@ -17,7 +17,7 @@ async def exchange(gateway: Gateway, *parts: bytes, gap: float = 0.0) -> bytes:
         for part in parts:
             writer.write(part)
             await asyncio.sleep(gap)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await reader.read()
     except ConnectionError:
         return b""

@@ -89,7 +89,7 @@ async def test_a_server_without_the_extension_is_asked_for_messages(text: TextMo
     await until(lambda: fleet.jobs)
     assert not fleet.jobs[0].gone.is_set()
     messages.put_nowait({"type": "http.disconnect"})
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await serving
     assert fleet.jobs[0].gone.is_set()
     assert sent == []

@@ -93,7 +93,7 @@ async def answered_and_idle(gateway: Gateway, *parts: bytes) -> tuple[bytes, flo
         for part in parts[1:]:
             await asyncio.sleep(0.1)
             writer.write(part)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             answer += await reader.read()
     except ConnectionError:
         pass

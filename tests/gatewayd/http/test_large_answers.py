@@ -163,7 +163,7 @@ async def test_a_choice_that_ends_while_another_is_written_tells_its_end(
     monkeypatch.setattr(sse_stream, "apart", slowly)
     body = {**ECHO, "prompt": [PROMPT] * 2, "max_tokens": 1, "stream": True}
     async with running(text, FakeFleet(script)) as gateway:
-        answer = await asyncio.wait_for(post(gateway, "/v1/completions", body), 10)
+        answer = await asyncio.wait_for(post(gateway, "/v1/completions", body), 30)
     chunks = [json.loads(e.removeprefix("data: ")) for e in answer.decode().split("\n\n")[:-2]]
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     ends = {one["index"]: one["finish_reason"] for one in choices if one["finish_reason"]}

@@ -26,7 +26,7 @@ async def answers(port: int, sent: bytes) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(sent)
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             return await reader.read()
     finally:
         writer.close()
@@ -121,7 +121,7 @@ async def test_a_request_behind_a_long_answer_has_time(text: TextModel, num_pack
         for begin, end in zip(cuts, [*cuts[1:], len(later)], strict=True):
             await asyncio.sleep(0.02)
             writer.write(later[begin:end])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await reader.readuntil(b"\r\n0\r\n\r\n")
             assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
         writer.close()

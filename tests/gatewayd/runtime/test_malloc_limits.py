@@ -56,7 +56,7 @@ def test_giving_back_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.001)
     assert len(times) == 2
     assert times[1] - times[0] >= 0.4
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while len(times) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)

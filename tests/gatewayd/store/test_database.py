@@ -71,7 +71,7 @@ async def test_what_waits_is_committed_together(file: Path) -> None:
     event.listen(engine, "commit", commits.append)
     database = Database(engine)
     gate = threading.Event()
-    first = asyncio.create_task(database.write(lambda _: gate.wait(10)))
+    first = asyncio.create_task(database.write(lambda _: gate.wait(30)))
     await asyncio.sleep(0.05)
     others = [asyncio.create_task(database.write(add(str(n)))) for n in range(50)]
     await asyncio.sleep(0.05)

@@ -175,7 +175,7 @@ async def test_files_that_come_together_have_one_share(text: TextModel, folder: 
             here.gateway.http.post("/v1/files", content=body(), headers=headers)
         )
         await full.wait()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (await usage(here, key))["bytes"] < 2 * MIB:
                 await asyncio.sleep(0.01)
         refusal(await upload(here, key, MIB))
@@ -228,7 +228,7 @@ async def test_responses_that_run_together_have_one_share(text: TextModel, folde
         await here.tenant("acme", store_bytes=5_500)
         key = await here.key("acme")
         running = [asyncio.create_task(respond(here, key, "x " * 900)) for _ in range(8)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while sum(task.done() for task in running) < 6:
                 await asyncio.sleep(0.01)
         gate.set()

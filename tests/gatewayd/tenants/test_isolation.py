@@ -51,7 +51,7 @@ async def batch(here: Town, key: str, file_id: str) -> dict[str, Any]:
 
 
 async def over(here: Town, key: str, batch_id: str) -> dict[str, Any]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             _, answer = await get(here, key, f"/v1/batches/{batch_id}")
             found: dict[str, Any] = answer.json()

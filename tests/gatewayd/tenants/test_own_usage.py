@@ -119,7 +119,7 @@ async def test_no_query_is_more_than_a_bad_request(text: TextModel, folder: Path
         @settings(suppress_health_check=list(HealthCheck))
         @given(st.text(max_size=20) | st.integers().map(str) | st.floats().map(str))
         def search(query: str) -> None:
-            status = asyncio.run_coroutine_threadsafe(ask(query), loop).result(10)
+            status = asyncio.run_coroutine_threadsafe(ask(query), loop).result(30)
             is_time = query.isascii() and query.isdigit() and len(query) <= 12
             assert status == (200 if is_time else 400), query
 

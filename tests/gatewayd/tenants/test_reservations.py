@@ -93,7 +93,7 @@ async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_
         told = reserve(connection, entries, secret)
         if entries[0].id == "use_bad":
             is_writing.set()
-            assert go.wait(10)
+            assert go.wait(30)
             raise ValueError("a fault of ours")
         return told
 

@@ -47,7 +47,7 @@ def files(path: Path, replica: int = 0) -> list[Path]:
 def fetched(disk: Disk, number: int) -> NDArray[np.uint8] | None:
     """A page, once it was read; None if it is not there."""
     keys = [key(number)]
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while disk.find(keys) and not disk.ready(keys):
         assert time.monotonic() < deadline
         disk.fetch(keys)

@@ -112,7 +112,7 @@ def test_to_ask_takes_nothing_from_who_waits(
     for number in range(4):
         disk.put(key(number), page(number))
     disk.flush()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 30
     while disk.ready(waited) < 4:
         assert time.monotonic() < deadline
         disk.fetch(waited)
@@ -144,7 +144,7 @@ def test_reading_ahead_has_a_limit_and_makes_room(make: Callable[..., Disk]) -> 
         disk.flush()
     for first in (0, 6, 12, 0):
         keys = [key(n) for n in range(first, first + 6)]
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 30
         while disk.ready(keys) < 6:
             assert time.monotonic() < deadline
             disk.fetch(keys)

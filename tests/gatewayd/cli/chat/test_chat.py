@@ -133,7 +133,7 @@ class Screen:
         self._arrived.set()
 
     async def sees(self, words: str) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while words not in self.text:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -143,7 +143,7 @@ class Screen:
         os.write(self._fd, text.encode())
 
     async def close(self) -> int:
-        status = await asyncio.wait_for(self.process.wait(), 20)
+        status = await asyncio.wait_for(self.process.wait(), 30)
         asyncio.get_running_loop().remove_reader(self._fd)
         os.close(self._fd)
         return status

@@ -16,7 +16,7 @@ from gatewayd.daemon.systemd.notify import notify
 @pytest.fixture
 def systemd() -> Iterator[socket.socket]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.settimeout(5)
+        listening.settimeout(30)
         yield listening
 
 

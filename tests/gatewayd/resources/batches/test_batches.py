@@ -249,7 +249,7 @@ async def test_a_cancelled_batch_ends_at_once_with_what_it_has(
 ) -> None:
     async with serving(text, folder, every_other_hangs()) as gateway:
         batch = await create(gateway, jsonl([line(str(n)) for n in range(10)]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 found = await gateway.openai.batches.retrieve(batch.id)
                 if found.request_counts and found.request_counts.completed == 5:
@@ -289,7 +289,7 @@ async def test_a_batch_goes_on_after_a_stop_and_answers_no_line_twice(
     lives, answered = 0, 0
     while batch.output_file_id is None:
         lives, answered_before = lives + 1, answered
-        async with serving(text, folder, slowly, concurrency=4) as gateway, asyncio.timeout(20):
+        async with serving(text, folder, slowly, concurrency=4) as gateway, asyncio.timeout(30):
             while batch.output_file_id is None and answered < answered_before + 4:
                 await asyncio.sleep(0.01)
                 batch = await gateway.openai.batches.retrieve(batch.id)

@@ -55,7 +55,7 @@ async def test_a_batch_made_under_a_clock_a_year_ahead_has_its_window_and_no_mor
         assert batch.expires_at == START + YEAR + DAY
     hands.wall -= YEAR
     async with serving(text, folder, hangs) as gateway:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(30):
             while not gateway.fleet.jobs:  # its end is looked for since then
                 await asyncio.sleep(0.01)
         for _ in range(24):

@@ -180,7 +180,7 @@ async def test_an_input_that_is_gone_at_the_end_takes_no_answer_with_it(
 ) -> None:
     async with serving(text, folder, every_other_hangs(), window=2) as gateway:
         batch = await create(gateway, jsonl([line(str(n)) for n in range(4)]))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (counts := batch.request_counts) or counts.completed < 2:
                 await asyncio.sleep(0.01)
                 batch = await gateway.openai.batches.retrieve(batch.id)

@@ -151,6 +151,6 @@ async def _turns(rng: random.Random, num_slots: int) -> None:
     async def turn_of(tenant: str) -> None:
         (await lanes.of(tenant).turn(tenant)).close()
 
-    await asyncio.wait_for(asyncio.gather(*map(turn_of, "abc")), 5)
+    await asyncio.wait_for(asyncio.gather(*map(turn_of, "abc")), 30)
     assert lanes.slots.num_running == 0
     await lanes.stop()

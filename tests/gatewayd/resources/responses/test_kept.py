@@ -122,7 +122,7 @@ async def test_what_is_stored_is_kept_through_a_restart(text: TextModel, folder:
 async def test_the_background_goes_on_and_is_asked_later(gateway: Gateway) -> None:
     response = checked(await ask(gateway, background=True))
     assert response.status == "in_progress"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (found := await gateway.openai.responses.retrieve(response.id)).status != "completed":
             await asyncio.sleep(0.01)
     assert found.output_text
@@ -185,7 +185,7 @@ async def test_the_background_holds_its_answer_until_there_is_room(
     monkeypatch.setattr(records, "replace", full)
     async with serving(text, folder, says(ANSWER)) as gateway:
         made = await ask(gateway, background=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (found := await gateway.openai.responses.retrieve(made.id)).status != "completed":
                 await asyncio.sleep(0.01)
     assert found.output_text

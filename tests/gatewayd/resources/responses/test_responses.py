@@ -234,7 +234,7 @@ async def test_responses_run_in_batches(text: TextModel, folder: Path) -> None:
         batch = await client.batches.create(
             input_file_id=file.id, endpoint="/v1/responses", completion_window="24h"
         )
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while (batch := await client.batches.retrieve(batch.id)).status != "completed":
                 await asyncio.sleep(0.01)
         assert batch.output_file_id is not None

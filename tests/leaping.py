@@ -1,0 +1,31 @@
+"""An event loop whose time leaps to what is due next: what it measures depends on no machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def leaping_time() -> Iterator[None]:
+    """Let the running loop wait for no timer: its clock is set to the first one's time instead.
+
+    For code in which nothing but timers of the loop is waited for: while a thread, a process or
+    another machine works, its time would leap on.
+    """
+    loop: Any = asyncio.get_running_loop()
+    now, select, time = [loop.time()], loop._selector.select, loop.time
+
+    def leap(timeout: float | None = None) -> Any:
+        events = select(None if timeout is None else 0)
+        if timeout and not events:
+            now[0] += timeout
+        return events
+
+    loop.time, loop._selector.select = lambda: now[0], leap
+    try:
+        yield
+    finally:
+        loop.time, loop._selector.select = time, select

@@ -60,6 +60,12 @@ class Gateway:
         await until(lambda: len(self.finished) >= count)
         return self.finished
 
+    async def until_shown(self, line: str) -> None:
+        """Wait until the page of metrics has a line."""
+        async with asyncio.timeout(30):
+            while line not in (await self.http.get("/metrics")).text:
+                await asyncio.sleep(0.005)
+
 
 async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
     """Wait for something to become true."""

@@ -24,6 +24,7 @@ from gatewayd.admin.snapshots.snapshot import Snapshots
 from gatewayd.admin.watchers import MOST_WATCHERS, Left, TooManyWatchers, Watching
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.wire.snapshot import DaemonView, LogView, Snapshot
+from tests.leaping import leaping_time
 
 
 def snapshot(number: int, padding: str = "") -> Snapshot:
@@ -72,7 +73,7 @@ async def until(condition: Callable[[], object]) -> None:
 async def test_watchers_share_what_the_fastest_wants() -> None:
     source = Source()
     watching = Watching(source.make)
-    fast, same, slow = (watching.enter(interval) for interval in (0.1, 0.1, 0.4))
+    fast, same, slow = (watching.enter(interval) for interval in (1.0, 1.0, 4.0))
 
     async def read(watcher: Any) -> list[Snapshot]:
         found = []
@@ -82,15 +83,15 @@ async def test_watchers_share_what_the_fastest_wants() -> None:
             except Left:
                 return found
 
-    readers = [asyncio.create_task(read(watcher)) for watcher in (fast, same, slow)]
-    await asyncio.sleep(1.0)
-    watching.close()
-    of_fast, of_same, of_slow = await asyncio.gather(*readers)
+    with leaping_time():
+        readers = [asyncio.create_task(read(watcher)) for watcher in (fast, same, slow)]
+        await asyncio.sleep(9.5)
+        watching.close()
+        of_fast, of_same, of_slow = await asyncio.gather(*readers)
     assert all(a is b for a, b in zip(of_fast, of_same, strict=True))
     assert {one.number for one in of_slow} <= {one.number for one in of_fast}
     assert source.made == len(of_fast)
-    assert 8 <= len(of_fast) <= 11
-    assert 2 <= len(of_slow) <= 3
+    assert (len(of_fast), len(of_slow)) == (10, 3)
 
 
 async def test_nothing_is_made_for_who_is_busy_or_has_left() -> None:
@@ -98,7 +99,7 @@ async def test_nothing_is_made_for_who_is_busy_or_has_left() -> None:
     watching = Watching(source.make)
     watcher = watching.enter(0.1)
     assert (await watching.next(watcher)).number == 1
-    await asyncio.sleep(0.35)  # it does something else
+    await asyncio.sleep(0.25)  # it does something else
     assert source.made == 1
     assert (await watching.next(watcher)).number == 2
     watching.leave(watcher)

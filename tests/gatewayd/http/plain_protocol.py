@@ -21,12 +21,14 @@ class Plain:
     """``POST /plain/say``, in words; and routes that misbehave.
 
     Attributes:
+        begun: names of what hangs, in order.
         ended: names of what ended, in order.
         pulled: pieces that ``/plain/many`` was asked for.
     """
 
     def __init__(self, *more: str) -> None:
         self.more = more
+        self.begun: list[str] = []
         self.ended: list[str] = []
         self.pulled = 0
         self.requests: list[HttpRequest] = []
@@ -86,6 +88,7 @@ class Plain:
         return HttpResponse(text.encode(), headers={"x-usage": ",".join(map(str, usage))})
 
     async def hang(self, request: HttpRequest) -> HttpResponse:
+        self.begun.append("hang")
         try:
             await asyncio.sleep(60)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 
 import httpx
 import pytest
@@ -17,14 +18,22 @@ from tests.gatewayd.gateway import CHAT, COMPLETION, running
 QUEUE, PREFILL, DECODE = 0.03, 0.06, 0.09
 
 
+took: dict[str, float] = {}
+"""By the last request that took its time: on a busy machine it sleeps for longer."""
+
+
 async def takes_its_time(job: Job) -> None:
+    began = time.monotonic()
     await asyncio.sleep(QUEUE)
     for sink in job.live():
         sink.admitted(0, QUEUE)
     await asyncio.sleep(PREFILL)
     for sink in job.live():
         sink.tokens([100], None)
+    first = time.monotonic()
+    took["prefill"] = first - began - QUEUE
     await asyncio.sleep(DECODE)
+    took["decode"] = time.monotonic() - first
     for sink in job.live():
         sink.tokens([101], None)
         sink.finished("stop", 2)
@@ -46,8 +55,8 @@ async def test_an_answer_says_where_its_time_went(
     found = spans(answer)
     assert list(found) == ["gateway", "queue", "prefill", "decode"]
     assert found["queue"] == pytest.approx(QUEUE, abs=0.001)
-    assert PREFILL * 0.9 < found["prefill"] < PREFILL + 0.05
-    assert DECODE * 0.9 < found["decode"] < DECODE + 0.05
+    assert found["prefill"] == pytest.approx(took["prefill"], abs=0.02)
+    assert found["decode"] == pytest.approx(took["decode"], abs=0.02)
     total = int(answer.headers["openai-processing-ms"]) / 1000
     assert total == pytest.approx(sum(found.values()), abs=0.002)
 
@@ -57,7 +66,7 @@ async def test_a_stream_says_what_is_known_at_its_first_token(text: TextModel) -
         answer = await gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
     found = spans(answer)
     assert list(found) == ["gateway", "queue", "prefill"]
-    assert PREFILL * 0.9 < found["prefill"] < PREFILL + 0.05
+    assert found["prefill"] == pytest.approx(took["prefill"], abs=0.02)
 
 
 async def test_an_answer_tells_the_room_in_the_queue(text: TextModel) -> None:

@@ -98,7 +98,7 @@ async def test_a_request_waits_while_the_model_is_loaded(text: TextModel) -> Non
     async with running(text, fleet) as gateway:
         asked = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
         counted = asyncio.create_task(gateway.http.post("/tokenize", json={"prompt": "hi"}))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.05)
         assert not asked.done()
         assert not counted.done()
         fleet.model = model

@@ -6,6 +6,7 @@ import asyncio
 import json
 import socket
 import struct
+from collections.abc import Callable
 
 import pytest
 
@@ -26,9 +27,19 @@ def request_bytes(
 
 
 async def leave(
-    gateway: Gateway, sent: bytes, read: int, how: str, *, head_first: bool = False
+    gateway: Gateway,
+    sent: bytes,
+    read: int,
+    how: str,
+    *,
+    head_first: bool = False,
+    is_there: Callable[[], object] | None = None,
+    is_gone: Callable[[], object] | None = None,
 ) -> None:
-    """Connect, send, read, and go."""
+    """Connect, send, read or wait until the request is there, and go.
+
+    A client that shuts only its own end is seen before it closes the connection.
+    """
     sock = socket.create_connection(("127.0.0.1", gateway.port))
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
@@ -39,14 +50,29 @@ async def leave(
     await loop.sock_sendall(sock, sent)
     if read:
         assert await loop.sock_recv(sock, read)
+    elif is_there is not None:
+        await until(is_there)
     else:
         await asyncio.sleep(0.05)
     if how == "reset":
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     if how == "half-close":
         sock.shutdown(socket.SHUT_WR)
-        await asyncio.sleep(0.2)
+        if is_gone is not None:
+            await until(is_gone)
     sock.close()
+
+
+def there_and_gone(fleet: FakeFleet, *, is_generating: bool) -> dict[str, Callable[[], object]]:
+    """Whether the request has come, or its tokens have been said, and whether it is left."""
+
+    def has_come() -> bool:
+        return bool(fleet.jobs) and (fleet.jobs[0].cached is not None or not is_generating)
+
+    return {
+        "is_there": has_come,
+        "is_gone": lambda: fleet.jobs and fleet.jobs[0].gone.is_set(),
+    }
 
 
 @pytest.mark.parametrize("how", ["reset", "close", "half-close"])
@@ -58,20 +84,18 @@ async def test_leaving_cancels_the_request_and_accounts_once(
     fleet = FakeFleet(hangs if phase == "queued" else hangs_after([100, 101]))
     async with running(text, fleet) as gateway:
         read = 1000 if is_stream and phase == "generating" else 0
-        await leave(gateway, request_bytes(is_stream=is_stream), read, how)
-        async with asyncio.timeout(0.25):
-            await until(lambda: fleet.jobs and fleet.jobs[0].gone.is_set())
+        seen = there_and_gone(fleet, is_generating=phase == "generating")
+        await leave(gateway, request_bytes(is_stream=is_stream), read, how, **seen)
+        await until(seen["is_gone"])
         finished = await gateway.until_finished()
-        await asyncio.sleep(0.05)
-        metrics = (await gateway.http.get("/metrics")).text
+        status = 200 if read else 499
+        await gateway.until_shown(
+            'gatewayd_http_requests_total{endpoint="/v1/chat/completions",method="POST",'
+            f'status="{status}"}} 1.0'
+        )
     assert len(gateway.admitted) == len(finished) == 1
     assert finished[0].outcome == "abort"
     assert finished[0].completion_tokens == (0 if phase == "queued" else 4)
-    status = 200 if read else 499
-    assert (
-        'gatewayd_http_requests_total{endpoint="/v1/chat/completions",method="POST",'
-        f'status="{status}"}} 1.0' in metrics
-    )
 
 
 @pytest.mark.parametrize("how", ["reset", "close", "half-close"])
@@ -82,9 +106,9 @@ async def test_leaving_after_a_large_body_is_seen_too(
     fleet = FakeFleet(hangs_after([100, 101]))
     async with running(text, fleet) as gateway:
         sent = request_bytes(is_stream=is_stream, padding=100 * 1024)
-        await leave(gateway, sent, 1000 if is_stream else 0, how, head_first=True)
-        async with asyncio.timeout(0.5):
-            await until(lambda: fleet.jobs and fleet.jobs[0].gone.is_set())
+        seen = there_and_gone(fleet, is_generating=True)
+        await leave(gateway, sent, 1000 if is_stream else 0, how, head_first=True, **seen)
+        await until(seen["is_gone"])
         finished = await gateway.until_finished()
     assert [event.outcome for event in finished] == ["abort"]
 

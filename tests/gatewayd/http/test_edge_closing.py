@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd.http.asgi import Receive, Scope, Send
+from gatewayd.http.server import edge_closing
 from gatewayd.http.server.edge_closing import EdgeTransport
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.text.text_model import TextModel
@@ -15,6 +16,7 @@ from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import running, until
 from tests.gatewayd.http.sockets import POST
 from tests.gatewayd.http.wires import Connection, Wire
+from tests.leaping import leaping_time
 
 
 class Full(Wire):
@@ -64,24 +66,29 @@ async def test_an_answer_arrives_though_its_client_still_sends(
 @pytest.mark.parametrize("is_sending", [False, True])
 async def test_who_does_not_read_the_last_answer_is_cut(is_sending: bool) -> None:
     full = Full()
-    transport: Any = EdgeTransport(full, 0.05, lambda: is_sending)
-    transport.close()
-    assert transport.is_closing()
-    assert full.is_shut is is_sending
-    assert not full.is_cut
-    await until(lambda: full.is_cut, 1.0)
+    transport: Any = EdgeTransport(full, 20.0, lambda: is_sending)
+    with leaping_time():
+        began = asyncio.get_running_loop().time()
+        transport.close()
+        assert transport.is_closing()
+        assert full.is_shut is is_sending
+        assert not full.is_cut
+        await until(lambda: full.is_cut)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(20.0, abs=0.01)
 
 
-async def test_who_sends_on_and_on_behind_the_last_answer_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("gatewayd.http.server.edge_closing._LINGER_SECONDS", 0.05)
+async def test_who_sends_on_and_on_behind_the_last_answer_is_closed() -> None:
     wire = Wire()
     wire.set_protocol(asyncio.Protocol())
     transport = EdgeTransport(wire, 30, lambda: True)
-    transport.close()
-    assert not wire.is_ended
-    await until(lambda: wire.is_ended, 1.0)
+    with leaping_time():
+        began = asyncio.get_running_loop().time()
+        transport.close()
+        assert not wire.is_ended
+        await until(lambda: wire.is_ended)
+        assert asyncio.get_running_loop().time() - began == pytest.approx(
+            edge_closing._LINGER_SECONDS, abs=0.01
+        )
 
 
 async def test_what_an_app_writes_after_the_end_is_dropped() -> None:

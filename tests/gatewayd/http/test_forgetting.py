@@ -11,7 +11,7 @@ from gatewayd.errors import EngineUnavailable
 from gatewayd.pipeline.work import Work
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
-from tests.gatewayd.gateway import running
+from tests.gatewayd.gateway import running, until
 
 BODY: dict[str, Any] = {"model": "nano", "prompt": [5, 6, 7], "max_tokens": 2}
 
@@ -32,5 +32,4 @@ async def test_connections_that_wait_for_another_request_keep_nothing_of_the_las
         assert (await gateway.http.post("/v1/completions", json=BODY)).status_code == 503
         fleet.refusal = None  # its traceback has the request
         fleet.jobs.clear()
-        await asyncio.sleep(0.05)
-        assert count() == before
+        await until(lambda: count() == before)

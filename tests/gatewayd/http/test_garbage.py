@@ -19,7 +19,7 @@ from gatewayd.http.server.edge import EdgeProtocol
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script, hangs, says
-from tests.gatewayd.gateway import Gateway, running
+from tests.gatewayd.gateway import Gateway, running, until
 
 TIMES = 4
 ALL_OF_A_DISK = 1 << 60
@@ -112,8 +112,9 @@ async def check(text: TextModel, store: Path, script: Script, data: bytes, statu
             with garbage() as found:
                 for _ in range(TIMES):
                     await send(gateway, data, reads=bool(status))
-                await asyncio.sleep(0.1)
-                assert not any(isinstance(one, EdgeProtocol) for one in gc.get_objects())
+                await until(
+                    lambda: not any(isinstance(one, EdgeProtocol) for one in gc.get_objects())
+                )
     ours = {
         name: count
         for name, count in found.items()

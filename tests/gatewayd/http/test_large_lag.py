@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ from gatewayd_proto_ollama.strategy import Ollama
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import CONTEXT, FakeFleet, model_info, says
 from tests.gatewayd.gateway import Gateway, running
+from tests.gatewayd.http.gaps import gaps
 
 MOST_SECONDS = 0.4
-"""Of a core's work. Of an idle core it is below 0.15: one parse in C of all that a body may be,
-which nothing interrupts. On the event loop each of these took 0.5 to 2.2."""
+"""Of a core's work. It is below 0.03, and was 0.15 on a slower machine: one parse in C of all that
+a body may be, which nothing interrupts. On the event loop each of these took 0.5 to 2.2 there."""
 
 NESTED: dict[str, Any] = {"a": [[]] * 1_900_000}
 """The most objects that 8 MiB may be, and their text."""
@@ -73,30 +73,19 @@ async def worst_gap(gateway: Gateway, path: str, body: bytes) -> float:
         The longest time for which the loop did nothing else, in seconds; but for that in which no
         thread of this process computed: others had the processors then.
     """
-    gaps: list[float] = []
-
-    async def tick() -> None:
-        last = time.perf_counter(), time.process_time()
-        while True:
-            await asyncio.sleep(0.001)
-            now = time.perf_counter(), time.process_time()
-            gaps.append(min(now[0] - last[0], now[1] - last[1]))
-            last = now
-
     reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
     gc.collect()
-    ticking = asyncio.create_task(tick())
     head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode())
-    for at in range(0, len(body), 1 << 18):
-        writer.write(body[at : at + (1 << 18)])
-        await writer.drain()
-    status = await reader.readline()
-    await asyncio.sleep(0.05)  # what is left of the body goes
-    ticking.cancel()
+    async with gaps() as found:
+        writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode())
+        for at in range(0, len(body), 1 << 18):
+            writer.write(body[at : at + (1 << 18)])
+            await writer.drain()
+        status = await reader.readline()
+        await asyncio.sleep(0.05)  # what is left of the body goes
     writer.close()
     assert status.split()[1] in (b"200", b"400"), status
-    return max(gaps)
+    return max(found.each)
 
 
 @pytest.mark.flaky(reruns=2)

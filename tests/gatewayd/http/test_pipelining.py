@@ -106,7 +106,7 @@ async def test_leaving_behind_a_bad_request_is_seen(text: TextModel) -> None:
         writer.write(LATER["good, then bad"])
         await asyncio.sleep(0.05)
         writer.close()
-        await until(lambda: fleet.jobs[0].gone.is_set(), seconds=0.5)
+        await until(lambda: fleet.jobs[0].gone.is_set())
 
 
 @pytest.mark.parametrize("num_packets", [1, 2, 3])

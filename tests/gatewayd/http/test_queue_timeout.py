@@ -34,7 +34,7 @@ async def test_who_still_waits_ends_as_504_and_the_engine_forgets_it(
         answer = await gateway.http.post(
             path, json=body | {"queue_timeout": 0.2, "stream": stream, "n": 2}
         )
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 20
         assert answer.status_code == 504
         error = answer.json()["error"]
         assert (error["code"], error["param"]) == ("queue_timeout", "queue_timeout")
@@ -46,12 +46,12 @@ async def test_one_with_which_an_engine_has_begun_goes_on(text: TextModel) -> No
     async def slow(job: Job) -> None:
         for sink in job.live():
             sink.admitted(0, 0.01)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.6)
         await says([300, 301])(job)
 
     async with running(text, FakeFleet(slow)) as gateway:
         answer = await gateway.http.post(
-            "/v1/completions", json=COMPLETION | {"queue_timeout": 0.1}
+            "/v1/completions", json=COMPLETION | {"queue_timeout": 0.5}
         )
         assert answer.status_code == 200
         assert answer.json()["usage"]["completion_tokens"] == 2

@@ -226,9 +226,10 @@ async def test_a_body_that_keeps_coming_has_its_time_anew(text: TextModel, folde
         yield b"\r\n--b--\r\n"
 
     headers = {"content-type": "multipart/form-data; boundary=b"}
-    async with serving(text, folder, EdgeLimits(body_seconds=0.5)) as gateway:
-        slow = await gateway.http.post("/v1/files", content=body(6, 0.15), headers=headers)
+    async with serving(text, folder, EdgeLimits(body_seconds=1.0)) as gateway:
+        slow = await gateway.http.post("/v1/files", content=body(12, 0.1), headers=headers)
         assert slow.status_code == 200
+    async with serving(text, folder, EdgeLimits(body_seconds=0.2)) as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(
             b"POST /v1/files HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5000\r\n"

@@ -62,7 +62,9 @@ with opened(Llguidance(LlguidanceConfig())) as strategy:
         follow(matcher, draw, TOKENS)
         most = max(most, rss() - began)
         del one, matcher
-    time.sleep(0.3)
+    end = time.monotonic() + 20
+    while rss() - began > 15 and time.monotonic() < end:
+        time.sleep(0.05)
     print(most, rss() - began)
 """
 

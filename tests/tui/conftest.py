@@ -73,7 +73,7 @@ def watching(daemon: FakeDaemon) -> Watching:
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
-    """Wait for a condition, for twenty seconds at most."""
+    """Wait for a condition, for thirty seconds at most."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         if holds():

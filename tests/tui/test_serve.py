@@ -25,7 +25,7 @@ def free_port() -> int:
 
 
 async def listening(port: int) -> None:
-    for _ in range(500):
+    for _ in range(1500):
         with contextlib.suppress(OSError):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.close()

@@ -22,22 +22,40 @@ pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
-LIMIT = 0.15
+LIMIT, PATIENCE = 0.15, 60.0
+DOGS: list[Watchdog] = []
 
 
+def hurried(broken: Callable[..., None]) -> Callable[..., None]:
+    """The same, soon interrupted; with all that a busy machine delays the watchdog is patient."""
+
+    def call(*args: Any, **kwargs: Any) -> None:
+        (dog,) = DOGS
+        dog.arm(LIMIT)
+        try:
+            broken(*args, **kwargs)
+        finally:
+            dog.arm()
+
+    return call
+
+
+@hurried
 def sleeps(*args: Any, **kwargs: Any) -> None:
-    time.sleep(60)
+    time.sleep(120)
 
 
+@hurried
 def spins(*args: Any, **kwargs: Any) -> None:
     while True:
         pass
 
 
+@hurried
 def swallows(*args: Any, **kwargs: Any) -> None:
     while True:
         try:
-            time.sleep(60)
+            time.sleep(120)
         except Exception:  # noqa: BLE001 - as careless plugins do
             continue
 
@@ -57,15 +75,15 @@ CASES = [
 @pytest.fixture
 def watched() -> Iterator[Callable[[Any], None]]:
     """Let a watchdog look at an engine, as its process does."""
-    dogs: list[Watchdog] = []
 
     def watch(engine: Any) -> None:
-        dogs.append(Watchdog(engine.core.strategies.ledger, LIMIT))
-        dogs[-1].arm()
+        DOGS.append(Watchdog(engine.core.strategies.ledger, PATIENCE))
+        DOGS[-1].arm()
 
     yield watch
-    for dog in dogs:
+    for dog in DOGS:
         dog.disarm()
+    DOGS.clear()
 
 
 def once(monkeypatch: pytest.MonkeyPatch, path: str, method: str, broken: Any) -> None:
@@ -104,7 +122,7 @@ def test_a_strategy_that_hangs_is_interrupted_and_loses_nothing(
     began = time.monotonic()
     assert answers(engine) == undisturbed
     assert answers(engine) == undisturbed
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < PATIENCE / 2
     assert engine.core.stats.faults == 1
     assert f".{method} hung at " in caplog.text
     assert f"{kind}." in caplog.text
@@ -127,7 +145,7 @@ def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
     ]
     began = time.monotonic()
     done = engine.run()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE / 2
     for k, i in enumerate(ids):
         if k < 4:
             assert done[i].finished.error[0] == "strategy_error"
@@ -173,7 +191,7 @@ def test_a_drafter_or_controller_that_hangs_costs_no_token(
     watched(engine)
     began = time.monotonic()
     assert answers(engine) == undisturbed
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < PATIENCE / 2
     assert engine.core.stats.faults == 1
     assert f"scripted.{method} hung at " in caplog.text
     assert f"{kind}." in caplog.text
@@ -190,6 +208,7 @@ def test_what_a_swap_calls_is_interrupted_and_named(
     undisturbed: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
+    watched: Callable[[Any], None],
     method: str,
     broken: Any,
 ) -> None:
@@ -198,20 +217,16 @@ def test_what_a_swap_calls_is_interrupted_and_named(
     name = "gatewayd_evict_lru.strategy.Lru" if is_old else "gatewayd_evict_lfu.strategy.Lfu"
     once(monkeypatch, name, method, broken)
     engine = make_engine(**TIGHT)
-    ledger = engine.core.strategies.ledger
     began = time.monotonic()
-    dog = Watchdog(ledger, LIMIT)
-    dog.arm()
+    watched(engine)
     try:
         swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
         said = caplog.text
     except EngineSwapRefused as refusal:
         said = str(refusal)
-    finally:
-        dog.disarm()
     took = time.monotonic() - began
     assert f"{'lru' if is_old else 'lfu'}.{method} hung at " in said
-    assert LIMIT <= took < 5
+    assert LIMIT <= took < PATIENCE / 2
     assert engine.core.strategies.names["eviction"] == ("lfu" if method == "close" else "lru")
     assert answers(engine) == undisturbed
     assert engine.core.stats.faults == 0

@@ -13,7 +13,7 @@ from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.scheduling import deferral
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Priority
-from tests.engine.core.tiering import disk, evict_all, flush, slow_reads
+from tests.engine.core.tiering import disk, evict_all, flush, held_reads
 
 Make = Callable[..., Any]
 SHARED = [300 + i * 7 % 3001 for i in range(1000)]
@@ -215,12 +215,13 @@ def test_those_who_wait_for_a_tier_leave_the_step_to_others(
     engine.generate(SHARED[:161], max_tokens=1)
     evict_all(engine)
     flush(engine)
-    slow_reads(monkeypatch, 0.02)
+    may_read = held_reads(monkeypatch)
     (waits,) = engine.submit(prompt, max_tokens=4, ignore_eos=True)
     (other,) = engine.submit(unrelated(2), max_tokens=4, ignore_eos=True)
     assert [a.sequence for a in engine.step().admitted] == [other]
     assert engine.core.stats.step_tokens == 64
     assert engine.core._queue.view.held == {engine.core._queue.find(waits).slot}
+    may_read.set()
     answers = engine.run()
     assert answers[waits].admitted.cached_tokens == 160
     wanted = make_engine(**fields).generate(prompt, max_tokens=4, ignore_eos=True)
@@ -237,7 +238,7 @@ def test_however_many_wait_for_a_tier_all_are_held(
         engine.generate(prompt, max_tokens=1)
     evict_all(engine)
     flush(engine)
-    slow_reads(monkeypatch, 0.005)
+    may_read = held_reads(monkeypatch)
     waits = [engine.submit(prompt, max_tokens=1)[0] for prompt in prompts]
     engine.step()
     (other,) = engine.submit(unrelated(50), max_tokens=1)
@@ -247,6 +248,7 @@ def test_however_many_wait_for_a_tier_all_are_held(
     assert len(engine.core._queue.view.held & slots) > 4
     (gone,) = [i for i in waits if not engine.answers[i].admitted][-1:]
     engine.core.abort([gone])
+    may_read.set()
     answers = engine.run()
     assert all(answers[i].admitted.cached_tokens == 48 for i in waits if i != gone)
     assert not engine.core._queue.view.held

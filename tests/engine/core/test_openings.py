@@ -72,13 +72,12 @@ def test_requests_get_tokens_in_every_step_while_a_drafter_is_opened(
     assert row.longest > 0
 
 
-def sleeps(seconds: float) -> None:
-    time.sleep(seconds)
+def sleeps(may_end: threading.Event) -> None:
+    assert may_end.wait(60)
 
 
-def spins(seconds: float) -> None:
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+def spins(may_end: threading.Event) -> None:
+    while not may_end.is_set():
         pass
 
 
@@ -89,10 +88,10 @@ def test_one_that_does_not_come_back_is_refused_by_name_and_holds_nobody(
     monkeypatch: pytest.MonkeyPatch,
     broken: Any,
 ) -> None:
-    ended, closed = threading.Event(), threading.Event()
+    may_end, ended, closed = threading.Event(), threading.Event(), threading.Event()
 
     def opens(self: Any, resources: Any) -> None:
-        broken(4 * LIMIT)
+        broken(may_end)
         ended.set()
 
     monkeypatch.setattr(f"{LFU}.open", opens)
@@ -106,6 +105,8 @@ def test_one_that_does_not_come_back_is_refused_by_name_and_holds_nobody(
     assert refusal.error == "eviction.lfu did not return from open within 0.3 s"
     assert time.monotonic() - began >= LIMIT
     assert engine.core.strategies.bound[Kind.EVICTION] is old
+    assert not ended.is_set()
+    may_end.set()
     assert closed.wait(30)  # when it comes back after all
     assert ended.is_set()  # and nothing was raised in it
     assert engine.core.stats.faults == 0
@@ -187,15 +188,22 @@ def test_an_engine_that_ends_waits_for_no_opening(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     closed = threading.Event()
-    monkeypatch.setattr(f"{LFU}.open", lambda self, resources: spins(1.0))
+    may_end, ended = threading.Event(), threading.Event()
+
+    def opens(self: Any, resources: Any) -> None:
+        while not may_end.is_set():
+            pass
+        ended.set()
+
+    monkeypatch.setattr(f"{LFU}.open", opens)
     monkeypatch.setattr(f"{LFU}.close", lambda self: closed.set())
     engine = make_engine()
     begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
     engine.core.swaps.settle()
-    began = time.monotonic()
     engine.core.swaps.close(0.1)
-    assert time.monotonic() - began < 0.8
+    assert not ended.is_set()
     assert not engine.core.swaps.is_busy
+    may_end.set()
     assert closed.wait(30)
 
 

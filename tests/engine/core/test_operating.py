@@ -14,7 +14,7 @@ from gatewayd_engine.process.time_causes import Cause
 from tests.engine.core.conftest import Harness, MakeEngine
 from tests.engine.core.guiding import LISTS, Listed, choice_of, text_of, with_guide
 from tests.engine.core.test_attribution import Watcher
-from tests.engine.core.tiering import disk, evict_all, flush, slow_reads
+from tests.engine.core.tiering import disk, evict_all, flush, held_reads
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -129,11 +129,12 @@ def test_held_while_a_tier_brings_its_pages(
     expected = engine.generate(prompt, **GREEDY)
     evict_all(engine)
     flush(engine)
-    slow_reads(monkeypatch, 0.02)
+    may_read = held_reads(monkeypatch)
     (one,) = engine.submit(prompt, **GREEDY)
     engine.step()
     assert engine.core._queue.view.held, "it waits for the disk"
     engine.core.operating.hold([one])
+    may_read.set()
     idle(engine)
     assert not engine.core._queue.view.held
     assert not engine.core.has_work

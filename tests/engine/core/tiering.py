@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +35,16 @@ def flush(engine: Any) -> None:
     engine.core.strategies.tiers._tiers[0].strategy.flush()
 
 
-def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """The disk gives a page after so long."""
-    read = Store.read
+def held_reads(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """The disk gives no page until this is set."""
+    may_read, read = threading.Event(), Store.read
 
-    def slow(self: Store, name: bytes) -> bytes | None:
-        time.sleep(seconds)
+    def waiting(self: Store, name: bytes) -> bytes | None:
+        assert may_read.wait(60)
         return read(self, name)
 
-    monkeypatch.setattr(Store, "read", slow)
+    monkeypatch.setattr(Store, "read", waiting)
+    return may_read
 
 
 def first_step(engine: Any, prompt: list[int], **fields: Any) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -53,6 +54,12 @@ def start(
     assert process.stdout.readline() == "trying\n"
     process.stdout.close()
     return process
+
+
+def processor_seconds(pid: int) -> float:
+    """Of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def end(process: subprocess.Popen[str], number: int) -> None:
@@ -123,10 +130,12 @@ def test_replicas_that_are_killed_together_are_one_death(tmp_path: Path) -> None
 def test_a_hang_is_a_death_though_it_is_ended_by_a_stop(tmp_path: Path) -> None:
     for _ in range(2):
         process = start(tmp_path, how="hang")
-        time.sleep(0.3)  # until it hangs
+        computed = processor_seconds(process.pid)
+        while processor_seconds(process.pid) < computed + 0.1:  # in what it hangs in
+            time.sleep(0.01)
         process.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
+            process.wait(0.3)
         end(process, SIGKILL)
     assert kept(tmp_path)[0] == ["product bad"]
 

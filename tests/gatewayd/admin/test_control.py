@@ -142,7 +142,7 @@ async def _refusal(control: Control, kind: str, name: str) -> str:
     with pytest.raises(ChangeRefused) as refusal:
         await control.swap(kind, [name], {}, "me")
     beating.cancel()
-    assert beats > 5
+    assert beats > 2  # of thirty; of none or one, if it were held up
     return str(refusal.value)
 
 
@@ -181,7 +181,7 @@ async def test_a_router_that_hangs_at_a_handover_is_interrupted_and_named(
     control, _ = control_of(config)
 
     def hang(*_: Any) -> None:
-        time.sleep(20)
+        time.sleep(60)
 
     router = control._fleet.router
     old, new = LeastLoaded(LeastLoadedConfig()), LeastLoaded(LeastLoadedConfig())
@@ -197,4 +197,4 @@ async def test_a_router_that_hangs_at_a_handover_is_interrupted_and_named(
         with pytest.raises(StrategyHang, match=rf"{method} hung at"):
             router.replace(new, "new")
         assert router.name == "old"
-    assert 0.2 <= time.monotonic() - began < 5
+    assert 0.2 <= time.monotonic() - began < 30

@@ -219,7 +219,7 @@ async def test_a_broken_router_loses_no_request_and_is_asked_no_more(
     began = time.monotonic()
     sinks = [setup.generate([k], 2) for k in range(1, 11)]
     await asyncio.gather(*(sink.end() for sink in sinks))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30
     assert router.asked == FAULT_LIMIT
     assert "hung: router: test.route hung at" in caplog.text
     assert "router strategy test quarantined" in caplog.text

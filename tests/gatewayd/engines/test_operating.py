@@ -120,7 +120,7 @@ async def test_a_pause_refuses_new_ones_and_ends_by_itself(
     assert refusal.value.retry_after == 30
     with pytest.raises(AdmissionPaused):
         await fleet.wait_model()
-    fleet.pause.begin(0.05)
+    fleet.pause.begin(0.2)
     with pytest.raises(AdmissionPaused) as refusal:
         setup.generate([1, 2])
     assert refusal.value.retry_after == 1
@@ -136,8 +136,9 @@ async def test_unloaded_engines_are_no_more_and_come_back(make_fleet: Make) -> N
     setup = await make_fleet(num_replicas=2, FAKE_STEP_MS=5)
     fleet = setup.fleet
     await setup.until(lambda: all(one.can_serve for one in fleet._replicas))
-    short, long = setup.generate([1], 5), setup.generate([2], 100_000)
-    unloading = asyncio.create_task(fleet.unload(0.5))
+    short, long = setup.generate([1], 10), setup.generate([2], 100_000)
+    await setup.until(lambda: bool(short.ids and long.ids))
+    unloading = asyncio.create_task(fleet.unload(1.0))
     await asyncio.sleep(0)
     with pytest.raises(ModelUnloaded):
         setup.generate([3])
@@ -165,7 +166,7 @@ async def test_unloaded_before_it_was_ever_ready(
     fleet = setup.fleet
     early = asyncio.create_task(fleet.wait_model())
     _, (pending,) = submit(setup, make_request, make_sink)
-    await asyncio.sleep(0.1)
+    await setup.until(lambda: bool(setup.executor.started))
     await fleet.unload(0)
     with pytest.raises(ModelUnloaded):
         await early

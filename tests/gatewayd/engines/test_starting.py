@@ -67,7 +67,7 @@ def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPat
     began = time.monotonic()
     with pytest.raises(StrategyHang, match=r"far\.start hung at"):
         start(executor, COMMAND)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     assert ledger.costs()[Kind.EXECUTOR, "far"].calls == 1
 
 

@@ -201,7 +201,7 @@ def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
     began = time.monotonic()
     for _ in range(FAULT_LIMIT + 5):
         observers.admitted(EVENT)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert len(EVENTS) == FAULT_LIMIT + (FAULT_LIMIT + 5)
     assert "observer: plug_hangs.gatewayd_request_admitted hung at" in caplog.text
     assert "observer plug_hangs disabled for" in caplog.text

@@ -80,7 +80,7 @@ class Sleepy:
 
     def feed(self, text: str) -> Sequence[Part]:
         if text == "sleep":
-            time.sleep(20)
+            time.sleep(60)
         return [Text(text)]
 
     def finish(self) -> Sequence[Part]:
@@ -99,7 +99,7 @@ class Counting(Watchdog):
 
 def test_the_timer_is_set_once_for_many_pieces_and_still_ends_one() -> None:
     ledger = Ledger(0.05)
-    watchdog = Counting(ledger, 0.1)
+    watchdog = Counting(ledger, 0.5)
     seat: ParserSlot[Any] = ParserSlot(Kind.REASONING_PARSER, "sleepy", Sleepy(), ledger, watchdog)
     reader = Parsers(reasoning=seat.parser, armed=seat.armed).reader()
     watchdog.count = 0
@@ -107,6 +107,6 @@ def test_the_timer_is_set_once_for_many_pieces_and_still_ends_one() -> None:
     assert (watchdog.count, watchdog.is_armed) == (1, False)
     began = time.perf_counter()
     assert reader.read(["b", "sleep", "c"], is_last=True) == [Text("bsleepc")]
-    assert time.perf_counter() - began < 5
+    assert time.perf_counter() - began < 30
     assert (watchdog.count, watchdog.is_armed) == (2, False)
     assert [account.calls for account in ledger.costs().values()] == [67], "with the making"

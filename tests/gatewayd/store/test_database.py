@@ -70,9 +70,14 @@ async def test_what_waits_is_committed_together(file: Path) -> None:
     commits: list[Connection] = []
     event.listen(engine, "commit", commits.append)
     database = Database(engine)
-    gate = threading.Event()
-    first = asyncio.create_task(database.write(lambda _: gate.wait(30)))
-    await asyncio.sleep(0.05)
+    begun, gate = threading.Event(), threading.Event()
+
+    def waits(_: Connection) -> None:
+        begun.set()
+        assert gate.wait(30)
+
+    first = asyncio.create_task(database.write(waits))
+    assert await asyncio.to_thread(begun.wait, 30)
     others = [asyncio.create_task(database.write(add(str(n)))) for n in range(50)]
     await asyncio.sleep(0.05)
     gate.set()

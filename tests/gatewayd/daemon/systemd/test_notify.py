@@ -67,7 +67,7 @@ def test_a_socket_that_nobody_reads_does_not_hold_the_daemon(
     began = time.monotonic()
     for _ in range(300):
         notify("STATUS=" + "x" * 1000)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_without_a_socket_nothing_is_said(

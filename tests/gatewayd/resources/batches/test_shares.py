@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -29,7 +29,11 @@ from tests.gatewayd.gateway import running, until
 from tests.gatewayd.tenants.desk import Town, bearer
 from tests.gatewayd.tenants.test_isolation import batch, over, upload
 
+T = TypeVar("T")
 LINES = [line(str(n)) for n in range(500)]
+MIDDLE_TOKENS, SMALL_TOKENS = 5, 6
+MIDDLE = [line(str(n), max_tokens=MIDDLE_TOKENS) for n in range(500)]
+SMALL = [line(str(n), max_tokens=SMALL_TOKENS) for n in range(20)]
 
 
 @asynccontextmanager
@@ -39,6 +43,11 @@ async def housed(
     with opened(folder, batches=batches) as durable:
         async with running(text, FakeFleet(script), durable=durable) as gateway:
             yield Town(gateway, durable)
+
+
+def between(order: list[T], one: T) -> list[T]:
+    """From its first to its last."""
+    return order[order.index(one) : len(order) - order[::-1].index(one)]
 
 
 async def send(here: Town, key: str, content: bytes) -> str:
@@ -62,29 +71,22 @@ async def test_a_tenant_at_its_limit_is_in_nobodys_way_and_costs_next_to_nothing
         await here.tenant("slow", requests_per_minute=3)
         await here.tenant("good")
         slow, good = await here.key("slow"), await here.key("good")
-        one = await send(here, good, jsonl(LINES[:20]))
-        began = time.monotonic()
-        assert (await over(here, good, one))["request_counts"]["completed"] == 20
-        alone = time.monotonic() - began
         held_up = await send(here, slow, jsonl(LINES))
         # All that it has is gone, and all its lines have met the limit.
-        for _ in range(200):
-            await asyncio.sleep(0.01)
-            if (await counts(here, slow, held_up))["completed"]:
-                break
+        async with asyncio.timeout(30):
+            while not (await counts(here, slow, held_up))["completed"]:
+                await asyncio.sleep(0.01)
         await asyncio.sleep(0.1)
-        began = time.monotonic()
         two = await send(here, good, jsonl(LINES[:20]))
         assert (await over(here, good, two))["request_counts"]["completed"] == 20
-        assert time.monotonic() - began < 5 * alone + 1
         began_cpu = time.process_time()
         await asyncio.sleep(0.5)
-        assert time.process_time() - began_cpu < 0.1
-        assert (await counts(here, slow, held_up))["completed"] == 1
-        assert len(here.gateway.fleet.jobs) == 41
+        assert time.process_time() - began_cpu < 0.15
+        # It has another one each 20 seconds: all of the other's were done in between.
+        assert (await counts(here, slow, held_up))["completed"] <= 2
+        assert len(here.gateway.fleet.jobs) <= 22
 
 
-@pytest.mark.flaky(reruns=2)
 async def test_tenants_have_lines_in_turn_whoever_has_more_of_them(
     text: TextModel, folder: Path
 ) -> None:
@@ -92,34 +94,34 @@ async def test_tenants_have_lines_in_turn_whoever_has_more_of_them(
         for name in ("many", "few"):
             await here.tenant(name)
         many, few = await here.key("many"), await here.key("few")
-        first = [await send(here, many, jsonl(LINES)) for _ in range(3)]
-        await asyncio.sleep(0.2)
+        for _ in range(3):
+            await send(here, many, jsonl(LINES))
+        await until(lambda: len(here.gateway.fleet.jobs) > 20)
         second = await send(here, few, jsonl(LINES[:20]))
-        before = sum([(await counts(here, many, one))["completed"] for one in first])
         await over(here, few, second)
-        after = sum([(await counts(here, many, one))["completed"] for one in first])
-        assert after - before < 45
+        order = [job.request.tenant for job in here.gateway.fleet.jobs]
+        begun = Counter(between(order, "few"))
+        assert begun["few"] == 20
+        assert begun["many"] < 45
 
 
-@pytest.mark.flaky(reruns=2)
 async def test_a_small_batch_is_soon_done_beside_a_large_one_of_its_own_tenant(
     text: TextModel, folder: Path
 ) -> None:
     async with serving(text, folder, says([300], delay=0.01), concurrency=2) as gateway:
         large = await create(gateway, jsonl(LINES))
         await until_status(gateway, large, "in_progress")
-        middle = [await create(gateway, jsonl(LINES)) for _ in range(3)]
-        small = await create(gateway, jsonl(LINES[:20]))
+        for _ in range(3):
+            await create(gateway, jsonl(MIDDLE))
+        small = await create(gateway, jsonl(SMALL))
         await until_status(gateway, small, "completed")
-        found = await gateway.openai.batches.retrieve(large.id)
-        assert found.request_counts is not None
+        # Lines of each size ask for as many tokens as no other's.
+        order = [job.request.params.max_tokens for job in gateway.fleet.jobs]
+        begun = Counter(between(order, SMALL_TOKENS))
         # The oldest has every other turn.
-        others = 0
-        for one in middle:
-            counted = (await gateway.openai.batches.retrieve(one.id)).request_counts
-            others += counted.completed if counted else 0
-        assert 0.7 < found.request_counts.completed / (others + 20) < 1.6
-        assert others < 100
+        assert begun[SMALL_TOKENS] == 20
+        assert 0.7 < begun[4] / (begun[MIDDLE_TOKENS] + 20) < 1.6
+        assert begun[MIDDLE_TOKENS] < 100
 
 
 async def test_no_tenant_has_more_batches_open_than_it_may(text: TextModel, folder: Path) -> None:

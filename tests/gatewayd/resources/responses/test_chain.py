@@ -304,14 +304,15 @@ async def test_long_conversations_are_in_memory_in_turn(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, most, order = 0, 0, list[str]()
-    prepare = prepare_chat
+    prepare, all_ask = prepare_chat, asyncio.Event()
 
     async def slow(*args: Any) -> Any:
         nonlocal now, most
         now += 1
         most = max(most, now)
         order.append(args[1].messages[-1].text)
-        await asyncio.sleep(0.02)
+        await all_ask.wait()
+        await asyncio.sleep(0.005)
         now -= 1
         return await prepare(*args)
 
@@ -333,8 +334,12 @@ async def test_long_conversations_are_in_memory_in_turn(
             )
 
         many = [asyncio.create_task(go_on("many")) for _ in range(30)]
-        await until(lambda: order)
-        answers = await asyncio.gather(*[go_on("few") for _ in range(3)], *many)
+        queue = here.durable._conversations.queue
+        await until(lambda: queue.num_running + queue.num_waiting == 30)
+        few = [asyncio.create_task(go_on("few")) for _ in range(3)]
+        await until(lambda: queue.num_running + queue.num_waiting == 33)
+        all_ask.set()
+        answers = await asyncio.gather(*few, *many)
         assert {one.status_code for one in answers} == {200}
     assert most <= 4
     assert order.index("few") < 10

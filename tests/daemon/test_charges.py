@@ -12,6 +12,7 @@ import itertools
 import random
 import re
 import signal
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -149,30 +150,32 @@ async def test_leaving_within_the_first_step_is_charged_and_holds_every_limit(bo
     headers = books.tenant("a", tokens_per_minute=2000, most_tokens=200_000, concurrency=1)
     found: Counter[int | None] = Counter()
     async with client(books) as http:
-        for number in range(60):
+        began, seconds = time.monotonic(), LEAVES_SECONDS
+        for _ in range(60):
             # On a slow machine none begins so soon; then nobody is charged, and nobody refused.
-            seconds = LEAVES_SECONDS * (1 if found[429] else 1 + number // 10)
+            seconds *= 1 if found[429] else 1.06
             found[await left(http, "/v1/completions", headers, seconds)] += 1
         assert found.keys() <= {None, 429}
         assert found[429] > 0, found
         await books.check()
         charged = [row for row in books.rows("a") if row.engine_seconds > 0]
         # A minute has tokens for one and, a little later, for the rest of another.
-        assert 1 <= len(charged) <= 4
+        refilled = 2000 / 60 * (time.monotonic() - began)
+        assert 1 <= len(charged) <= 4 + refilled / 512
         assert all(row.prompt_tokens >= 512 for row in charged), "a step has as many"
         used = sum(row.prompt_tokens + row.completion_tokens for row in charged)
         (budget,) = [row for row in rows(books.store, budgets) if row.tenant == "a"]
         assert (budget.used_tokens, budget.reserved_tokens) == (used, 0)
         told = (await http.get("/v1/gateway/usage", headers=headers)).json()["limits"]
         assert told["concurrency"]["remaining"] == 1
-        assert told["tokens_per_minute"]["remaining"] <= 2000 - used + 400
+        assert told["tokens_per_minute"]["remaining"] <= 2000 - used + refilled + 400
 
 
 async def test_every_route_is_charged_for_what_its_clients_leave(books: Books) -> None:
     async with client(books) as http:
         for path in BODIES:
             headers = books.tenant("t" + path.replace("/", "-"))
-            waits = (LEAVES_SECONDS, 4 * LEAVES_SECONDS, 16 * LEAVES_SECONDS)
+            waits = (LEAVES_SECONDS, 4 * LEAVES_SECONDS, 16 * LEAVES_SECONDS, 30)
             await asyncio.gather(*(left(http, path, headers, seconds) for seconds in waits))
         await books.check()
         for path in BODIES:
@@ -191,7 +194,7 @@ async def killed(
     act(store, "/admin/tenants", terms)
     headers = bearer(act(store, "/admin/keys", {"tenant": "a"})["secret"])
     daemon = await asyncio.to_thread(
-        start_daemon, env={"FAKE_STEP_MS": "10"}, **{"store.path": store}
+        start_daemon, env={"FAKE_STEP_MS": "50"}, **{"store.path": store}
     )
 
     async def send(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
@@ -223,7 +226,7 @@ async def test_a_killed_daemons_answers_are_charged_streamed_or_not(
         {"prompt": [300] * 12, "max_tokens": 500, "n": 2, "stop": ["no such text"]},
         {"prompt": [300] * 13, "max_tokens": 500, "n": 2, "best_of": 2, "logprobs": 1},
     ]
-    found = await killed(start_daemon, store, bodies, 0.5)
+    found = await killed(start_daemon, store, bodies, 1.2)
     assert [(row.outcome, row.prompt_tokens) for row in found] == [
         ("lost", length) for length in (10, 11, 12, 13)
     ]

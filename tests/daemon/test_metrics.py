@@ -242,8 +242,11 @@ async def test_a_request_without_room_counts_as_refused(
         async with asyncio.timeout(30):
             while True:
                 task = asyncio.create_task(http.post("/v1/completions", json=body))
-                done, _ = await asyncio.wait([task], timeout=0.2)
-                if done:
+                while not task.done():
+                    if (await Page.of(http))("num_requests_waiting") > len(waiting):
+                        break
+                    await asyncio.sleep(0.01)
+                if task.done():
                     break
                 waiting.append(task)
         page = await Page.of(http)

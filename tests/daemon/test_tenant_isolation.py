@@ -52,7 +52,7 @@ async def leave_and_stop(http: httpx.AsyncClient, key: str) -> None:
     """Some that the engine still computes when the gateway has done with them."""
     body = {"model": "nano", "prompt": [5] * 50, "max_tokens": 400, "ignore_eos": True}
     for _ in range(2):
-        with contextlib.suppress(httpx.ReadTimeout):
+        with contextlib.suppress(httpx.TimeoutException):
             await http.post("/v1/completions", json=body, headers=bearer(key), timeout=0.3)
     stops = body | {"stop": ["e", "a", "o", " "], "n": 2, "temperature": 1.0, "seed": 1}
     answer = await http.post("/v1/completions", json=stops, headers=bearer(key))

@@ -44,6 +44,14 @@ def tier_hits(daemon: Any) -> dict[str, int]:
     return {tier: int(float(count)) for tier, count in found}
 
 
+def settled(folder: Path) -> None:
+    """Wait until what is written behind is written."""
+    sizes = [-1]
+    while len(sizes) < 10 or len(set(sizes[-10:])) > 1:
+        time.sleep(0.05)
+        sizes.append(sum(file.stat().st_blocks for file in folder.rglob("*.kv")))
+
+
 def wait_for_replicas(daemon: Any, count: int) -> None:
     deadline = time.monotonic() + 60
     while [one["state"] for one in daemon.readyz()[1]["replicas"]] != ["ready"] * count:
@@ -60,7 +68,7 @@ def test_the_disk_is_found_after_a_restart_and_after_a_kill(
     assert cached == 0
     for other in OTHERS:  # they take the pool's pages, and the host tier's
         complete(daemon, other)
-    time.sleep(0.2)  # written behind
+    settled(tmp_path / "kv")
     killed = daemon.kill_engine()
     deadline = time.monotonic() + 60
     while daemon.readyz()[0] != 200 or daemon.engine_pid in (None, killed):

@@ -48,7 +48,7 @@ def test_a_victim_costs_the_same_however_many_went_before() -> None:
     num_pages = 200_000
     for page in range(num_pages):
         lru.release(page)
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(num_pages):
         lru.victim()
-    assert time.perf_counter() - began < 5.0
+    assert time.thread_time() - began < 5.0

@@ -49,9 +49,9 @@ def test_a_match_takes_a_microsecond_a_page_at_most() -> None:
     cache.insert(trail, tokens, np.arange(num_pages, dtype=np.int32))
     times = []
     for _ in range(20):
-        began = time.perf_counter()
+        began = time.thread_time()
         assert len(cache.match(trail)) == num_pages
-        times.append(time.perf_counter() - began)
+        times.append(time.thread_time() - began)
     assert min(times) / num_pages < 1e-6
 
 
@@ -64,8 +64,8 @@ def test_a_page_more_of_a_long_sequence_does_not_cost_all_pages_again() -> None:
     cache.insert(trail, tokens[:-32], pages[:-2])
     times = []
     for full in (num_pages - 1, num_pages):
-        began = time.perf_counter()
+        began = time.thread_time()
         assert len(cache.insert(trail, tokens[: 16 * full], pages[:full])) == 1
-        times.append(time.perf_counter() - began)
+        times.append(time.thread_time() - began)
     # Hashing all of them again would take several milliseconds.
     assert min(times) < 1e-3

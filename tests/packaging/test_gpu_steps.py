@@ -53,7 +53,7 @@ def test_a_step_that_fails_or_hangs_stops_neither_the_rest_nor_the_machine(tmp_p
             Step("b:works", 20, "b.log", "echo $HOME"),
         ],
     )
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 40
     assert {name: status for name, (status, *_) in found.items()} == {
         "a:fails": 3,
         "a:hangs": TOO_LONG,

@@ -164,7 +164,7 @@ def batches() -> Iterator[list[WaitingView]]:
 
 
 @pytest.mark.flaky(reruns=2)
-async def test_two_hundred_of_two_thousand_rows_change_in_a_tenth_of_a_second() -> None:
+async def test_two_hundred_of_two_thousand_rows_change_in_a_fraction_of_what_all_take() -> None:
     table = LiveTable(QUEUE, lambda row: row.id)
     async with Holder(table).run_test(size=(120, 40)) as pilot:  # type: ignore[arg-type]
         took = []
@@ -175,4 +175,4 @@ async def test_two_hundred_of_two_thousand_rows_change_in_a_tenth_of_a_second() 
             took.append(time.process_time() - began)
         await pilot.pause()
         assert table.row_count == 2000
-    assert min(took[1:]) < 0.1, took
+    assert min(took[1:]) < took[0] / 4, took  # it is a fifteenth; all of them at first

@@ -66,7 +66,7 @@ def test_help_is_fast_and_imports_nothing_heavy() -> None:
         )
         best = min(best, cpu_seconds_of_children() - began)
         assert "HEAVY []" in done.stdout
-    assert best < 0.5
+    assert best < 1.0
 
 
 def test_an_unknown_command_or_option_is_wrong_usage() -> None:

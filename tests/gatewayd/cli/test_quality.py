@@ -138,7 +138,7 @@ def test_a_file_is_cut_to_pieces_of_the_context(tmp_path: Path) -> None:
         samples(embedded.folder(), _empty(tmp_path), 100, 256)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(120)
 def test_no_more_of_a_file_is_looked_at_than_is_read(tmp_path: Path) -> None:
     """All of this one would take minutes and gigabytes; of one without texts nothing is."""
     file, line = tmp_path / "text", "def f(x): return x\n"

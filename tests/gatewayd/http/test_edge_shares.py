@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -16,12 +17,20 @@ from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.edge_scheduler import MOST, ConnectionScheduler
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 from tests.gatewayd.http.wires import Connection
+from tests.leaping import leaping_time
 
 
 @pytest.fixture(autouse=True)
 def without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections without a key go on in the next iteration; their rate has a test of its own."""
     monkeypatch.setattr(edge_scheduler, "REST_SECONDS", 0.0)
+
+
+@pytest.fixture
+async def leaping() -> AsyncIterator[None]:
+    """Deadlines come when nothing else is left to do, however busy the machine is."""
+    with leaping_time():
+        yield
 
 
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
@@ -170,6 +179,7 @@ class Slow(ConnectionScheduler):
         self.waiting.append(connection)  # type: ignore[arg-type]
 
 
+@pytest.mark.usefixtures("leaping")
 async def test_time_in_the_queue_is_not_the_clients() -> None:
     connection = Connection(app, EdgeLimits(body_seconds=0.15))
     slow = connection.edge.turns = Slow()
@@ -188,6 +198,7 @@ async def test_time_in_the_queue_is_not_the_clients() -> None:
     await connection.close()
 
 
+@pytest.mark.usefixtures("leaping")
 async def test_after_its_time_in_the_queue_a_client_has_no_more_than_its_own() -> None:
     connection = Connection(app, EdgeLimits(body_seconds=0.15))
     slow = connection.edge.turns = Slow()
@@ -200,6 +211,7 @@ async def test_after_its_time_in_the_queue_a_client_has_no_more_than_its_own() -
     await connection.close()
 
 
+@pytest.mark.usefixtures("leaping")
 async def test_a_client_that_trickles_between_its_turns_has_no_more_time() -> None:
     connection = Connection(app, EdgeLimits(body_seconds=0.15))
     loop = asyncio.get_running_loop()

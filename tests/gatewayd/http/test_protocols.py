@@ -239,12 +239,14 @@ async def test_a_handler_that_waits_for_something_else_is_interrupted_too(
 
 async def test_a_slow_reader_is_not_read_ahead_for_and_cut_at_last(text: TextModel) -> None:
     protocol = Plain()
-    edge = EdgeLimits(stall_seconds=0.5)
+    edge = EdgeLimits(stall_seconds=1.0)
     async with plainly(text, FakeFleet(), protocol, edge=edge) as gateway:
         sock = connect(gateway, "/plain/many")
         await until(lambda: protocol.pulled)
-        await asyncio.sleep(0.2)
-        early = protocol.pulled
+        early = 0
+        while early != protocol.pulled:  # until the buffers are full
+            early = protocol.pulled
+            await asyncio.sleep(0.1)
         await until(lambda: protocol.ended == ["many"])
         sock.close()
     assert early == protocol.pulled

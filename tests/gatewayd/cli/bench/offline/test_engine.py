@@ -50,7 +50,7 @@ def pid_of(engine: BenchEngine) -> int:
 
 
 async def is_gone(pid: int) -> bool:
-    for _ in range(200):
+    for _ in range(3000):
         try:
             os.kill(pid, 0)
         except ProcessLookupError:

@@ -296,7 +296,8 @@ async def test_a_kept_connection_is_served_once_more_and_told_to_go(
         body = {"model": "nano", "prompt": "x", "max_tokens": 2}
         await client.http.post(f"{daemon.url}/v1/completions", json=body)
         daemon.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(0.5)  # a new connection would wait for the next daemon
+        await asyncio.to_thread(daemon._wait, "draining requests", 30)
+        await asyncio.sleep(0.1)  # a new connection would wait for the next daemon
         last = await client.http.post(f"{daemon.url}/v1/completions", json=body, timeout=60)
         assert last.status_code == 200
         assert last.headers["connection"] == "close"

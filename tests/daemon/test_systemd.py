@@ -219,7 +219,7 @@ def test_stop_cuts_what_does_not_finish_within_the_limit(machine: Machine) -> No
     stream = Stream(machine, 2000)
     began = time.monotonic()
     machine.systemctl("stop", "gatewayd")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     stream.join()
     assert stream.error["code"] == "server_shutdown"
     assert machine.box.show("Result") == "success"

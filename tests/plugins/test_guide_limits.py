@@ -21,7 +21,8 @@ from gatewayd_guide_xgrammar.strategy import Xgrammar
 from gatewayd_hooks.guiding import GrammarRefused, GuideFailed, GuideForm, GuideSpec, GuideStrategy
 from tests.plugins.guides import ENDS, VOCAB, Tokens, allowed, bits, opened
 
-_SECONDS = 2.0
+_SECONDS = 20.0
+"""Of what takes 1.5 at most, and would take minutes; the machine may be busy."""
 _TOKENS = Tokens()
 
 
@@ -134,7 +135,7 @@ _REFUSED: dict[str, tuple[GuideForm, str, str]] = {
 
 
 @pytest.mark.parametrize("name", _REFUSED)
-def test_what_cannot_be_is_refused_within_two_seconds(guide: GuideStrategy, name: str) -> None:
+def test_what_cannot_be_is_refused_soon(guide: GuideStrategy, name: str) -> None:
     form, text, reason = _REFUSED[name]
     began = time.monotonic()
     with pytest.raises(GrammarRefused) as caught:
@@ -187,13 +188,13 @@ def test_what_is_heavy_is_refused_or_bounded_in_every_step(guide: GuideStrategy,
         matcher = guide.compile(GuideSpec(form, text)).start()
         assert time.monotonic() - began < _SECONDS
         for _ in range(60):
-            began = time.monotonic()
+            computed = time.thread_time()
             choices = sorted(allowed(matcher) - {*ENDS})
             if not choices:
                 break
             matcher.accept(choices[:1])
             matcher.forced()
-            assert time.monotonic() - began < 0.1
+            assert time.thread_time() - computed < 0.3
     except (GrammarRefused, GuideFailed):
         assert time.monotonic() - began < _SECONDS
 
@@ -240,9 +241,9 @@ with opened(Llguidance(LlguidanceConfig(**json.loads(sys.argv[1])))) as strategy
 """In a process of its own: what is left behind computes for ever, and takes all memory."""
 
 
-@pytest.mark.parametrize(("settings", "most"), [({"compile_seconds": 0.05}, 1.0), ({}, _SECONDS)])
+@pytest.mark.parametrize(("settings", "limit"), [({"compile_seconds": 0.05}, 0.05), ({}, 1.5)])
 def test_compiling_that_takes_too_long_is_left_behind(
-    settings: dict[str, float], most: float
+    settings: dict[str, float], limit: float
 ) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", _LEFT_BEHIND, json.dumps(settings)],
@@ -254,8 +255,8 @@ def test_compiling_that_takes_too_long_is_left_behind(
     )
     said, goes_on = ended.stdout.splitlines()
     seconds, _, sentence = said.partition(" ")
-    assert float(seconds) < most
-    assert "compiling it takes longer than" in sentence
+    assert limit <= float(seconds) < _SECONDS
+    assert f"compiling it takes longer than {limit:g} s" in sentence
     assert goes_on == "goes on"
 
 

@@ -146,7 +146,7 @@ def test_a_file_of_weights_that_says_more_than_it_has_is_refused(folder: Path, n
     began = time.monotonic()
     with pytest.raises(LoadError, match=r"not a whole safetensors file|are not those of"):
         load(folder, read_spec(folder), torch.float32, "cpu", lambda part: None)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def spoiled(change: Any) -> str:
@@ -175,7 +175,7 @@ def test_a_tokenizer_that_is_a_bomb_is_refused(name: str) -> None:
     began = time.monotonic()
     with pytest.raises(ValueError, match=r"not a tokenizer\.json|one of them the id"):
         Tokenizer(TOKENIZERS[name]).vocab_size  # noqa: B018
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
 
 
 def test_code_of_a_checkpoint_is_not_run(folder: Path, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet
             patience=patience or SilenceLimits(),
         )
         ledger = Ledger(0.05)
-        fenced = FencedRouter(router or LeastLoaded(), "test", ledger, Watchdog(ledger, 0.3))
+        fenced = FencedRouter(router or LeastLoaded(), "test", ledger, Watchdog(ledger, 1.0))
         fleet = EngineFleet(launch, fenced, limits or QueueLimits(1000, 10**6), num_replicas)
         fleet.start()
         running.append(Setup(fleet, executor))

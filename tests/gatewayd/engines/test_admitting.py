@@ -46,7 +46,7 @@ class Told:
 
 def fenced(strategy: Told) -> FencedAdmission:
     ledger = Ledger(0.05)
-    return FencedAdmission(strategy, "told", ledger, Watchdog(ledger, 0.3))
+    return FencedAdmission(strategy, "told", ledger, Watchdog(ledger, 5.0))
 
 
 @pytest.mark.parametrize("is_tenants", [False, True])

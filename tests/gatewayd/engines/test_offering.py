@@ -42,7 +42,7 @@ class Short:
 
 def fenced(strategy: Any) -> FencedAdmission:
     ledger = Ledger(0.05)
-    return FencedAdmission(strategy, "told", ledger, Watchdog(ledger, 0.3))
+    return FencedAdmission(strategy, "told", ledger, Watchdog(ledger, 5.0))
 
 
 def learned() -> Forecast:

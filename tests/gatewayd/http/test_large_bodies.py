@@ -86,13 +86,13 @@ def test_a_large_wrong_body_is_refused_at_its_first_fault(
 ) -> None:
     body = json.dumps({"model": "m", **fields()}).encode()
     refusal: GatewayError | None = None
-    began = time.perf_counter()
+    began = time.thread_time()
     try:
         parse(table, body)
     except GatewayError as error:
         refusal = error
     # Telling every fault took 5 to 9 s here, stopping at the first takes 0.1.
-    assert time.perf_counter() - began < 2.0
+    assert time.thread_time() - began < 2.0
     assert (refusal and refusal.param) == param
     assert limit is None or (refusal and limit in refusal.message)
 

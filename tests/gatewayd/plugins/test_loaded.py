@@ -196,7 +196,7 @@ def test_an_observer_that_raises_reaches_no_request_and_is_told_no_more(
 def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
     built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = _config("hangs", "listens", **{"engine.strategy_hang_seconds": 0.1})
+    config = _config("hangs", "listens", **{"engine.strategy_hang_seconds": 0.4})
     observers = Plugged.load(config, model="m").observers
     began = time.monotonic()
     for _ in range(FAULT_LIMIT + 5):

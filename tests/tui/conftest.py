@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+
+import contextlib
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
+from textual.pilot import Pilot, WaitForScreenTimeout
 
 from gatewayd_tui.app import Console
 from gatewayd_tui.client import Live
@@ -41,6 +43,21 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = _LONGEST) -> 
 def _own_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual.app.wait_for_idle", wait_for_idle)
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait_for_idle)
+
+@pytest.fixture(autouse=True)
+def _no_widget_that_is_gone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is removed before it comes to it never says that it has processed all.
+
+    The pilot would wait for it for half a minute, and raise.
+    """
+    wait = Pilot._wait_for_screen
+
+    async def patient(pilot: Pilot[None], *_: object, **__: object) -> bool:
+        with contextlib.suppress(WaitForScreenTimeout):
+            return await wait(pilot, 10.0)
+        return True
+
+    monkeypatch.setattr(Pilot, "_wait_for_screen", patient)
 
 
 @pytest.fixture(scope="module")

@@ -284,7 +284,7 @@ def test_what_takes_too_long_is_given_up_and_others_are_compiled() -> None:
     specs = [GuideSpec("choice", json.dumps([str(i)])) for i in range(5)]
     asked = [compiler.want(spec, guide) for spec in specs]
     assert compiler.want(specs[4], guide) is asked[4]
-    deadline, given_up = time.monotonic() + 30, []
+    deadline, given_up = time.monotonic() + 30, list[Any]()
     while len(given_up) < 2 and time.monotonic() < deadline:
         given_up += compiler.review()
         time.sleep(0.005)

@@ -63,16 +63,18 @@ async def leave(
     sock.close()
 
 
-def there_and_gone(fleet: FakeFleet, *, is_generating: bool) -> dict[str, Callable[[], object]]:
+def there_and_gone(
+    fleet: FakeFleet, *, is_generating: bool
+) -> tuple[Callable[[], bool], Callable[[], bool]]:
     """Whether the request has come, or its tokens have been said, and whether it is left."""
 
-    def has_come() -> bool:
+    def is_there() -> bool:
         return bool(fleet.jobs) and (fleet.jobs[0].cached is not None or not is_generating)
 
-    return {
-        "is_there": has_come,
-        "is_gone": lambda: fleet.jobs and fleet.jobs[0].gone.is_set(),
-    }
+    def is_gone() -> bool:
+        return bool(fleet.jobs) and fleet.jobs[0].gone.is_set()
+
+    return is_there, is_gone
 
 
 @pytest.mark.parametrize("how", ["reset", "close", "half-close"])
@@ -84,9 +86,16 @@ async def test_leaving_cancels_the_request_and_accounts_once(
     fleet = FakeFleet(hangs if phase == "queued" else hangs_after([100, 101]))
     async with running(text, fleet) as gateway:
         read = 1000 if is_stream and phase == "generating" else 0
-        seen = there_and_gone(fleet, is_generating=phase == "generating")
-        await leave(gateway, request_bytes(is_stream=is_stream), read, how, **seen)
-        await until(seen["is_gone"])
+        is_there, is_gone = there_and_gone(fleet, is_generating=phase == "generating")
+        await leave(
+            gateway,
+            request_bytes(is_stream=is_stream),
+            read,
+            how,
+            is_there=is_there,
+            is_gone=is_gone,
+        )
+        await until(is_gone)
         finished = await gateway.until_finished()
         status = 200 if read else 499
         await gateway.until_shown(
@@ -106,9 +115,17 @@ async def test_leaving_after_a_large_body_is_seen_too(
     fleet = FakeFleet(hangs_after([100, 101]))
     async with running(text, fleet) as gateway:
         sent = request_bytes(is_stream=is_stream, padding=100 * 1024)
-        seen = there_and_gone(fleet, is_generating=True)
-        await leave(gateway, sent, 1000 if is_stream else 0, how, head_first=True, **seen)
-        await until(seen["is_gone"])
+        is_there, is_gone = there_and_gone(fleet, is_generating=True)
+        await leave(
+            gateway,
+            sent,
+            1000 if is_stream else 0,
+            how,
+            head_first=True,
+            is_there=is_there,
+            is_gone=is_gone,
+        )
+        await until(is_gone)
         finished = await gateway.until_finished()
     assert [event.outcome for event in finished] == ["abort"]
 

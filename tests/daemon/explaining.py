@@ -51,7 +51,7 @@ def scheduler(config):
     class Slow(Fcfs):
         def plan(self, view):
             if os.path.exists(FLAG):
-                time.sleep(0.03)
+                time.sleep(0.08)
             return super().plan(view)
 
     return Slow(FcfsConfig())
@@ -63,7 +63,7 @@ def guide(config):
     class Slow(Llguidance):
         def compile(self, spec):
             if "slow" in spec.text:
-                time.sleep(0.3)
+                time.sleep(0.6)
             return super().compile(spec)
 
     return Slow(LlguidanceConfig())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -135,7 +136,7 @@ async def by_a_slow_scheduler(subject: Subject, rng: random.Random) -> Asked:
 
 
 async def by_a_slow_observer(subject: Subject, rng: random.Random) -> Asked:
-    subject.observe = lambda: time.sleep(0.3)
+    subject.observe = lambda: time.sleep(0.6)
     try:
         return await subject.ask(chat(words(rng, 20), 2))
     finally:
@@ -196,24 +197,39 @@ WAYS: list[tuple[Way, str, str]] = [
 ]
 
 
-async def check_causes(subject: Subject, times: int, most_wrong: float) -> None:
-    rng = random.Random(11)
+_seeds = itertools.count(11)
+"""No two tries have the same prompts, which would be cached."""
+
+
+async def wrongly_named(subject: Subject, way: Way, cause: str, strategy: str, times: int) -> Any:
+    """Where time went according to those that name another cause."""
+    rng, wrong = random.Random(next(_seeds)), list[tuple[str, Any]]()
+    for _ in range(times):
+        ledger = subject.ledger(await way(subject, rng))
+        totals = ledger.totals()
+        if next(iter(totals)) != cause or ledger.mostly(cause) != strategy:
+            wrong.append((way.__name__, totals))
+    return wrong
+
+
+async def warm(subject: Subject) -> None:
     await subject.ask(chat("warm", 2, response_format=schema("warm")))
-    wrong = []
-    for way, cause, strategy in WAYS:
-        for _ in range(times):
-            ledger = subject.ledger(await way(subject, rng))
-            totals = ledger.totals()
-            if next(iter(totals)) != cause or ledger.mostly(cause) != strategy:
-                wrong.append((way.__name__, totals))
-    print(f"{len(wrong)} of {times * len(WAYS)} wrong")
-    assert len(wrong) <= most_wrong * times * len(WAYS), wrong
 
 
-async def test_what_was_brought_about_is_named(subject: Subject) -> None:
-    await check_causes(subject, 1, 0)
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0].__name__)
+async def test_what_was_brought_about_is_named(subject: Subject, way: tuple[Way, str, str]) -> None:
+    """Of some tries one must show it: on a busy machine other causes may take longer."""
+    await warm(subject)
+    for _ in range(3):
+        wrong = await wrongly_named(subject, *way, 1)
+        if not wrong:
+            break
+    assert not wrong
 
 
 @pytest.mark.slow
 async def test_what_was_brought_about_is_named_99_times_of_100(subject: Subject) -> None:
-    await check_causes(subject, 100, 0.01)
+    await warm(subject)
+    wrong = [one for way in WAYS for one in await wrongly_named(subject, *way, 100)]
+    print(f"{len(wrong)} of {100 * len(WAYS)} wrong")
+    assert len(wrong) <= len(WAYS), wrong

@@ -38,13 +38,13 @@ class Desk:
         body = fields if path != "/v1/completions" else {**BODY, **fields}
         return await self.http.post(path, json=body, headers=headers)
 
-    async def until_there(self, name: str, cause: str = "") -> None:
-        """Wait until one is known, and waits for something."""
+    async def until_there(self, name: str, tokens: int = 0) -> None:
+        """Wait until one is known, and has so many tokens."""
         async with asyncio.timeout(30):
             while True:
                 with contextlib.suppress(AdminError):
                     found = await self.admin("GET", f"/admin/requests/{name}")
-                    if not cause or cause in found["causes"]:
+                    if found["completion_tokens"] >= tokens:
                         return
                 await asyncio.sleep(0.01)
 
@@ -92,7 +92,7 @@ async def test_each_refusal_is_explained(start_daemon: Any, tmp_path: Path) -> N
     assert (rate.status_code, rate.json()["error"]["code"]) == (429, "rate_limit_exceeded")
 
     runs = asyncio.create_task(desk.ask("runs", rich, max_tokens=450))
-    await desk.until_there("runs", "decode")
+    await desk.until_there("runs", 1)
     late = asyncio.create_task(desk.ask("late", rich, queue_timeout=1.0))
     await desk.until_there("late")
     other = await desk.ask("no-room", rich)

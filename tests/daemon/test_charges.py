@@ -106,7 +106,9 @@ class Books:
                 await asyncio.sleep(0.05)
         computed = self.metric("gatewayd_engine_computed_tokens_total")
         charged = sum(row.prompt_tokens - row.cached_tokens for row in found)
-        assert charged == computed
+        # A second answer computes the prompt's last token again, if it comes to that.
+        whole = sum(row.completion_tokens > 0 for row in found)
+        assert charged <= computed <= charged + whole
         assert [row for row in found if row.engine_seconds > 0 and not row.prompt_tokens] == []
         assert self.metric("gatewayd_uncharged_engine_seconds_total") == 0
 
@@ -138,8 +140,6 @@ async def left(
 ) -> int | None:
     """The status of a request that is left so soon; None if there was none by then."""
     body = {"model": "nano", **BODIES[path]()}
-    if seconds == STAYS_SECONDS:
-        body.pop("n", None)  # a second answer computes the prompt's last token again
     try:
         answer = await http.post(path, json=body, headers=headers, timeout=seconds)
     except httpx.TimeoutException:

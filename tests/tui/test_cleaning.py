@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_tui.cleaning import cleaned
+from gatewayd_tui.cleaning import strip_controls
 from gatewayd_tui.client import decode
 from gatewayd_tui.recording import line_of
 from gatewayd_tui.screens import SCREENS
@@ -52,7 +52,7 @@ def test_only_what_drives_a_terminal_is_replaced(value: Any, is_ascii: bool, lin
     content = json.dumps(value, ensure_ascii=is_ascii).encode("utf-8", "surrogatepass")
     kept = {"\n", "\t"} if lines else set()
     wanted = ["".join(" " if c in CONTROLS - kept else c for c in text) for text in texts(value)]
-    found = json.loads(cleaned(content, keeps_lines=lines).decode("utf-8", "surrogatepass"))
+    found = json.loads(strip_controls(content, keeps_lines=lines).decode("utf-8", "surrogatepass"))
     if len(texts(found)) == len(wanted):  # two keys may have become one
         assert texts(found) == wanted
 

@@ -68,6 +68,6 @@ async def test_states_and_troubles_are_words_and_glyphs(
     assert "‖ paused" in shown
     assert "✖ the disk is [full]" in shown
     assert "✖ an engine is lost" in shown
-    assert "✖ 2 troubles" in shown.splitlines()[0]
+    assert "✖ 2 problems" in shown.splitlines()[0]
     assert "✖ failed" in shown
     assert "out of memory at layer 3" in shown

@@ -14,8 +14,8 @@ import pytest
 
 from gatewayd_hooks.console import Action, AdminCalls, Look, Panel, Rows
 from gatewayd_tui.app import Console, taken_keys
-from gatewayd_tui.place import NoSocket, find_plugins
-from gatewayd_tui.plugged import Added, Drawn, aside, drawn, load
+from gatewayd_tui.discovery import NoSocket, find_plugins
+from gatewayd_tui.extensions import Extensions, PanelContent, call_in_thread, load, render_panel
 from gatewayd_tui.widgets.confirm import Confirm
 from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
@@ -124,8 +124,8 @@ def test_one_that_is_not_installed_or_never_loads_is_told_of(
     assert added.failed[1].reason == "does not load within 0.2 s"
 
 
-def added(*panels: Panel, actions: tuple[Action, ...] = ()) -> Added:
-    return Added(tuple(("their", p) for p in panels), tuple(("their", a) for a in actions))
+def added(*panels: Panel, actions: tuple[Action, ...] = ()) -> Extensions:
+    return Extensions(tuple(("their", p) for p in panels), tuple(("their", a) for a in actions))
 
 
 def raises(look: Look) -> Rows:
@@ -286,22 +286,22 @@ async def test_read_only_has_no_actions(daemon: FakeDaemon, watching: Watching) 
 )
 def test_what_cannot_be_drawn_is_refused(shown: object) -> None:
     with pytest.raises(TypeError):
-        drawn(Panel("a", "A", lambda look: shown), {})  # type: ignore[arg-type, return-value]
+        render_panel(Panel("a", "A", lambda look: shown), {})  # type: ignore[arg-type, return-value]
 
 
 def test_no_more_than_200_rows_are_drawn() -> None:
-    found = drawn(Panel("a", "A", lambda look: Rows(["n"], [[n] for n in range(500)])), {})
-    assert found == Drawn(("n",), tuple((str(n),) for n in range(200)))
+    found = render_panel(Panel("a", "A", lambda look: Rows(["n"], [[n] for n in range(500)])), {})
+    assert found == PanelContent(("n",), tuple((str(n),) for n in range(200)))
 
 
 async def test_whatever_is_called_aside_comes_back_or_is_left_behind() -> None:
-    assert await aside(lambda: 3, 1) == 3
+    assert await call_in_thread(lambda: 3, 1) == 3
     for error in (ValueError("no"), StopIteration("no"), KeyboardInterrupt()):
         with pytest.raises(Exception, match=r"no|KeyboardInterrupt"):
-            await aside(_raising(error), 1)
+            await call_in_thread(_raising(error), 1)
     gate = threading.Event()
     with pytest.raises(TimeoutError):
-        await aside(gate.wait, 0.05)
+        await call_in_thread(gate.wait, 0.05)
     gate.set()
     await asyncio.sleep(0.05)  # it comes back to nobody
 

@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from gatewayd.wire.plugins import PluginSettings, PluginView, SettingView
 from gatewayd_tui.app import Console
-from gatewayd_tui.plugged import Added, Failed
+from gatewayd_tui.extensions import Extensions, FailedPlugin
 from gatewayd_tui.screens.plugins import rows_of
 from gatewayd_tui.widgets.choose import Choose
 from gatewayd_tui.widgets.form import FormDialog
@@ -91,7 +91,7 @@ async def fill(pilot: Any, console: Console, title: str, **lines: str) -> None:
 async def test_what_failed_comes_first_with_its_reason(
     stocked: FakeDaemon, watching: Watching
 ) -> None:
-    added = Added(failed=(Failed("crowd", "cannot be imported: no module named crowd"),))
+    added = Extensions(failed=(FailedPlugin("crowd", "cannot be imported: no module named crowd"),))
     async with watching(start="plugins", added=added) as (console, pilot):
         await until(pilot, lambda: "observer" in text_of(console))
         rows = [line for line in text_of(console).splitlines() if "✖ failed" in line]
@@ -114,7 +114,7 @@ async def test_with_more_rows_than_lines_no_number_is_cut(
 
 
 def test_a_part_of_the_console_that_failed_here_is_listed_once() -> None:
-    rows = rows_of([view("console.crowd"), view("scheduler.fair")], [Failed("crowd", "why")])
+    rows = rows_of([view("console.crowd"), view("scheduler.fair")], [FailedPlugin("crowd", "why")])
     assert [(row.kind, row.name, row.state) for row in rows] == [
         ("console", "crowd", "failed"),
         ("scheduler", "fair", "installed"),

@@ -12,7 +12,7 @@ import pytest
 
 from gatewayd.wire.snapshot import VERSION, Snapshot
 from gatewayd_tui.client import AdminRefused, Live, Lost, decode
-from gatewayd_tui.place import NoSocket, find_socket
+from gatewayd_tui.discovery import NoSocket, find_socket
 from gatewayd_tui.recording import Recorded, Recorder, line_of, read
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import snapshot
@@ -104,7 +104,7 @@ async def test_a_recording_plays_what_was_recorded_and_goes_on_where_it_was(
     file = tmp_path / "some.jsonl"
     recorder = Recorder(file)
     for number in range(4):
-        recorder.put(snapshot(number))
+        recorder.append(snapshot(number))
     recorder.close()
     assert file.stat().st_mode & 0o777 == 0o600
     source = Recorded(file)
@@ -117,12 +117,12 @@ async def test_a_recording_plays_what_was_recorded_and_goes_on_where_it_was(
 def test_what_a_full_disk_has_not_taken_is_taken_back(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
     recorder = Recorder(file)
-    recorder.put(snapshot(0))
+    recorder.append(snapshot(0))
     most = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 100, most[1]))
     try:
         with pytest.raises(OSError, match="too large"):
-            recorder.put(snapshot(1))
+            recorder.append(snapshot(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, most)
     recorder.close()

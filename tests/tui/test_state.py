@@ -8,18 +8,18 @@ import msgspec
 import pytest
 
 from gatewayd.wire.snapshot import Snapshot
-from gatewayd_tui.figures import bar, count, duration, line, millis, percent, size
+from gatewayd_tui.figures import bar, count, duration, millis, percent, size, sparkline
 from gatewayd_tui.state import (
     MOST_LOGS,
     MOST_POINTS,
     ConsoleState,
     advance,
-    lose,
+    mark_lost,
     rate,
     rates,
     share,
 )
-from gatewayd_tui.waterfall import beside, markdown, picture
+from gatewayd_tui.waterfall import markdown, relative_to_median, render_breakdown
 from tests.tui.samples import BEGAN, explanation, log, snapshot
 
 
@@ -120,7 +120,7 @@ def test_log_lines_come_once_and_the_oldest_go() -> None:
 
 
 def test_a_loss_keeps_the_last_state_and_news_ends_it() -> None:
-    state = lose(after(snapshot(1)), "gone")
+    state = mark_lost(after(snapshot(1)), "gone")
     assert state.lost == "gone"
     assert state.snapshot == snapshot(1)
     assert advance(state, snapshot(2)).lost is None
@@ -146,14 +146,14 @@ def test_numbers_are_short(written: Any, value: list[tuple[float | None, str]]) 
 def test_bars_and_lines_have_their_width() -> None:
     assert bar(0.5, 4) == "██░░"
     assert bar(7.0, 4) == "████"
-    assert line([0, 1, 2, 8], 6) == "  ▁▁▂█"
-    assert line([5, 5], 4, 10) == "  ▄▄"
-    assert line([1] * 9, 3) == "███"
-    assert line([0, 0], 3) == " ▁▁"
+    assert sparkline([0, 1, 2, 8], 6) == "  ▁▁▂█"
+    assert sparkline([5, 5], 4, 10) == "  ▄▄"
+    assert sparkline([1] * 9, 3) == "███"
+    assert sparkline([0, 0], 3) == " ▁▁"
 
 
 def test_the_parts_of_a_waterfall_are_where_they_were() -> None:
-    lines = picture(explanation("r-1"), 19 + 22 + 50).plain.splitlines()
+    lines = render_breakdown(explanation("r-1"), 19 + 22 + 50).plain.splitlines()
     bars = {row[:19].strip(): row.split("|")[1] for row in lines if "|" in row}
     assert (
         bars["running batch full"] == " " + "█" * 35 + " " * 14
@@ -171,9 +171,9 @@ def test_markdown_has_a_row_for_each_part() -> None:
 
 
 def test_a_class_is_known_by_three_requests() -> None:
-    assert beside(2000.0, [1000.0, 1000.0]) == ""
+    assert relative_to_median(2000.0, [1000.0, 1000.0]) == ""
     assert (
-        beside(2000.0, [500.0, 1000.0, 9000.0])
+        relative_to_median(2000.0, [500.0, 1000.0, 9000.0])
         .strip()
         .startswith("2.0x the median of its class, 1.0s")
     )

@@ -77,7 +77,7 @@ async def test_any_sequence_of_rows_gives_what_a_fresh_table_has() -> None:
         @given(steps=steps)
         def run(steps: list[tuple[str, object]]) -> None:
             table.set_filter("")
-            table.put([])
+            table.set_rows([])
             while table._sorted is not None:
                 table.action_sort_next()
             table._is_turned = False
@@ -87,7 +87,7 @@ async def test_any_sequence_of_rows_gives_what_a_fresh_table_has() -> None:
                 under = table.current()
                 if what == "rows":
                     rows = list(value)  # type: ignore[call-overload]
-                    table.put(rows)
+                    table.set_rows(rows)
                     kept = [row for row in table.shown() if under and row.key == under.key]
                     assert not kept or table.current() == kept[0]  # the cursor stays with its row
                 elif what == "filter":
@@ -118,13 +118,13 @@ async def test_marks_and_the_gutter_go_with_their_rows() -> None:
     table = LiveTable(COLUMNS, lambda row: row.key)
     rows = [Row(key, 1, "x") for key in "abc"]
     async with Holder(table).run_test() as pilot:
-        table.put(rows)
+        table.set_rows(rows)
         await pilot.press("down", "space")
         assert table.marked == {"b"}
         assert [row.key for row in table.chosen()] == ["b"]
-        table.put([rows[2], Row("b", 5, "y"), Row("d", 1, "x")])
+        table.set_rows([rows[2], Row("b", 5, "y"), Row("d", 1, "x")])
         assert [table.get_row_at(place)[0].plain for place in range(3)] == ["", "▶", ""]
-        table.put([rows[2]])
+        table.set_rows([rows[2]])
         assert table.marked == set()
         assert table.chosen() == [rows[2]]
 
@@ -132,15 +132,15 @@ async def test_marks_and_the_gutter_go_with_their_rows() -> None:
 async def test_two_rows_with_one_key_are_two_rows() -> None:
     table = LiveTable(COLUMNS, lambda row: row.key)
     async with Holder(table).run_test():
-        table.put([Row("a", 1, "x"), Row("a", 2, "y"), Row("a", 3, "z")])
-        table.put([Row("a", 2, "y"), Row("a", 1, "x")])
+        table.set_rows([Row("a", 1, "x"), Row("a", 2, "y"), Row("a", 3, "z")])
+        table.set_rows([Row("a", 2, "y"), Row("a", 1, "x")])
         assert cells_of(table) == [["a", "2", "y"], ["a", "1", "x"]]
 
 
 async def test_what_strangers_write_is_text_and_no_markup() -> None:
     table = LiveTable(COLUMNS, lambda row: row.key)
     async with Holder(table).run_test():
-        table.put([Row("[b]", 1, "[red]x[/nonsense]")])
+        table.set_rows([Row("[b]", 1, "[red]x[/nonsense]")])
         assert cells_of(table) == [["[b]", "1", "[red]x[/nonsense]"]]
 
 
@@ -171,7 +171,7 @@ async def test_two_hundred_of_two_thousand_rows_change_in_a_fraction_of_what_all
         for rows in batches():
             await pilot.pause()
             began = time.process_time()
-            table.put(rows)
+            table.set_rows(rows)
             took.append(time.process_time() - began)
         await pilot.pause()
         assert table.row_count == 2000

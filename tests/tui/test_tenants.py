@@ -11,7 +11,7 @@ from textual.widgets import Input, Static
 
 from gatewayd_tui.app import Console
 from gatewayd_tui.client import Live
-from gatewayd_tui.reads import Key
+from gatewayd_tui.queries import Key
 from gatewayd_tui.recording import Recorder
 from gatewayd_tui.screens.tenants import against, state_of
 from gatewayd_tui.widgets.form import FormDialog

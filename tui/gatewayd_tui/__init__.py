@@ -1,1 +1,1 @@
-"""The admin console: a client of the admin API; it knows no engine and no store."""
+"""Terminal console: a client of the admin API, independent of engine and store."""

@@ -1,4 +1,4 @@
-"""The console: it follows a source of snapshots and shows the state on one screen at a time."""
+"""Console application: follows a source of snapshots and shows its state on screens."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from textual.widgets import DataTable, Input, Tree
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.changes import is_named
 from gatewayd_tui.client import Lost, Source
+from gatewayd_tui.extensions import Extensions, failure_reason, run
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
 from gatewayd_tui.palette import Commands, own_bindings
-from gatewayd_tui.plugged import Added, run, why
 from gatewayd_tui.recording import Recorder, line_of
 from gatewayd_tui.screens import SCREENS
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.screens.help import HelpScreen
 from gatewayd_tui.screens.panel import screens_of
-from gatewayd_tui.state import ConsoleState, advance, lose
+from gatewayd_tui.state import ConsoleState, advance, mark_lost
 from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.table import LiveTable
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
-_SOON, _LATE = 0.25, 4.0
-"""Seconds between attempts to reach a daemon: the first, and the longest."""
-_NOTHING = Added()
+_FIRST_RETRY, _LONGEST_RETRY = 0.25, 4.0
+"""Seconds between reconnection attempts: the first, and the longest."""
+_NOTHING = Extensions()
 
 
 class Console(App[None]):
-    """See above.
+    """Console application.
 
     Args:
         source: a daemon or a recording.
-        read_only: no change is offered or made.
+        read_only: disable all changes.
         interval: seconds between snapshots.
-        recorder: writes every snapshot down.
+        recorder: records every snapshot.
         start: name of the first screen.
-        added: by plugins.
+        added: panels and actions of plugins.
     """
 
     TITLE = "gatewayd"
@@ -77,7 +77,7 @@ class Console(App[None]):
         interval: float = 0.5,
         recorder: Recorder | None = None,
         start: str = "overview",
-        added: Added = _NOTHING,
+        added: Extensions = _NOTHING,
     ) -> None:
         super().__init__()
         self.source = source
@@ -92,30 +92,30 @@ class Console(App[None]):
 
     @property
     def shown(self) -> ConsoleState:
-        """What screens show: the last state, or the frozen one."""
-        return lose(self._frozen, self._state.lost) if self._frozen else self._state
+        """State that screens show: the last one, or the frozen one."""
+        return mark_lost(self._frozen, self._state.lost) if self._frozen else self._state
 
     @property
     def can_change(self) -> bool:
-        """Whether changes are offered and made."""
+        """Whether changes are enabled."""
         return self.source.can_change and not self.is_read_only
 
     @property
-    def why_not(self) -> str:
-        """Why nothing can be changed."""
+    def read_only_reason(self) -> str:
+        """Reason why changes are disabled."""
         return "the console is read-only" if self.is_read_only else "this is a recording"
 
-    def marks(self) -> list[str]:
-        """How the console itself stands, for the first line."""
+    def status_marks(self) -> list[str]:
+        """Return the console's own status for the first line: read-only, frozen, interval."""
         can = [] if self.can_change else ["read-only" if self.is_read_only else "recording"]
         return [*can, *(["frozen"] if self._frozen else []), f"{self.interval:g}s"]
 
     def titles(self) -> list[tuple[str, str]]:
-        """Keys and titles of the screens; one without a key is found by its name."""
+        """Return keys and titles of the screens that have a key."""
         return [(page.KEY, page.TITLE) for page in self.pages if page.KEY]
 
     def on_mount(self) -> None:
-        """Open the first screen, and begin to watch."""
+        """Open the first screen and start following the source."""
         for page in self.pages:
             self.add_mode(page.NAME, page)
         self._bind_added()
@@ -123,51 +123,51 @@ class Console(App[None]):
         self.watch_source()
 
     async def on_unmount(self) -> None:
-        """Let go of what is open."""
+        """Close source and recording."""
         await self.source.close()
         if self._recorder is not None:
             self._recorder.close()
 
     @work(exclusive=True, group="source")
     async def watch_source(self) -> None:
-        """Follow the source for good; when it is lost, try again."""
-        wait = _SOON
+        """Follow the source; reconnect when it is lost."""
+        wait = _FIRST_RETRY
         while True:
             try:
                 async for snapshot in self.source.snapshots(self.interval):
-                    wait = _SOON
+                    wait = _FIRST_RETRY
                     self.post_message(SnapshotArrived(snapshot))
                 return  # a recording that has been played
             except Lost as error:
                 self.post_message(ConnectionLost(str(error)))
             await asyncio.sleep(wait)
-            wait = min(_LATE, 2 * wait)
+            wait = min(_LONGEST_RETRY, 2 * wait)
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
-        """There is news."""
+        """Update the state with a snapshot."""
         self._state = advance(self._state, message.snapshot)
         if self._recorder is not None:
             self._record(self._recorder, message.snapshot)
         self._refresh_page()
 
     def on_connection_lost(self, message: ConnectionLost) -> None:
-        """There is none."""
-        self._state = lose(self._state, message.why)
+        """Mark the state as lost."""
+        self._state = mark_lost(self._state, message.why)
         self._refresh_page()
 
     def page(self) -> ConsoleScreen | None:
-        """The screen that is open, below dialogs."""
+        """Return the open screen, below dialogs."""
         below = next(iter(self._screen_stack), None)
         return below if isinstance(below, ConsoleScreen) and below.is_mounted else None
 
-    async def do(self, name: str, action: str | None) -> None:
+    async def run_command(self, name: str, action: str | None) -> None:
         """Open a screen and run one of its actions."""
         await self.switch_mode(name)
         if action is not None:
             await self.run_action(action, self.screen)
 
-    def place_of(self, request: str) -> str:
-        """The screen that a request is on now."""
+    def screen_of(self, request: str) -> str:
+        """Return the name of the screen that shows a request now."""
         snapshot = self.shown.snapshot
         if snapshot is not None and any(is_named(row, request) for row in snapshot.running):
             return "running"
@@ -176,23 +176,23 @@ class Console(App[None]):
         return "explain"
 
     @work
-    async def visit(self, name: str, request: str) -> None:
-        """Open a screen at a request."""
+    async def open_request(self, name: str, request: str) -> None:
+        """Open a screen and go to a request."""
         await self.switch_mode(name)
         page = self.page()
         if page is not None:
-            page.look_at(request)
+            page.go_to_request(request)
 
     def action_open(self, name: str) -> None:
-        """Go to a screen."""
+        """Open a screen."""
         self.switch_mode(name)
 
     @work
-    async def action_plugged(self, name: str) -> None:
-        """Run an action of a plugin, after a question where something would be lost."""
+    async def action_plugin_action(self, name: str) -> None:
+        """Run an action of a plugin, after confirmation if it is destructive."""
         found = self.added.action(name)
         if found is None or not self.can_change:
-            self.notify(f"not changed: {self.why_not}", severity="warning")
+            self.notify(f"not changed: {self.read_only_reason}", severity="warning")
             return
         plugin, action = found
         title = f"{action.title} (plugin {plugin})"
@@ -201,10 +201,10 @@ class Console(App[None]):
         try:
             self.notify(f"✓ {await run(action, self.source)}", markup=False)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self.notify(f"{title}: {why(error)}", severity="error", markup=False)
+            self.notify(f"{title}: {failure_reason(error)}", severity="error", markup=False)
 
     def action_keys(self) -> None:
-        """Show the keys that work here."""
+        """Show the keys of the open screen."""
         page = self.page()
         own = [] if page is None else [(page.TITLE, own_bindings(type(page)))]
         every = [b for b in ConsoleScreen.BINDINGS if isinstance(b, Binding)]
@@ -213,12 +213,12 @@ class Console(App[None]):
         self.push_screen(HelpScreen([*own, ("Tables", [*every, *table]), ("Everywhere", mine)]))
 
     def action_freeze(self) -> None:
-        """Stand still, or go on; what comes meanwhile is kept."""
+        """Freeze or unfreeze the display; snapshots received meanwhile are kept."""
         self._frozen = None if self._frozen else self._state
         self._refresh_page()
 
     def action_slower(self, steps: int) -> None:
-        """Take another interval."""
+        """Change the interval by some steps."""
         nearest = min(INTERVALS, key=lambda each: abs(each - self.interval))
         place = INTERVALS.index(nearest) + steps
         self.interval = INTERVALS[max(0, min(len(INTERVALS) - 1, place))]
@@ -226,11 +226,11 @@ class Console(App[None]):
         self._refresh_page()
 
     def action_reconnect(self) -> None:
-        """Do not wait for the next attempt."""
+        """Reconnect now instead of waiting for the next attempt."""
         self.watch_source()
 
     def action_export(self) -> None:
-        """Save what is shown, for ``--snapshot``."""
+        """Save the shown snapshot as a recording, for ``--snapshot``."""
         snapshot = self.shown.snapshot
         if snapshot is None:
             return
@@ -241,25 +241,25 @@ class Console(App[None]):
             return
         try:
             with contextlib.closing(Recorder(Path(name))) as file:
-                file.put(snapshot)
+                file.append(snapshot)
         except OSError as error:
-            told = f"cannot save {name}: {error.strerror or error}"
-            self.notify(told, severity="error", markup=False)
+            message = f"cannot save {name}: {error.strerror or error}"
+            self.notify(message, severity="error", markup=False)
         else:
             self.notify(f"saved as {Path.cwd() / name}", markup=False)
 
     def _record(self, recorder: Recorder, snapshot: Snapshot) -> None:
-        """Write a snapshot down; a disk that takes no more ends the recording, not the console."""
+        """Record a snapshot; a write error ends the recording, not the console."""
         try:
-            recorder.put(snapshot)
+            recorder.append(snapshot)
         except OSError as error:
             recorder.close()
             self._recorder = None
-            told = f"recording to {recorder.name} stopped: {error.strerror or error}"
-            self.notify(told, severity="error", timeout=60, markup=False)
+            message = f"recording to {recorder.name} stopped: {error.strerror or error}"
+            self.notify(message, severity="error", timeout=60, markup=False)
 
     def _bind_added(self) -> None:
-        """Give plugins the keys that nobody has."""
+        """Bind the keys of plugins that are not taken."""
         used = set(taken_keys(type(self)))
         for page in self.pages[len(self.PAGES) :]:
             if page.KEY:
@@ -267,7 +267,7 @@ class Console(App[None]):
                 used.add(page.KEY)
         for plugin, action in self.added.actions:
             if action.key and action.key not in used:
-                name = f"plugged('{plugin}.{action.id}')"
+                name = f"plugin_action('{plugin}.{action.id}')"
                 self.bind(action.key, name, description=action.title, show=False)
                 used.add(action.key)
 
@@ -278,7 +278,7 @@ class Console(App[None]):
 
 
 def taken_keys(console: type[Console]) -> list[str]:
-    """Every key that the console, one of its screens or a widget has."""
+    """Return every key that the console, a screen or a widget binds."""
     classes: tuple[type[DOMNode], ...] = (
         console,
         ConsoleScreen,

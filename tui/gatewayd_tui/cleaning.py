@@ -1,7 +1,7 @@
-"""Takes from JSON what would drive a terminal: control characters, and those that turn text around.
+"""Removal of control and bidirectional-override characters from JSON.
 
-A model's file, a plugin's error and a recording from elsewhere are strangers' texts, and a terminal
-obeys whatever is written to it. It is done once, on all that comes, before any screen has it.
+Model files, plugin errors and recordings are untrusted text, and control characters would be
+interpreted by the terminal. All input is sanitized once, before any screen receives it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 
 _SHOWN = re.compile(
     rb"(?P<kept>"
-    rb'"owners":\s*"(?:[^"\\]|\\.)*"'  # numbers as characters, never written to a terminal
-    rb"|\\(?![bfnrtu])."  # a backslash or a quote, say
+    rb'"owners":\s*"(?:[^"\\]|\\.)*"'  # numbers encoded as characters, never written to a terminal
+    rb"|\\(?![bfnrtu])."  # such as a backslash or a quote
     rb"|\\u(?!00[01]|007[fF]|00[89]|200[e-fE-F]|202[a-eA-E]|206[6-9])"
     rb")"
     rb"|\\u[0-9a-fA-F]{4}|\\[bfnrt]"
@@ -20,17 +20,17 @@ _SHOWN = re.compile(
 _LINES = (rb"\n", rb"\t")
 
 
-def cleaned(content: bytes, *, keeps_lines: bool = False) -> bytes:
-    """The same JSON with a space for each such character in its texts.
+def strip_controls(content: bytes, *, keeps_lines: bool = False) -> bytes:
+    """Replace each control or override character in the strings of JSON by a space.
 
     Args:
         content: JSON.
-        keeps_lines: leave newlines and tabs.
+        keeps_lines: preserve newlines and tabs.
     """
 
-    def instead(found: re.Match[bytes]) -> bytes:
+    def replacement(found: re.Match[bytes]) -> bytes:
         if found["kept"] is not None or (keeps_lines and found[0] in _LINES):
             return found[0]
         return b" "
 
-    return _SHOWN.sub(instead, content)
+    return _SHOWN.sub(replacement, content)

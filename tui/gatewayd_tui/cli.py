@@ -1,4 +1,4 @@
-"""``gatewayd tui`` and ``gatewayd top``: the console, and its twin for scripts."""
+"""Commands ``gatewayd tui``, the console, and ``gatewayd top``, its text form for scripts."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def tui(
         _serve([*words, *(["--read-only"] if read_only else [])], host, port, public_url)
         return
     from gatewayd_tui.app import Console
-    from gatewayd_tui.place import NoSocket, find_plugins
-    from gatewayd_tui.plugged import load
+    from gatewayd_tui.discovery import NoSocket, find_plugins
+    from gatewayd_tui.extensions import load
     from gatewayd_tui.recording import Recorder
 
     source = _source(socket, config, snapshot)
@@ -154,7 +154,7 @@ def top(
 
 
 def _snapshots(source: Source, interval: float, *, once: bool) -> Iterator[Snapshot]:
-    """The source's snapshots, without an event loop around; a loss ends the command."""
+    """Iterate over the source's snapshots synchronously; a lost connection ends the command."""
     from gatewayd_tui.client import Lost
 
     with asyncio.Runner() as runner:
@@ -177,7 +177,7 @@ async def _next(stream: AsyncIterator[Snapshot]) -> Snapshot | None:
 
 def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> Source:
     from gatewayd_tui.client import Live, Lost
-    from gatewayd_tui.place import NoSocket, find_socket
+    from gatewayd_tui.discovery import NoSocket, find_socket
     from gatewayd_tui.recording import Recorded, read
 
     if snapshot is not None:
@@ -192,6 +192,6 @@ def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> 
         _fail(str(error))
 
 
-def _fail(sentence: str) -> NoReturn:
-    typer.secho(f"gatewayd: {sentence}", fg="red", err=True)
+def _fail(message: str) -> NoReturn:
+    typer.secho(f"gatewayd: {message}", fg="red", err=True)
     raise typer.Exit(1)

@@ -1,4 +1,4 @@
-"""The admin API over its unix socket, for an event loop: a stream of snapshots, and calls."""
+"""Asynchronous client of the admin API over its unix socket: snapshot stream and calls."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import aiohttp
 import msgspec
 
 from gatewayd.wire.snapshot import VERSION, Snapshot
-from gatewayd_tui.cleaning import cleaned
+from gatewayd_tui.cleaning import strip_controls
 
 _SILENCE = 5.0
-"""Seconds beyond the interval after which a stream that says nothing is lost."""
+"""Seconds beyond the interval after which a silent stream counts as lost."""
 _CALL_SECONDS = 60.0
 _LONGEST_LINE = 16 * 1024 * 1024
 
 
 class Lost(Exception):
-    """There is no daemon to watch, or it is not understood; the sentence says why."""
+    """No daemon can be reached, or its answer is invalid; the message says why."""
 
 
 class AdminRefused(Exception):
-    """The daemon says no to a call; the sentence is its own."""
+    """The daemon refused a call; the message is the daemon's."""
 
 
 class Source(Protocol):
-    """Where snapshots come from: a daemon, or a recording.
+    """Source of snapshots: a daemon, or a recording.
 
     Attributes:
-        name: of it, for people.
+        name: display name.
         can_change: whether calls reach a daemon.
     """
 
@@ -37,40 +37,40 @@ class Source(Protocol):
     can_change: bool
 
     def snapshots(self, interval: float) -> AsyncIterator[Snapshot]:
-        """One every ``interval`` seconds. Ends with a recording only.
+        """Iterate over snapshots, one every ``interval`` seconds; only a recording ends.
 
         Raises:
-            Lost: there are no more for now.
+            Lost: the connection is lost.
         """
         ...
 
     async def snapshot(self) -> Snapshot:
-        """One, at once.
+        """Return the current snapshot.
 
         Raises:
-            Lost: there is none.
+            Lost: it cannot be fetched.
         """
         ...
 
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """One request of the admin API.
+        """Send a request to the admin API and return its decoded answer.
 
         Raises:
-            Refused: the answer is an error.
+            AdminRefused: the answer is an error.
             Lost: there is no answer.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
 class Live:
-    """A running daemon.
+    """Running daemon as a source.
 
     Args:
-        path: of its socket.
+        path: of its admin socket.
     """
 
     can_change = True
@@ -81,13 +81,13 @@ class Live:
         self._session: aiohttp.ClientSession | None = None
 
     async def snapshots(self, interval: float) -> AsyncIterator[Snapshot]:
-        """One every ``interval`` seconds, as the daemon makes them."""
+        """Iterate over the daemon's snapshot stream."""
         timeout = aiohttp.ClientTimeout(total=None, sock_read=interval + _SILENCE)
         route = f"/admin/stream?interval={interval:g}"
         try:
             async with self._open().get(_url(route), timeout=timeout) as answer:
                 if answer.status != 200:
-                    raise Lost(_sentence(await answer.read()))
+                    raise Lost(_error_message(await answer.read()))
                 async for line in answer.content:
                     if line.startswith(b"data:"):
                         yield decode(line[5:])
@@ -96,16 +96,16 @@ class Live:
         raise Lost(f"the daemon at {self._path} stopped")
 
     async def snapshot(self) -> Snapshot:
-        """One, made now."""
+        """Fetch a snapshot."""
         try:
             return decode(await self._ask("GET", "/admin/snapshot"))
         except AdminRefused as error:
             raise Lost(str(error)) from error
 
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """One request of the admin API."""
+        """Send a request to the admin API and return its decoded answer."""
         content = await self._ask(method, route, body)
-        return msgspec.json.decode(cleaned(content, keeps_lines=True)) if content else None
+        return msgspec.json.decode(strip_controls(content, keeps_lines=True)) if content else None
 
     async def _ask(self, method: str, route: str, body: object = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
@@ -116,7 +116,7 @@ class Live:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Lost(self._why(error)) from error
         if answer.status >= 300:
-            raise AdminRefused(_sentence(content))
+            raise AdminRefused(_error_message(content))
         return content
 
     async def close(self) -> None:
@@ -146,12 +146,12 @@ class _Versioned(msgspec.Struct):
 
 
 def decode(line: bytes | str) -> Snapshot:
-    """A snapshot from its JSON.
+    """Decode a snapshot from JSON.
 
     Raises:
         Lost: it is of another version, or not a snapshot.
     """
-    line = cleaned(line.encode() if isinstance(line, str) else line)
+    line = strip_controls(line.encode() if isinstance(line, str) else line)
     try:
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != VERSION:
@@ -168,10 +168,10 @@ def _url(route: str) -> str:
     return f"http://localhost{route}"
 
 
-def _sentence(content: bytes) -> str:
-    """What an error says."""
+def _error_message(content: bytes) -> str:
+    """Return the message of an error answer."""
     try:
-        return str(msgspec.json.decode(cleaned(content))["error"]["message"])
+        return str(msgspec.json.decode(strip_controls(content))["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
         said = content[:200].decode("utf-8", "replace")
         return "".join(c if c.isprintable() else " " for c in said) or "no reason given"

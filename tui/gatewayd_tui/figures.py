@@ -1,10 +1,10 @@
-"""How numbers are written: short, and always as wide."""
+"""Number formats: short, and of constant width."""
 
 from __future__ import annotations
 
 
 def count(value: float | None) -> str:
-    """``987``, ``12.3k``, ``4.56M``; a dash for what is not known."""
+    """Format a count: ``987``, ``12.3k``, ``4.56M``; a dash if unknown."""
     if value is None:
         return "-"
     for least, size, letter in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):
@@ -14,7 +14,7 @@ def count(value: float | None) -> str:
 
 
 def millis(value: float | None) -> str:
-    """``3.2ms``, ``870ms``, ``12.5s``, ``4m10s``, ``2h05m``; a dash for what is not known."""
+    """Format milliseconds: ``3.2ms``, ``870ms``, ``12.5s``, ``2h05m``; a dash if unknown."""
     if value is None:
         return "-"
     sign, value = ("-" if value < 0 else ""), abs(value)
@@ -28,7 +28,7 @@ def millis(value: float | None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """``45s``, ``4m10s``, ``2h05m``, ``3d04h``."""
+    """Format seconds: ``45s``, ``4m10s``, ``2h05m``, ``3d04h``."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"
@@ -40,7 +40,7 @@ def duration(seconds: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes: ``512 B``, ``1.5 GiB``."""
+    """Format bytes: ``512 B``, ``1.5 GiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
@@ -49,14 +49,14 @@ def size(value: float) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of one: ``37%``, ``0.4%``; a dash for what is not known."""
+    """Format a share of one: ``37%``, ``0.4%``; a dash if unknown."""
     if value is None:
         return "-"
     return f"{100 * value:.1f}%" if 0 < abs(value) < 0.0995 else f"{100 * value:.0f}%"
 
 
 def bar(share: float, width: int) -> str:
-    """A bar that is full at 1."""
+    """Draw a horizontal bar that is full at 1."""
     full = round(max(0.0, min(1.0, share)) * width)
     return "█" * full + "░" * (width - full)
 
@@ -64,8 +64,8 @@ def bar(share: float, width: int) -> str:
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
-def line(values: list[float], width: int, most: float | None = None) -> str:
-    """The last ``width`` values as one row of blocks; its top is ``most``, or the largest."""
+def sparkline(values: list[float], width: int, most: float | None = None) -> str:
+    """Draw the last ``width`` values as a sparkline, scaled to ``most`` or the largest."""
     shown = values[-width:]
     top = most or max(shown, default=0.0)
     levels = len(_LEVELS) - 1

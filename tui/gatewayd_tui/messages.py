@@ -1,4 +1,4 @@
-"""What the feed tells the console."""
+"""Messages from the snapshot source to the console."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from gatewayd.wire.snapshot import Snapshot
 
 
 class SnapshotArrived(Message):
-    """There is news.
+    """A snapshot has been received.
 
     Args:
-        snapshot: all of it.
+        snapshot: the snapshot.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -20,10 +20,10 @@ class SnapshotArrived(Message):
 
 
 class ConnectionLost(Message):
-    """There is no news until further notice.
+    """The connection is lost; snapshots stop until it is restored.
 
     Args:
-        why: a sentence.
+        why: the reason, a sentence.
     """
 
     def __init__(self, why: str) -> None:

@@ -1,4 +1,4 @@
-"""The command palette: every screen, and every action of every screen."""
+"""Command palette with every screen and every action."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd_tui.screens.base import ConsoleApp, ConsoleScreen
 
 
 class Command(NamedTuple):
-    """An action that can be looked for: ``title`` is found, ``help`` stands below it."""
+    """Entry of the palette: ``title`` is searched, ``help`` is shown below it."""
 
     title: str
     help: str
@@ -22,15 +22,15 @@ class Command(NamedTuple):
 
 
 class Commands(Provider):
-    """What the console can do, by name."""
+    """Provider of the console's commands."""
 
     async def discover(self) -> Hits:
-        """All of it."""
+        """List all commands."""
         for command in self._commands():
             yield DiscoveryHit(command.title, self._run(command), help=command.help)
 
     async def search(self, query: str) -> Hits:
-        """What is like the words typed."""
+        """Find commands that match the query."""
         matcher = self.matcher(query)
         for command in self._commands():
             score = matcher.match(command.title)
@@ -58,11 +58,11 @@ class Commands(Provider):
                 action.title,
                 f"Plugin {plugin}{key}",
                 name,
-                f"app.plugged('{plugin}.{action.id}')",
+                f"app.plugin_action('{plugin}.{action.id}')",
             )
 
     def _run(self, command: Command) -> Callable[[], Awaitable[None]]:
-        return partial(self._console.do, command.screen, command.action)
+        return partial(self._console.run_command, command.screen, command.action)
 
     @property
     def _console(self) -> ConsoleApp:
@@ -70,7 +70,7 @@ class Commands(Provider):
 
 
 def own_bindings(screen: type[ConsoleScreen]) -> list[Binding]:
-    """Those that a screen has beyond what every screen has."""
+    """Return the bindings of a screen without those of every screen."""
     return [each for each in screen.BINDINGS if isinstance(each, Binding)]
 
 

@@ -1,4 +1,4 @@
-"""Snapshots in a file, one JSON object a line: written beside the console, and played again."""
+"""Recordings of snapshots, one JSON object per line: written by the console, and replayed."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gatewayd_tui.client import AdminRefused, Lost, decode
 
 
 def line_of(snapshot: Snapshot) -> bytes:
-    """A snapshot as it stands in a recording."""
+    """Encode a snapshot as a line of a recording."""
     return msgspec.json.encode(snapshot) + b"\n"
 
 
 def read(path: Path) -> Iterator[Snapshot]:
-    """The snapshots of a recording.
+    """Iterate over the snapshots of a recording.
 
     Raises:
-        Lost: it cannot be read, holds none, or one that is not understood.
+        Lost: it cannot be read, is empty, or has an invalid line.
     """
     number = 0
     try:
@@ -41,10 +41,10 @@ def read(path: Path) -> Iterator[Snapshot]:
 
 
 class Recorder:
-    """Appends to a recording.
+    """Writer that appends to a recording.
 
     Args:
-        path: of the file, which is made if need be, for its owner only.
+        path: of the file, which is created if necessary, readable by its owner only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -52,11 +52,11 @@ class Recorder:
         self.name = str(path)
         self._file: FileIO = path.open("ab", buffering=0)
 
-    def put(self, snapshot: Snapshot) -> None:
-        """Write one down.
+    def append(self, snapshot: Snapshot) -> None:
+        """Append a snapshot.
 
         Raises:
-            OSError: it could not be written, and the file is as it was.
+            OSError: it could not be written; the file is unchanged.
         """
         rest, whole = memoryview(line_of(snapshot)), self._file.tell()
         try:
@@ -68,12 +68,12 @@ class Recorder:
             raise
 
     def close(self) -> None:
-        """End the file."""
+        """Close the file."""
         self._file.close()
 
 
 class Recorded:
-    """A recording as a source: it goes by at the interval asked for, and stays at its end."""
+    """Recording as a source: replayed at the given interval; the last snapshot stays."""
 
     can_change = False
 
@@ -83,20 +83,20 @@ class Recorded:
         self._played = 0
 
     async def snapshots(self, interval: float) -> AsyncIterator[Snapshot]:
-        """The next ones; the same place is gone on from when the interval changes."""
-        for place, snapshot in enumerate(read(self._path)):
-            if place >= self._played:
-                self._played = place + 1
+        """Iterate over the remaining snapshots; the position survives a change of interval."""
+        for index, snapshot in enumerate(read(self._path)):
+            if index >= self._played:
+                self._played = index + 1
                 yield snapshot
                 await asyncio.sleep(interval)
 
     async def snapshot(self) -> Snapshot:
-        """The first."""
+        """Return the first snapshot."""
         return next(read(self._path))
 
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """Nothing can be asked of a recording."""
+        """Refuse: a recording has snapshots only."""
         raise AdminRefused(f"{self.name} is a recording: it holds snapshots only, no {route}")
 
     async def close(self) -> None:
-        """There is nothing open."""
+        """Do nothing: no connection is open."""

@@ -1,9 +1,9 @@
-"""The console in a browser. Whoever opens the page acts as whoever started this.
+"""Console in a browser. Every page that is open has the permissions of the user who started it.
 
-A page of another site can reach a port of this machine too, so that being here is not enough: the
-link that is printed carries a key, which becomes a cookie that browsers keep from other sites. To
-browsers all ports of a host are one site, and any page may open a WebSocket: the one that drives
-the console asks for the origin that the link has, too, and no page may show this one in a frame.
+Pages of other sites can reach a local port too, so access requires a key: the printed link has it,
+and it becomes a cookie that browsers do not send from other sites. Browsers treat all ports of a
+host as one site, and any page may open a WebSocket: the one of the console also checks the origin,
+and no page may embed this one in a frame.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _HOUR = 3600
 
 
 class BrowserConsole(Server):
-    """textual-serve behind a key.
+    """textual-serve with access by key.
 
     Args:
-        arguments: of ``gatewayd tui``, which runs once for each page that is open.
+        arguments: of ``gatewayd tui``, which runs once for each open page.
         host, port: to listen on.
-        url: that browsers come by; None takes host and port.
+        url: public URL; None is derived from host and port.
     """
 
     def __init__(self, arguments: Sequence[str], host: str, port: int, url: str | None) -> None:
@@ -40,7 +40,7 @@ class BrowserConsole(Server):
 
     @property
     def link(self) -> str:
-        """What is opened in a browser."""
+        """URL with the key, to open in a browser."""
         return f"{self.public_url}/?key={self._key}"
 
     async def _make_app(self) -> web.Application:
@@ -51,7 +51,7 @@ class BrowserConsole(Server):
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let in who has the key, and turn it into a cookie."""
+        """Check the key, and exchange it for a cookie."""
         if self._is_key(request.query.get("key", "")):
             found = web.HTTPFound("/")
             found.set_cookie(
@@ -68,11 +68,11 @@ class BrowserConsole(Server):
         return hmac.compare_digest(given.encode(), self._key.encode())
 
     async def on_startup(self, app: web.Application) -> None:
-        """Say where to go."""
+        """Print the link."""
         self.console.print(f"The console is at {self.link}", highlight=False, soft_wrap=True)
         self.console.print("ctrl+c stops it")
 
 
 async def _unframed(request: web.Request, response: web.StreamResponse) -> None:
-    """Pages of other ports could have the cookie sent from a frame, and put theirs over it."""
+    """Forbid framing: pages of other ports could send the cookie from a frame (clickjacking)."""
     response.headers["Content-Security-Policy"] = "frame-ancestors 'none'"

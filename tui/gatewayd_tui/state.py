@@ -1,4 +1,4 @@
-"""What the console knows: the last snapshot, a short history of numbers, and the last log lines."""
+"""Console state: the last snapshot, a short history of figures, and the last log lines."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gatewayd.wire.snapshot import LogView, Snapshot
-from gatewayd_tui.machines import Taken, taken
+from gatewayd_tui.machine_usage import MachineUsage, usage_of
 
 MOST_POINTS = 120
 MOST_LOGS = 1000
 RATE_SECONDS = 5.0
-"""Over which a rate is a mean."""
+"""Averaging period of a rate."""
 CLOCK_SECONDS = 5.0
-"""By which the clock may be set while a daemon runs; set by more, it looks like another one."""
+"""Tolerated clock adjustment while a daemon runs; a larger one looks like another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Numbers of one snapshot.
+    """Figures of one snapshot.
 
     Attributes:
-        unix: when.
-        counted: when the totals of ``/metrics`` were collected: those of requests, errors, tokens
-            and evictions, and ``good``.
-        requests, errors, prompt_tokens, generated_tokens: totals; errors are answers from 500 on.
+        unix: time of the snapshot.
+        counted: time at which the totals of ``/metrics`` were collected: those of requests, errors,
+            tokens and evictions, and ``good``.
+        requests, errors, prompt_tokens, generated_tokens: totals; errors are 5xx answers.
         prefix_queries, prefix_hits: totals, in tokens.
         running, waiting: sequences and requests now.
-        evictions: cached pages given up for others, total.
-        good: requests that kept all that their class is promised, totals by class.
-        kv_share: of the pages that sequences hold, 0 to 1.
-        taken: of the machines.
-        p50, p95, p99: milliseconds by ``ttft``, ``tpot``, ``e2e``; None of none.
+        evictions: cached pages evicted for other requests, total.
+        good: requests that met all SLOs of their class, totals by class.
+        kv_share: share of the KV pages in use, 0 to 1.
+        usage: resource usage of the engines.
+        p50, p95, p99: milliseconds by ``ttft``, ``tpot``, ``e2e``; None without requests.
     """
 
     unix: float
@@ -48,7 +48,7 @@ class Point:
     running: int
     waiting: int
     kv_share: float
-    taken: Taken
+    usage: MachineUsage
     p50: dict[str, float | None]
     p95: dict[str, float | None]
     p99: dict[str, float | None]
@@ -56,13 +56,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class ConsoleState:
-    """All that screens show.
+    """Data for all screens.
 
     Attributes:
-        snapshot: the last; None before the first.
-        history: of the same daemon, the oldest first.
+        snapshot: the last one; None before the first.
+        history: of the same daemon process, the oldest first.
         logs: the last lines, the oldest first.
-        lost: why there is no news; None while there is.
+        lost: why the connection is lost; None while it is not.
     """
 
     snapshot: Snapshot | None = None
@@ -72,7 +72,7 @@ class ConsoleState:
 
 
 def advance(state: ConsoleState, snapshot: Snapshot) -> ConsoleState:
-    """The state after a snapshot."""
+    """Return the state after a snapshot."""
     is_same = state.snapshot is not None and is_same_run(state.snapshot, snapshot)
     history = state.history if is_same else ()
     logs = state.logs if is_same else ()
@@ -87,7 +87,7 @@ def advance(state: ConsoleState, snapshot: Snapshot) -> ConsoleState:
 
 
 def is_same_run(before: Snapshot, after: Snapshot) -> bool:
-    """Whether one process has sent both. In a container every daemon has the pid 1."""
+    """Whether two snapshots are of the same process; in a container every daemon has pid 1."""
     begins = [each.unix - each.daemon.uptime_seconds for each in (before, after)]
     return (
         before.daemon.pid == after.daemon.pid
@@ -97,13 +97,13 @@ def is_same_run(before: Snapshot, after: Snapshot) -> bool:
     )
 
 
-def lose(state: ConsoleState, why: str | None) -> ConsoleState:
-    """The state when news stops; None when it goes on."""
+def mark_lost(state: ConsoleState, why: str | None) -> ConsoleState:
+    """Return the state with the reason of a lost connection, or without one."""
     return replace(state, lost=why)
 
 
 def point(snapshot: Snapshot) -> Point:
-    """The numbers of a snapshot that are worth a history."""
+    """Extract the figures of a snapshot for the history."""
     samples, engines = snapshot.samples, snapshot.engines
     pages = sum(e.num_pages for e in engines)
     return Point(
@@ -120,7 +120,7 @@ def point(snapshot: Snapshot) -> Point:
         running=sum(e.num_running for e in engines),
         waiting=len(snapshot.waiting) + snapshot.more_waiting,
         kv_share=sum(e.held_pages for e in engines) / pages if pages else 0.0,
-        taken=taken(engines),
+        usage=usage_of(engines),
         p50={one.name: one.p50 for one in snapshot.latencies},
         p95={one.name: one.p95 for one in snapshot.latencies},
         p99={one.name: one.p99 for one in snapshot.latencies},
@@ -128,7 +128,7 @@ def point(snapshot: Snapshot) -> Point:
 
 
 def total(samples: dict[str, float], name: str, label: str = "") -> float:
-    """The sum over all labels of a metric, or over those with one."""
+    """Sum a metric over all labels, or over samples that contain a label."""
     return sum(
         value
         for key, value in samples.items()
@@ -137,7 +137,7 @@ def total(samples: dict[str, float], name: str, label: str = "") -> float:
 
 
 def rate(history: tuple[Point, ...], of: Callable[[Point], float]) -> float:
-    """How much a total of ``/metrics`` grows in a second, over the last ``RATE_SECONDS``."""
+    """Return the growth per second of a total, over the last ``RATE_SECONDS``."""
     if not history:
         return 0.0
     last = history[-1]
@@ -148,7 +148,7 @@ def rate(history: tuple[Point, ...], of: Callable[[Point], float]) -> float:
 
 
 def rates(history: tuple[Point, ...], of: Callable[[Point], float]) -> list[float]:
-    """The same between neighbours, for a line of it; the last one where nothing was collected."""
+    """Return growth rates between consecutive points; the previous one if nothing was collected."""
     found: list[float] = []
     for first, last in pairwise(history):
         is_news = last.counted > first.counted or not found
@@ -157,7 +157,7 @@ def rates(history: tuple[Point, ...], of: Callable[[Point], float]) -> list[floa
 
 
 def share(history: tuple[Point, ...]) -> float | None:
-    """Of the prompt tokens looked up lately, those found in the cache; None of none."""
+    """Return the prefix cache hit rate of the history; None without lookups."""
     if len(history) < 2:
         return None
     first, last = history[0], history[-1]
@@ -165,8 +165,8 @@ def share(history: tuple[Point, ...]) -> float | None:
     return (last.prefix_hits - first.prefix_hits) / asked if asked > 0 else None
 
 
-def known(values: Iterable[float | None]) -> list[float]:
-    """A line of numbers of which some are not known: those are as low as can be."""
+def or_zero(values: Iterable[float | None]) -> list[float]:
+    """Replace unknown values by 0."""
     return [0.0 if value is None else value for value in values]
 
 

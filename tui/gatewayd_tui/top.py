@@ -1,4 +1,4 @@
-"""The console without a screen: tables of one snapshot after the other."""
+"""``gatewayd top``: successive snapshots as plain tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatewayd_tui.figures import count, duration, millis, percent
-from gatewayd_tui.machines import taken
+from gatewayd_tui.machine_usage import usage_of
 from gatewayd_tui.screens.queue import COLUMNS as WAITING
 from gatewayd_tui.screens.running import COLUMNS as RUNNING
 from gatewayd_tui.state import ConsoleState, rate
@@ -21,13 +21,13 @@ _UNLIMITED = 10_000
 
 
 def terminal() -> Console:
-    """Where tables go: nothing is cut for whoever is no terminal."""
+    """Return the output console; lines are not truncated if it is not a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
 
 
 def follow(states: Iterator[ConsoleState], console: Console) -> None:
-    """Show each state in the place of the one before; below it where there is no terminal."""
+    """Show each state in place of the previous one; appended if there is no terminal."""
     states = (state for state in states if state.snapshot is not None)
     if not console.is_terminal:
         for state in states:
@@ -72,8 +72,8 @@ def tables(state: ConsoleState) -> RenderableType:
                 f"{e.index}",
                 e.state,
                 e.device,
-                taken([e]).memory,
-                taken([e]).work,
+                usage_of([e]).memory,
+                usage_of([e]).work,
                 f"{e.num_running}/{e.max_running}",
                 f"{e.held_pages}",
                 f"{e.cached_pages}",

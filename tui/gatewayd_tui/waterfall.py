@@ -1,4 +1,4 @@
-"""Where the time of a request went, as text: bars over time, causes, Markdown."""
+"""Latency breakdown of a request as text: bars over time, causes, Markdown."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _STYLES = {
     "preempted": "bold red",
     "plugin": "magenta",
 }
-"""Of bars; whatever is not there is a wait, or the gateway's own work."""
+"""Styles of bars by cause; other causes are waits, or the gateway's own work."""
 
 
-def picture(found: Explanation, width: int, usual: str = "") -> Text:
-    """What it was, what most of it was, a bar for each part, and the causes."""
+def render_breakdown(found: Explanation, width: int, usual: str = "") -> Text:
+    """Render a request: its facts, its verdict, a bar for each part, and the causes."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{found.id}", "bold")
     text.append(f"  {found.endpoint}  {found.tenant or '-'}  {found.priority}  {found.outcome}\n")
@@ -57,7 +57,7 @@ def picture(found: Explanation, width: int, usual: str = "") -> Text:
 
 
 def markdown(found: Explanation) -> str:
-    """The same for an issue or a mail."""
+    """Render the breakdown as a Markdown table."""
     lines = [
         f"**{found.id}** {found.endpoint}, {found.priority}, {found.outcome}, "
         f"{found.prompt_tokens} prompt tokens ({found.cached_tokens} cached), "
@@ -73,8 +73,8 @@ def markdown(found: Explanation) -> str:
     return "\n".join(lines)
 
 
-def beside(ms: float, others: Sequence[float]) -> str:
-    """A request beside others of its class; nothing if there are too few."""
+def relative_to_median(ms: float, others: Sequence[float]) -> str:
+    """Compare a request with the median of its class; empty if there are too few."""
     if len(others) < 3 or median(others) <= 0:
         return ""
     usual = median(others)
@@ -82,7 +82,7 @@ def beside(ms: float, others: Sequence[float]) -> str:
 
 
 def _bar(begin: float | None, ms: float, total: float, width: int) -> str:
-    """Where it was in the whole; dots for what was spread over other parts."""
+    """Return the bar of a part within the whole; dots if it is spread over other parts."""
     if total <= 0:
         return " " * width
     length = min(width, max(1, round(width * ms / total)))

@@ -17,7 +17,7 @@ from gatewayd.tracing.recent import Recent
 from gatewayd.tracing.timeline import Stretch
 from gatewayd.wire.requests import Explanation
 from gatewayd_engine.process.time_causes import Cause
-from gatewayd_tui.waterfall import markdown, picture
+from gatewayd_tui.waterfall import markdown, render_breakdown
 from tests.gatewayd.tracing.test_ledger import ledger
 
 
@@ -141,6 +141,6 @@ async def test_the_strategy_behind_a_cause_is_named_in_all_words() -> None:
     (row,) = listed["requests"]
     assert (row["cause"], row["strategy"]) == ("plugin", "scheduler.slow")
     model = msgspec.convert(found, Explanation)
-    shown = picture(model, 100).plain
+    shown = render_breakdown(model, 100).plain
     assert "plugin: scheduler.slow" in shown
     assert "| recompute: swap |" in markdown(model)

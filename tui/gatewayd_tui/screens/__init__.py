@@ -1,4 +1,4 @@
-"""The screens, in the order of their keys: a line each."""
+"""List of screens, in the order of their keys."""
 
 from __future__ import annotations
 

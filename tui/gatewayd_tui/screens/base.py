@@ -1,4 +1,4 @@
-"""What a screen of the console is."""
+"""Base class of the console's screens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.widgets import Footer, Input
 
 from gatewayd_tui.changes import Change
 from gatewayd_tui.client import AdminRefused, Lost, Source
-from gatewayd_tui.plugged import Added
+from gatewayd_tui.extensions import Extensions
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.frame import Banner, ScreenLine, StatusLine
@@ -23,56 +23,56 @@ from gatewayd_tui.widgets.table import LiveTable
 
 
 class ConsoleApp(Protocol):
-    """What screens and the palette use of the application.
+    """Interface of the application for screens and palette.
 
     Attributes:
         source: a daemon or a recording.
-        added: by plugins.
-        pages: every screen, those of plugins last.
+        added: panels and actions of plugins.
+        pages: all screens, those of plugins last.
     """
 
     source: Source
-    added: Added
+    added: Extensions
     pages: tuple[type[ConsoleScreen], ...]
 
     @property
     def shown(self) -> ConsoleState:
-        """What screens show."""
+        """State that screens show."""
 
     @property
     def can_change(self) -> bool:
-        """Whether changes are offered and made."""
+        """Whether changes are enabled."""
 
     @property
-    def why_not(self) -> str:
-        """Why nothing can be changed."""
+    def read_only_reason(self) -> str:
+        """Reason why changes are disabled."""
 
-    def marks(self) -> list[str]:
-        """How the console itself stands, for the first line."""
+    def status_marks(self) -> list[str]:
+        """Return the console's own status for the first line."""
 
     def titles(self) -> list[tuple[str, str]]:
-        """Keys and titles of the screens that have a key."""
+        """Return keys and titles of the screens that have a key."""
 
     def page(self) -> ConsoleScreen | None:
-        """The screen that is open, below dialogs."""
+        """Return the open screen, below dialogs."""
 
-    async def do(self, name: str, action: str | None) -> None:
+    async def run_command(self, name: str, action: str | None) -> None:
         """Open a screen and run one of its actions."""
 
-    def place_of(self, request: str) -> str:
-        """The screen that a request is on now."""
+    def screen_of(self, request: str) -> str:
+        """Return the name of the screen that shows a request now."""
 
-    def visit(self, name: str, request: str) -> object:
-        """Open a screen at a request."""
+    def open_request(self, name: str, request: str) -> object:
+        """Open a screen and go to a request."""
 
 
 class ConsoleScreen(Screen[None]):
-    """A page with the frame around it. Subclasses fill ``body`` and ``show``.
+    """Screen with frame, filter and change actions. Subclasses implement ``body`` and ``show``.
 
     Attributes:
-        NAME: of the mode, and before the dot in ids of its bindings.
+        NAME: of the mode, and prefix of its binding ids.
         KEY: that opens it.
-        TITLE: for people, one word.
+        TITLE: displayed, one word.
     """
 
     NAME: ClassVar[str]
@@ -87,31 +87,31 @@ class ConsoleScreen(Screen[None]):
 
     @property
     def console(self) -> ConsoleApp:
-        """The application."""
+        """Application of the screen."""
         return cast("ConsoleApp", self.app)
 
     @abstractmethod
     def body(self) -> ComposeResult:
-        """What is between the frame's lines."""
+        """Compose the widgets within the frame."""
 
     @abstractmethod
     def show(self, state: ConsoleState) -> None:
-        """Bring the body to a state that has a snapshot, in place."""
+        """Update the body in place to a state that has a snapshot."""
 
     def list_requests(self, what: str, rows: Sequence[Any], more: int) -> None:
-        """Put rows into the one table, with how many there are above it.
+        """Show requests in the screen's table, with their number in its heading.
 
         Args:
-            what: they do, for the head.
+            what: state of the requests, for the heading.
             rows: of the snapshot.
-            more: that are not in it.
+            more: number of further requests that are not in it.
         """
         table = self.query_one(LiveTable)
-        table.put(rows)
-        table.head(f"{what} {len(rows) + more}", f"{more} are not shown" if more else "")
+        table.set_rows(rows)
+        table.set_heading(f"{what} {len(rows) + more}", f"{more} are not shown" if more else "")
 
-    def look_at(self, request: str) -> None:
-        """Go to a request."""
+    def go_to_request(self, request: str) -> None:
+        """Move the cursor to a request."""
         for table in self.tables():
             keys = [
                 table.key_of(row)
@@ -122,11 +122,11 @@ class ConsoleScreen(Screen[None]):
                 table.go_to(keys[0])
 
     def id_of(self, row: Any) -> str:  # noqa: ANN401 - a row of this screen's table
-        """What ``y`` copies of a row."""
+        """Return the id of a row, as copied by ``y``."""
         return str(row.id)
 
     def compose(self) -> ComposeResult:
-        """The frame, and the body in it."""
+        """Compose the frame with the body."""
         yield StatusLine()
         yield ScreenLine()
         yield Banner()
@@ -136,19 +136,19 @@ class ConsoleScreen(Screen[None]):
         yield Footer(compact=True, show_command_palette=False)
 
     def on_screen_resume(self) -> None:
-        """Whoever comes back sees what is so now."""
+        """Refresh when the screen is opened again."""
         self.refresh_state()
 
     def on_resize(self) -> None:
-        """The lines of the frame depend on the width."""
+        """Refresh the frame, which depends on the width."""
         self.refresh_state()
 
     def refresh_state(self) -> None:
-        """Show the console's state, the frame's lines first."""
+        """Update frame and body to the console's state."""
         if not self.query(StatusLine):
-            return  # not put together yet, or taken apart
+            return  # not composed yet, or removed already
         console, state = self.console, self.console.shown
-        self.query_one(StatusLine).show(state, console.marks())
+        self.query_one(StatusLine).show(state, console.status_marks())
         self.query_one(ScreenLine).show(console.titles(), self.KEY, self.app.size.width)
         self.query_one(Banner).show(state.lost)
         self.query_one("#body").set_class(state.lost is not None, "stale")
@@ -157,33 +157,33 @@ class ConsoleScreen(Screen[None]):
                 self.show(state)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """No change is offered where none may be made."""
+        """Disable change actions if changes are disabled."""
         method = getattr(self, f"action_{action}", None)
         return self.console.can_change or not getattr(method, "is_change", False)
 
     def tables(self) -> Iterable[LiveTable[Any]]:
-        """Every table of the body; the filter is for all, the rest for the first."""
+        """Return all tables of the body; the filter applies to all of them."""
         return self.query(LiveTable)
 
     def chosen(self) -> list[Any]:
-        """The marked rows of a table, or the one under the cursor: of the first, or the focused."""
+        """Return the marked rows, or the one under the cursor, of the focused or first table."""
         found = sorted(self.tables(), key=lambda table: not table.has_focus)
         return found[0].chosen() if found else []
 
-    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
-        """A change was made. For screens that show more than snapshots, or the answer."""
+    def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Handle the answer of a change; overridden by screens that show more than snapshots."""
 
-    def ask(self, wanted: Sequence[Change]) -> None:
-        """Make changes, after a question where something would be destroyed."""
+    def submit_changes(self, wanted: Sequence[Change]) -> None:
+        """Apply changes, after confirmation if one is destructive."""
         if not self.console.can_change:
-            self.notify(f"not changed: {self.console.why_not}", severity="warning")
+            self.notify(f"not changed: {self.console.read_only_reason}", severity="warning")
         elif not wanted:
             self.notify("no row is selected", severity="warning")
         else:
-            self._make(wanted)
+            self._apply(wanted)
 
     @work
-    async def _make(self, wanted: Sequence[Change]) -> None:
+    async def _apply(self, wanted: Sequence[Change]) -> None:
         if any(change.destroys for change in wanted):
             titles = [change.title for change in wanted]
             if not await self.app.push_screen_wait(Confirm(titles)):
@@ -195,16 +195,16 @@ class ConsoleScreen(Screen[None]):
                 self.notify(f"{change.title}: {error}", severity="error", markup=False)
             else:
                 self.notify(f"✓ {change.title}", markup=False)
-                self.made(change, answer)
+                self.change_applied(change, answer)
 
     def action_filter(self) -> None:
-        """Ask for words."""
+        """Open the filter."""
         box = self.query_one("#filter", Input)
         box.display = True
         box.focus()
 
     def action_leave(self) -> None:
-        """Leave the filter, or take its words away."""
+        """Close and clear the filter."""
         box = self.query_one("#filter", Input)
         box.value = ""
         box.display = False
@@ -213,7 +213,7 @@ class ConsoleScreen(Screen[None]):
             break
 
     def action_yank(self) -> None:
-        """Copy ids."""
+        """Copy the ids of the chosen rows."""
         ids = [self.id_of(row) for row in self.chosen()]
         if ids:
             self.app.copy_to_clipboard("\n".join(ids))
@@ -221,13 +221,13 @@ class ConsoleScreen(Screen[None]):
 
     @on(Input.Changed, "#filter")
     def filter_tables(self, event: Input.Changed) -> None:
-        """Words are looked for as they are typed."""
+        """Filter while typing."""
         for table in self.tables():
             table.set_filter(event.value)
 
     @on(Input.Submitted, "#filter")
     def end_filter(self, event: Input.Submitted) -> None:
-        """The words stay, the cursor goes back to the rows."""
+        """Keep the filter and focus the table."""
         event.input.display = bool(event.value)
         for table in self.tables():
             table.focus()

@@ -1,4 +1,4 @@
-"""Why a request took so long: the last or the slowest ones, and where the time of one went."""
+"""Why screen: newest or slowest requests, and the latency breakdown of one."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from gatewayd.wire.requests import Explanation
 from gatewayd_tui.changes import Request, is_named, own_id
 from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import millis
-from gatewayd_tui.reads import Ended, explanation_of, requests
+from gatewayd_tui.queries import FinishedRequest, explanation_of, requests
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
-from gatewayd_tui.waterfall import beside, markdown, picture
+from gatewayd_tui.waterfall import markdown, relative_to_median, render_breakdown
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 _ORDERS = ("newest", "slowest")
 
 
-def _most(row: Ended) -> str:
-    """Why it has no answer, else what most of its time went to."""
+def _most(row: FinishedRequest) -> str:
+    """Return the error of a request, or the cause of most of its time."""
     return row.error or label(row.cause, row.strategy)
 
 
-def _outcome(row: Ended) -> Cell:
+def _outcome(row: FinishedRequest) -> Cell:
     if row.outcome == "refused":
         return row.outcome, "yellow"
     return (f"✖ {row.outcome}", "red") if row.outcome == "error" else row.outcome
 
 
-COLUMNS: list[Column[Ended]] = [
+COLUMNS: list[Column[FinishedRequest]] = [
     Column("id", 14, lambda r: r.id, lambda r: r.id),
     Column("endpoint", 20, lambda r: r.endpoint, lambda r: r.endpoint, is_wide=True),
     Column("class", 8, lambda r: r.priority, lambda r: r.priority),
@@ -49,7 +49,7 @@ COLUMNS: list[Column[Ended]] = [
 
 
 class ExplainScreen(ConsoleScreen):
-    """See above. A request that has not ended is shown as it stands, and explained when it ends."""
+    """Latency breakdowns; an unfinished request is shown as it is, and explained when it ends."""
 
     NAME = "explain"
     KEY = "w"
@@ -71,27 +71,27 @@ class ExplainScreen(ConsoleScreen):
         self._found: Explanation | None = None
 
     def body(self) -> ComposeResult:
-        """The list above, one of it below."""
+        """Compose the list above, and one breakdown below."""
         yield LiveTable(COLUMNS, own_id)
         with VerticalScroll(id="picture", can_focus=False):
             yield Static("no request is selected")
 
     def show(self, state: ConsoleState) -> None:
-        """Look for news when requests have ended; what is wanted and still runs is shown."""
+        """Reload the list when requests have finished, and refresh an unfinished one."""
         if state.history[-1].requests != self._ended:
             self._ended = state.history[-1].requests
             self._list()
         if self._wanted is not None and not self._is_found(self._wanted):
             self._explain(self._wanted)
 
-    def look_at(self, request: str) -> None:
-        """Explain this one."""
+    def go_to_request(self, request: str) -> None:
+        """Show the breakdown of a request."""
         self._wanted = request
         self._explain(request)
 
     @on(DataTable.RowHighlighted)
     def explain_row(self) -> None:
-        """The one under the cursor, when somebody has put it there."""
+        """Show the request under the cursor, if the user has moved it."""
         table = self.query_one(LiveTable)
         row, before = table.current(), self._under
         if row is None or own_id(row) == before:
@@ -99,29 +99,29 @@ class ExplainScreen(ConsoleScreen):
         self._under = own_id(row)
         is_moved = any(own_id(each) == before for each in table.shown())
         if self._wanted in (None, before) or is_moved:
-            self.look_at(self._under)
+            self.go_to_request(self._under)
 
     def action_order(self) -> None:
-        """The other order, from its first."""
+        """Switch the order, and start at its first request."""
         self._order = _ORDERS[1 - _ORDERS.index(self._order)]
         self._wanted = self._under = None
-        self.query_one(LiveTable).put([])
+        self.query_one(LiveTable).set_rows([])
         self._list()
 
     def action_copy_json(self) -> None:
-        """All that is known of it."""
+        """Copy the breakdown as JSON."""
         self._copy("JSON", lambda found: msgspec.json.encode(found).decode())
 
     def action_copy_markdown(self) -> None:
-        """A table for people."""
+        """Copy the breakdown as Markdown."""
         self._copy("Markdown", markdown)
 
     def action_logs(self) -> None:
-        """What the log says of it."""
+        """Open the request's log lines."""
         if self._found is not None:
-            self.console.visit("logs", self._found.id)
+            self.console.open_request("logs", self._found.id)
         elif self._wanted is not None:
-            self.console.visit("logs", told(self.console.shown, self._wanted))
+            self.console.open_request("logs", client_id_of(self.console.shown, self._wanted))
 
     def _is_found(self, request: str) -> bool:
         return self._found is not None and request in (self._found.id, self._found.request_id)
@@ -139,12 +139,12 @@ class ExplainScreen(ConsoleScreen):
         try:
             rows = await requests(self.console.source, self._order)
         except (Lost, AdminRefused) as error:
-            table.head(str(error))
+            table.set_heading(str(error))
             return
-        table.head(f"the {self._order} requests")
-        table.put(rows)
+        table.set_heading(f"the {self._order} requests")
+        table.set_rows(rows)
         if self._wanted is None and rows:
-            self.look_at(own_id(rows[0]))
+            self.go_to_request(own_id(rows[0]))
 
     @work(exclusive=True, group="explain")
     async def _explain(self, request: str) -> None:
@@ -157,19 +157,21 @@ class ExplainScreen(ConsoleScreen):
             return
         self._found = found
         rows = self.query_one(LiveTable).shown()
-        usual = beside(found.ms, [row.ms for row in rows if row.priority == found.priority])
-        place.update(picture(found, self.app.size.width - 4, usual))
+        usual = relative_to_median(
+            found.ms, [row.ms for row in rows if row.priority == found.priority]
+        )
+        place.update(render_breakdown(found, self.app.size.width - 4, usual))
 
 
-def told(state: ConsoleState, request: str) -> str:
-    """The id that log lines have of a request, by any of its ids."""
+def client_id_of(state: ConsoleState, request: str) -> str:
+    """Return the client's id of a request, as log lines have it, by any of its ids."""
     snapshot = state.snapshot
     rows: list[Request] = [] if snapshot is None else [*snapshot.running, *snapshot.waiting]
     return next((row.id for row in rows if is_named(row, request)), request)
 
 
 def standing(state: ConsoleState, request: str) -> Text | None:
-    """A request that has not ended; None when it is neither running nor waiting."""
+    """Render an unfinished request; None if it is neither running nor waiting."""
     snapshot = state.snapshot
     if snapshot is None:
         return None

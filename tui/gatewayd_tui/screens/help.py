@@ -1,4 +1,4 @@
-"""The keys of a screen."""
+"""Dialog with the keys of a screen."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from textual.widgets import Static
 
 
 class HelpScreen(ModalScreen[None]):
-    """Lists them until a key is pressed.
+    """List of keys, closed by a key.
 
     Args:
-        groups: a heading and bindings each.
+        groups: headings with bindings.
     """
 
     BINDINGS = [Binding("escape,q,question_mark,f1", "leave", "Back", id="help.back")]
@@ -27,7 +27,7 @@ class HelpScreen(ModalScreen[None]):
         self._groups = groups
 
     def compose(self) -> ComposeResult:
-        """A table for each group."""
+        """Compose a table of all groups."""
         table = Table.grid(padding=(0, 2))
         for title, bindings in self._groups:
             table.add_row("", Text(title, "bold"))
@@ -39,11 +39,11 @@ class HelpScreen(ModalScreen[None]):
             yield Static(table)
 
     def keys_of(self, binding: Binding) -> str:
-        """Its keys as they stand on a keyboard."""
+        """Return the display names of a binding's keys."""
         return binding.key_display or " ".join(
             self.app.get_key_display(Binding(key, "")) for key in binding.key.split(",")
         )
 
     def action_leave(self) -> None:
-        """Enough."""
+        """Close the dialog."""
         self.dismiss()

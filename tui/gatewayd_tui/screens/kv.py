@@ -1,4 +1,4 @@
-"""The KV pool: every page on a map, who holds them, and what the cache is worth."""
+"""KV screen: map of the page pool, pages by tenant, hit rate and evictions."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 
 class Holder(NamedTuple):
-    """A tenant and its pages in the pool that is shown.
+    """Tenant with its pages in the shown pool.
 
     Attributes:
-        place: on the map.
+        place: index of the tenant on the map.
         id: the tenant.
         pages: held or cached.
         share: of the pool.
@@ -48,7 +48,7 @@ COLUMNS: list[Column[Holder]] = [
 
 
 class KvScreen(ConsoleScreen):
-    """See above."""
+    """KV page pool of one engine."""
 
     NAME = "kv"
     KEY = "4"
@@ -68,58 +68,58 @@ class KvScreen(ConsoleScreen):
         self._is_by_tenant = False
 
     def body(self) -> ComposeResult:
-        """Numbers, the map, the tenants."""
+        """Compose totals, map and tenants."""
         yield Static(id="kv-totals")
         yield HeatMap(id="kv-map")
         yield LiveTable(COLUMNS, lambda row: row.id, id="kv-tenants")
 
     def show(self, state: ConsoleState) -> None:
-        """The pool of one engine."""
+        """Update the pool of the selected engine."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         pools = state.snapshot.kv
         heat, table = self.query_one(HeatMap), self.query_one(LiveTable)
         if not pools:
             self.query_one("#kv-totals", Static).update("no engine reports its KV pages")
-            heat.put([])
-            table.put([])
+            heat.set_cells([])
+            table.set_rows([])
             return
         self._engine %= len(pools)
         view = pools[self._engine]
         looks = by_tenant if self._is_by_tenant else by_state
-        heat.put(looks(view.cells, view.owners))
-        table.put(holders(view))
+        heat.set_cells(looks(view.cells, view.owners))
+        table.set_rows(holders(view))
         table.border_title = "tenants"
         self.query_one("#kv-totals", Static).update(totals(state, view))
 
     def action_color(self) -> None:
-        """The other way to color."""
+        """Switch between coloring by state and by tenant."""
         self._is_by_tenant = not self._is_by_tenant
         self.refresh_state()
 
     def action_engine(self, step: int) -> None:
-        """Another engine's pool."""
+        """Select another engine."""
         self._engine += step
         self.refresh_state()
 
-    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
-        """Say what came of it."""
+    def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Notify the number of evicted pages."""
         said = evicted(answer)
         if said is not None:
             self.notify(said)
 
     @changing
     def action_evict(self) -> None:
-        """Give up what is cached of tenants."""
-        self.ask([evict_tenant(row.id) for row in self.chosen()])
+        """Evict the cached pages of the chosen tenants."""
+        self.submit_changes([evict_tenant(row.id) for row in self.chosen()])
 
     @changing
     def action_reset(self) -> None:
-        """Give up all."""
-        self.ask([reset_cache()])
+        """Evict all cached pages."""
+        self.submit_changes([reset_cache()])
 
 
 def holders(view: KvView) -> list[Holder]:
-    """The tenants of a pool, the largest first."""
+    """Return the tenants of a pool, the largest first."""
     pool = pages_of(view)
     places = {tenant: index for index, tenant in enumerate(view.tenants)}
     rows = [
@@ -131,12 +131,12 @@ def holders(view: KvView) -> list[Holder]:
 
 
 def pages_of(view: KvView) -> int:
-    """Of the pool."""
+    """Return the number of pages of the pool."""
     return view.free + view.cached + view.active + view.shared + view.pinned
 
 
 def totals(state: ConsoleState, view: KvView) -> Text:
-    """Three lines: the pool, pages by state with their glyphs, rates and tiers."""
+    """Render three lines: the pool, pages by state with their glyphs, rates and tiers."""
     assert state.snapshot is not None  # noqa: S101 - there is a pool
     pool = pages_of(view)
     text = Text(no_wrap=True, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""The daemon's log: the last lines, of a level, of a request."""
+"""Logs screen: the last log lines, by level and by request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 _GLYPHS = {"warning": "▲", "error": "✖", "critical": "✖"}
 _STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
 _MOST = 500
-"""Lines that are shown; the newest."""
+"""Number of lines shown, the newest."""
 
 
 def _when(line: LogView) -> str:
@@ -39,7 +39,7 @@ COLUMNS: list[Column[LogView]] = [
 
 
 class LogsScreen(ConsoleScreen):
-    """See above."""
+    """Log lines of the daemon."""
 
     NAME = "logs"
     KEY = "0"
@@ -59,11 +59,11 @@ class LogsScreen(ConsoleScreen):
         self._request = ""
 
     def body(self) -> ComposeResult:
-        """One table."""
+        """Compose the table."""
         yield LiveTable(COLUMNS, lambda line: str(line.number))
 
     def show(self, state: ConsoleState) -> None:
-        """The lines that are wanted."""
+        """Update the lines that match level and request."""
         lines = [
             line
             for line in state.logs
@@ -71,49 +71,49 @@ class LogsScreen(ConsoleScreen):
             and self._request in ("", line.request_id, line.x_request_id)
         ]
         table = self.query_one(LiveTable)
-        table.put(lines[-_MOST:])
+        table.set_rows(lines[-_MOST:])
         if self._follows and table.row_count:
             table.move_cursor(row=table.row_count - 1)
-        table.head(
+        table.set_heading(
             f"{LEVELS[self._lowest]} and above",
             f"only of {self._request} (r for all)" if self._request else "",
             "▼ following" if self._follows else "paused (f follows)",
         )
 
     def id_of(self, row: LogView) -> str:
-        """A line's request."""
+        """Return a line's request, or its message."""
         return row.request_id or row.message
 
-    def look_at(self, request: str) -> None:
-        """Only lines of this request."""
+    def go_to_request(self, request: str) -> None:
+        """Show only lines of a request."""
         self._request, self._lowest = request, 0
         self.refresh_state()
 
     @on(DataTable.RowSelected)
     def show_whole(self) -> None:
-        """A line may be longer than the screen is wide."""
+        """Show the selected line in full."""
         row = self.query_one(LiveTable).current()
         if row is not None:
             self.notify(row.message, title=f"{_when(row)} {row.level} {row.source}", markup=False)
 
     def action_follow(self) -> None:
-        """Stay at the end, or where the cursor is."""
+        """Follow new lines, or stay at the cursor."""
         self._follows = not self._follows
         self.refresh_state()
 
     def action_level(self) -> None:
-        """The next level; after the last, all."""
+        """Raise the minimum level; after the last, show all."""
         self._lowest = (self._lowest + 1) % len(LEVELS)
         self.refresh_state()
 
     def action_request(self) -> None:
-        """Only lines of this line's request; once more for all."""
+        """Show only lines of this line's request, or all again."""
         row = self.query_one(LiveTable).current()
         self._request = "" if self._request or row is None else row.request_id
         self.refresh_state()
 
     def action_jump(self) -> None:
-        """To where the request is now: it runs, waits, or has ended."""
+        """Open the screen that shows the line's request now."""
         row = self.query_one(LiveTable).current()
         if row is not None and row.request_id:
-            self.console.visit(self.console.place_of(row.request_id), row.request_id)
+            self.console.open_request(self.console.screen_of(row.request_id), row.request_id)

@@ -1,4 +1,4 @@
-"""The model: what it is, where its engines are, and whether they are there."""
+"""Models screen: the model, its size, and its engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from textual.widgets import Static
 from gatewayd.wire.snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, load_model, unload_model
 from gatewayd_tui.figures import count, duration, size
-from gatewayd_tui.machines import taken
+from gatewayd_tui.machine_usage import usage_of
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
@@ -44,15 +44,19 @@ COLUMNS: list[Column[EngineView]] = [
     Column("pid", 8, lambda r: "-" if r.pid is None else str(r.pid), None, True, True),
     Column("rows", 7, lambda r: f"{r.num_running}/{r.max_running}", None, True, True),
     Column("step tokens", 11, lambda r: count(r.max_batch_tokens), None, True, True),
-    Column("memory", 9, lambda r: taken([r]).memory, lambda r: taken([r]).used or 0, True, True),
-    Column("busy", 5, lambda r: taken([r]).work, lambda r: taken([r]).busy or 0.0, True, True),
+    Column(
+        "memory", 9, lambda r: usage_of([r]).memory, lambda r: usage_of([r]).used or 0, True, True
+    ),
+    Column(
+        "busy", 5, lambda r: usage_of([r]).work, lambda r: usage_of([r]).busy or 0.0, True, True
+    ),
     Column("kv", 9, lambda r: size(r.num_pages * r.page_bytes), lambda r: r.num_pages, True),
     Column("detail", 0, lambda r: r.detail),
 ]
 
 
 class ModelsScreen(ConsoleScreen):
-    """See above."""
+    """Model and engines."""
 
     NAME = "models"
     KEY = "8"
@@ -66,19 +70,19 @@ class ModelsScreen(ConsoleScreen):
     ]
 
     def body(self) -> ComposeResult:
-        """What it is, and its engines."""
+        """Compose the model's facts and the table of engines."""
         yield Static(id="model")
         yield LiveTable(COLUMNS, self.id_of)
 
     def id_of(self, row: EngineView) -> str:
-        """The engine's number."""
+        """Return the engine's index."""
         return str(row.index)
 
     def show(self, state: ConsoleState) -> None:
-        """The model and its engines."""
+        """Update the model and its engines."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.query_one("#model", Static).update(model(state.snapshot))
-        self.query_one(LiveTable).put(state.snapshot.engines)
+        self.query_one(LiveTable).set_rows(state.snapshot.engines)
 
     @property
     def _served(self) -> str | None:
@@ -87,17 +91,17 @@ class ModelsScreen(ConsoleScreen):
 
     @changing
     def action_load(self) -> None:
-        """Start them."""
-        self.ask([load_model(self._served)] if self._served else [])
+        """Load the model."""
+        self.submit_changes([load_model(self._served)] if self._served else [])
 
     @changing
     def action_unload(self) -> None:
-        """End them."""
-        self.ask([unload_model(self._served)] if self._served else [])
+        """Unload the model."""
+        self.submit_changes([unload_model(self._served)] if self._served else [])
 
 
 def model(snapshot: Snapshot) -> Text:
-    """Its name, size and sizes: of the first engine that knows them."""
+    """Render name and sizes of the model, from the first engine that has loaded it."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(snapshot.daemon.model, "bold")
     known = [engine for engine in snapshot.engines if engine.num_parameters]

@@ -1,4 +1,4 @@
-"""The overview: how it goes, in one look."""
+"""Overview screen: load, latencies, engines, SLOs, tenants and events."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from textual.widgets import Static
 
 from gatewayd.wire.snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, drain, pause, resume
-from gatewayd_tui.figures import bar, count, line, millis, percent
+from gatewayd_tui.figures import bar, count, millis, percent, sparkline
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import ConsoleState, Point, known, rate, rates, share
+from gatewayd_tui.state import ConsoleState, Point, or_zero, rate, rates, share
 
 LATENCIES = ("ttft", "tpot", "e2e")
 _BAR = 20
@@ -21,12 +21,12 @@ _STYLES = {"ready": "green", "failed": "bold red"}
 
 
 class OverviewScreen(ConsoleScreen):
-    """See above."""
+    """Overview of the daemon."""
 
     NAME = "overview"
     KEY = "1"
     TITLE = "Overview"
-    # At 24 lines everything is to be seen, down to the last event.
+    # At 24 lines everything fits, down to the last event.
     VERTICAL_BREAKPOINTS = [(0, "-low"), (25, "-high")]
 
     BINDINGS = [
@@ -36,7 +36,7 @@ class OverviewScreen(ConsoleScreen):
     ]
 
     def body(self) -> ComposeResult:
-        """Text in blocks."""
+        """Compose the text blocks."""
         with VerticalScroll():
             yield Static(id="troubles")
             yield Static(id="load")
@@ -48,7 +48,7 @@ class OverviewScreen(ConsoleScreen):
             yield Static(id="events")
 
     def show(self, state: ConsoleState) -> None:
-        """Write the blocks."""
+        """Update the text blocks."""
         snapshot = state.snapshot
         assert snapshot is not None  # noqa: S101 - as the base says
         room = max(12, (self.app.size.width - 48) // 2)
@@ -66,22 +66,22 @@ class OverviewScreen(ConsoleScreen):
 
     @changing
     def action_pause(self) -> None:
-        """Take no new requests."""
-        self.ask([pause()])
+        """Pause admission."""
+        self.submit_changes([pause()])
 
     @changing
     def action_resume(self) -> None:
-        """Take them again."""
-        self.ask([resume()])
+        """Resume admission."""
+        self.submit_changes([resume()])
 
     @changing
     def action_drain(self) -> None:
-        """Finish and stop."""
-        self.ask([drain()])
+        """Drain the daemon."""
+        self.submit_changes([drain()])
 
 
 def load(history: tuple[Point, ...], room: int) -> Table:
-    """Rates at the left, levels at the right, each with its line."""
+    """Render rates at the left and levels at the right, each with a sparkline."""
     last = history[-1]
     left = [
         ("requests/s", _requests),
@@ -100,31 +100,31 @@ def load(history: tuple[Point, ...], room: int) -> Table:
         table.add_row(
             name,
             count(rate(history, of)),
-            Text(line(rates(history, of), room), "cyan"),
+            Text(sparkline(rates(history, of), room), "cyan"),
             level,
             value,
-            Text(line(values, room, most), "cyan") if values else "",
+            Text(sparkline(values, room, most), "cyan") if values else "",
         )
     table.add_row(*_machines(history, room))
     return table
 
 
 def _machines(history: tuple[Point, ...], room: int) -> tuple[str | Text, ...]:
-    """Memory at the left, how busy at the right: of GPUs, or of the processes."""
-    now = history[-1].taken
-    used, busy = known(p.taken.used for p in history), known(p.taken.busy for p in history)
+    """Return memory and utilization of the GPUs, or of the processes, as a row."""
+    now = history[-1].usage
+    used, busy = or_zero(p.usage.used for p in history), or_zero(p.usage.busy for p in history)
     return (
         "gpu memory" if now.is_gpu else "memory",
         now.memory,
-        Text(line(used, room, now.total), "cyan"),
+        Text(sparkline(used, room, now.total), "cyan"),
         "gpu busy" if now.is_gpu else "cpu cores",
         now.work,
-        Text(line(busy, room, 1.0 if now.is_gpu else None), "cyan"),
+        Text(sparkline(busy, room, 1.0 if now.is_gpu else None), "cyan"),
     )
 
 
 def latency(state: ConsoleState, room: int) -> Table:
-    """Percentiles of the last minute, and the 95th over time."""
+    """Render percentiles of the last minute, and the 95th over time."""
     assert state.snapshot is not None  # noqa: S101 - there is a history
     table = _grid(14, 8, 8, 8)
     table.add_row(Text("last minute", "bold"), "p50", "p95", "p99", Text("p95 over time", "dim"))
@@ -132,13 +132,13 @@ def latency(state: ConsoleState, room: int) -> Table:
     for name in LATENCIES:
         one = found.get(name)
         cells = ("-",) * 3 if one is None else tuple(map(millis, (one.p50, one.p95, one.p99)))
-        values = known(p.p95.get(name) for p in state.history)
-        table.add_row(name, *cells, Text(line(values, room), "magenta"))
+        values = or_zero(p.p95.get(name) for p in state.history)
+        table.add_row(name, *cells, Text(sparkline(values, room), "magenta"))
     return table
 
 
 def engines(snapshot: Snapshot) -> Table:
-    """A line for each engine."""
+    """Render a row for each engine."""
     table = _grid(9, 14, _BAR + 6, 7)
     table.add_row(Text("engine", "bold"), "", "kv pages used", "running", "on")
     for engine in snapshot.engines:
@@ -156,7 +156,7 @@ def engines(snapshot: Snapshot) -> Table:
 
 
 def burning(snapshot: Snapshot) -> Table:
-    """How fast each class uses up what may go wrong."""
+    """Render the burn rates of each class's error budget."""
     table = _grid(12, 8, 8, 8)
     table.add_row(Text("slo burn", "bold"), "5m", "1h", "6h")
     for row in snapshot.slo:
@@ -169,7 +169,7 @@ def burning(snapshot: Snapshot) -> Table:
 
 
 def top_tenants(snapshot: Snapshot) -> Table:
-    """Those with the most requests here."""
+    """Render the tenants with the most requests."""
     table = _grid(16, 8, 8, 10)
     table.add_row(Text("tenants", "bold"), "run", "wait", "tok/min")
     rows = sorted(snapshot.tenants, key=lambda t: (-t.running - t.waiting, -t.tokens, t.tenant))
@@ -181,7 +181,7 @@ def top_tenants(snapshot: Snapshot) -> Table:
 
 
 def events(state: ConsoleState) -> Text:
-    """The last lines of the log that are more than news."""
+    """Render the last warnings and errors of the log, or its last lines."""
     text = Text("last events\n", "bold")
     shown = [each for each in state.logs if each.level not in ("debug", "info")] or state.logs
     for each in shown[-4:]:

@@ -1,4 +1,4 @@
-"""A panel of a plugin: it shows what the plugin's function makes of a snapshot."""
+"""Screen of a plugin's panel: shows the function's result for each snapshot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from textual.widgets import Static
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_hooks.console import Panel
 from gatewayd_hooks.host.errors import told
-from gatewayd_tui.plugged import SHOW_SECONDS, Drawn, aside, drawn
+from gatewayd_tui.extensions import SHOW_SECONDS, PanelContent, call_in_thread, render_panel
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.table import Column, LiveTable
@@ -28,11 +28,11 @@ Row = tuple[str, ...]
 
 
 class PanelScreen(ConsoleScreen):
-    """See above; a class of its own for each panel.
+    """Screen of a panel; each panel has a subclass of its own.
 
     Attributes:
-        PLUGIN: whose it is.
-        PANEL: what is shown.
+        PLUGIN: name of the plugin.
+        PANEL: the panel.
     """
 
     PLUGIN: ClassVar[str]
@@ -49,22 +49,22 @@ class PanelScreen(ConsoleScreen):
         self._columns: Row = ()
 
     def body(self) -> ComposeResult:
-        """Lines; a table stands in their place when there is one."""
+        """Compose a text, which a table replaces if the panel returns one."""
         with VerticalScroll(id="panel"):
             yield Static(id="panel-text")
 
     def id_of(self, row: Row) -> str:
-        """Its first cell."""
+        """Return the first cell."""
         return row[0]
 
     def show(self, state: ConsoleState) -> None:
-        """Ask the plugin, unless it is still being asked or has failed too often."""
+        """Call the plugin, unless a call is running or it has failed too often."""
         if state.snapshot is not None and not self._is_asked and self._faults < MOST_FAULTS:
             self._is_asked = True
             self._ask(state.snapshot)
 
     def action_again(self) -> None:
-        """Forget its faults."""
+        """Reset the fault counter and retry."""
         self._faults = 0
         self.refresh_state()
 
@@ -72,7 +72,7 @@ class PanelScreen(ConsoleScreen):
     async def _ask(self, snapshot: Snapshot) -> None:
         look = msgspec.to_builtins(snapshot)
         try:
-            found = await aside(lambda: drawn(self.PANEL, look), SHOW_SECONDS)
+            found = await call_in_thread(lambda: render_panel(self.PANEL, look), SHOW_SECONDS)
         except TimeoutError:
             await self._fail(f"it did not return within {SHOW_SECONDS:g} s")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
@@ -88,9 +88,9 @@ class PanelScreen(ConsoleScreen):
         lines = [f"✖ plugin {self.PLUGIN}, panel {self.PANEL.id}: {reason}"]
         if self._faults >= MOST_FAULTS:
             lines.append("disabled after repeated faults; r retries")
-        await self._draw(Drawn((), tuple((line,) for line in lines)))
+        await self._draw(PanelContent((), tuple((line,) for line in lines)))
 
-    async def _draw(self, found: Drawn) -> None:
+    async def _draw(self, found: PanelContent) -> None:
         text = self.query_one("#panel-text", Static)
         if found.columns != self._columns:
             await self.query(LiveTable).remove()
@@ -101,13 +101,13 @@ class PanelScreen(ConsoleScreen):
                 table.focus()
         self.query_one("#panel").display = not found.columns
         if found.columns:
-            self.query_one(LiveTable).put(found.rows)
+            self.query_one(LiveTable).set_rows(found.rows)
         else:
             text.update(Content("\n".join(line for (line,) in found.rows)))
 
 
-def columns_of(found: Drawn) -> list[Column[Row]]:
-    """As wide as what stands in them at first; the last one takes the rest."""
+def columns_of(found: PanelContent) -> list[Column[Row]]:
+    """Return columns as wide as their first content; the last one takes the rest."""
     columns: list[Column[Row]] = []
     for place, title in enumerate(found.columns):
         cells = [len(row[place]) for row in found.rows]
@@ -121,7 +121,7 @@ def columns_of(found: Drawn) -> list[Column[Row]]:
 def screens_of(
     panels: Iterable[tuple[str, Panel]], taken: Iterable[str]
 ) -> tuple[type[PanelScreen], ...]:
-    """A screen for each panel; a key that is taken is not given twice."""
+    """Return a screen for each panel; keys that are taken are not assigned again."""
     used, made = set(taken), []
     for plugin, panel in panels:
         key = "" if panel.key in used else panel.key

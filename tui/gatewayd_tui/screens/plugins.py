@@ -1,4 +1,4 @@
-"""What decides: strategies and their cost, what is installed, and what failed to load."""
+"""Plugins screen: active strategies with their cost, and installed plugins."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from textual.content import Content
 from gatewayd.wire.plugins import PluginSettings, PluginView
 from gatewayd.wire.requests import LimitsBody
 from gatewayd.wire.snapshot import StrategyView
-from gatewayd_tui import reads
+from gatewayd_tui import queries
 from gatewayd_tui.changes import Change, changing, set_limits, swap
 from gatewayd_tui.client import AdminRefused, Lost
+from gatewayd_tui.extensions import FailedPlugin
 from gatewayd_tui.figures import count
-from gatewayd_tui.plugged import Failed
-from gatewayd_tui.questions import Question, questions, typed
+from gatewayd_tui.form_fields import FormField, as_typed, form_fields
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.choose import Choose
@@ -27,7 +27,7 @@ from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 CHAINS = ("logits_processor", "kv_tier")
-"""Kinds of which several run, in an order."""
+"""Kinds with several strategies, in order."""
 _MAY_BE_EMPTY = ("prefix_cache", "guide", "drafter")
 _STATES = {"active": ("●", "green"), "quarantined": ("✖", "bold red"), "replaced": ("○", "dim")}
 _FOUND = {
@@ -79,7 +79,7 @@ PLUGINS: list[Column[PluginView]] = [
 
 
 class PluginsScreen(ConsoleScreen):
-    """See above."""
+    """Strategies and installed plugins."""
 
     NAME = "plugins"
     KEY = "9"
@@ -100,61 +100,61 @@ class PluginsScreen(ConsoleScreen):
         self._trouble = ""
 
     def body(self) -> ComposeResult:
-        """Two tables."""
+        """Compose two tables."""
         yield LiveTable(STRATEGIES, self.id_of, id="strategies")
         yield LiveTable(PLUGINS, self.id_of, id="plugins")
 
     def id_of(self, row: Any) -> str:  # noqa: ANN401 - a row of either table
-        """As the configuration has it; of a strategy with its engine."""
+        """Return the name as in the configuration; for a strategy with its engine."""
         name = f"{row.kind}.{row.name}"
         return f"{name} {row.engine}" if isinstance(row, StrategyView) else name
 
     def on_screen_resume(self) -> None:
-        """What is installed is asked for when somebody comes."""
+        """Reload the installed plugins when the screen is opened."""
         super().on_screen_resume()
         self.action_renew()
 
     def show(self, state: ConsoleState) -> None:
-        """The strategies, and what was installed when it was asked for."""
+        """Update the strategies; installed plugins are as of the last query."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         strategies = self.query_one("#strategies", LiveTable)
-        strategies.put(state.snapshot.strategies)
-        limits = "   ".join(f"{k} {typed(k, v)}" for k, v in state.snapshot.limits.items())
+        strategies.set_rows(state.snapshot.strategies)
+        limits = "   ".join(f"{k} {as_typed(k, v)}" for k, v in state.snapshot.limits.items())
         strategies.border_title = Content(limits)
         self._show_installed()
 
     @work(exclusive=True, group="plugins")
     async def action_renew(self) -> None:
-        """Ask again."""
+        """Reload the installed plugins."""
         try:
-            self._installed, self._trouble = await reads.plugins(self.console.source), ""
+            self._installed, self._trouble = await queries.plugins(self.console.source), ""
         except (Lost, AdminRefused) as error:
             self._installed, self._trouble = [], str(error)
         self._show_installed()
 
-    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
-        """Another one is enabled now."""
+    def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Reload the installed plugins after a swap."""
         self.action_renew()
 
     @changing
     @work
     async def action_swap(self) -> None:
-        """Ask for the kind, the name and the settings."""
+        """Ask for kind, name and settings, and swap the strategy."""
         try:
-            await self._swap(await reads.plugins(self.console.source))
+            await self._swap(await queries.plugins(self.console.source))
         except (Lost, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
 
     @changing
     @work
     async def action_limits(self) -> None:
-        """Ask for other limits."""
+        """Ask for new runtime limits."""
         state = self.console.shown
         now = {} if state.snapshot is None else state.snapshot.limits
-        form = FormDialog("Runtime limits", questions(LimitsBody, now, nullable=False))
+        form = FormDialog("Runtime limits", form_fields(LimitsBody, now, nullable=False))
         values = await self.app.push_screen_wait(form)
         if values:
-            self.ask([set_limits(values)])
+            self.submit_changes([set_limits(values)])
 
     async def _swap(self, installed: Sequence[PluginView]) -> None:
         can = [row for row in installed if row.can_swap]
@@ -173,12 +173,12 @@ class PluginsScreen(ConsoleScreen):
             return
         settings = {} if name == "none" else await self._settings(kind, name)
         if settings is not None:
-            self.ask([swap(kind, name, settings)])
+            self.submit_changes([swap(kind, name, settings)])
 
     async def _swap_chain(self, kind: str, installed: Sequence[str]) -> None:
-        """Ask for all of them, in their order, then for the settings of those that come in."""
-        before = await reads.chosen(self.console.source, kind)
-        line = Question(
+        """Ask for the ordered names of a chain, then for the settings of new ones."""
+        before = await queries.active_strategies(self.console.source, kind)
+        line = FormField(
             "strategies",
             inspect.ListType(inspect.StrType()),
             f"in order, from {', '.join(installed)}",
@@ -194,11 +194,11 @@ class PluginsScreen(ConsoleScreen):
                 return
             if found:
                 settings[name] = found
-        self.ask([swap(kind, values["strategies"], settings)])
+        self.submit_changes([swap(kind, values["strategies"], settings)])
 
     async def _settings(self, kind: str, name: str) -> dict[str, Any] | None:
-        """Ask for the settings of a strategy, if it has any; None where that is left."""
-        found = await reads.settings(self.console.source, kind, name)
+        """Ask for the settings of a strategy, if it has any; None if cancelled."""
+        found = await queries.settings(self.console.source, kind, name)
         if not found.settings:
             return {}
         form = FormDialog(f"Settings of {kind} {name}", settings_of(found))
@@ -206,26 +206,26 @@ class PluginsScreen(ConsoleScreen):
 
     def _show_installed(self) -> None:
         table = self.query_one("#plugins", LiveTable)
-        table.put(rows_of(self._installed, self.console.added.failed))
+        table.set_rows(rows_of(self._installed, self.console.added.failed))
         table.border_title = Content(self._trouble or "installed")
 
 
-def settings_of(found: PluginSettings) -> list[Question]:
-    """A line for each setting; what stays as it is is not sent."""
+def settings_of(found: PluginSettings) -> list[FormField]:
+    """Return a form field for each setting; unchanged ones are not sent."""
     return [
-        Question(
+        FormField(
             each.name,
             inspect.AnyType(),
             each.doc,
-            "" if each.value is None else typed(each.name, each.value),
+            "" if each.value is None else as_typed(each.name, each.value),
             takes=f"{each.takes}; {_unless(each.default)}; {each.reload}",
         )
         for each in found.settings
     ]
 
 
-def rows_of(installed: Sequence[PluginView], failed: Sequence[Failed]) -> list[PluginView]:
-    """What went wrong first; of parts of the console the console itself knows it."""
+def rows_of(installed: Sequence[PluginView], failed: Sequence[FailedPlugin]) -> list[PluginView]:
+    """Return the plugin rows, failed ones first, including console plugins that failed here."""
     reasons = {each.plugin: each.reason for each in failed}
     rows = [row for row in installed if row.kind != "console" or row.name not in reasons]
     own = [

@@ -1,4 +1,4 @@
-"""The tree of cached prefixes. A node's children are asked for when it is opened, and only then."""
+"""Prefix screen: the tree of cached prefixes, whose nodes are loaded when expanded."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ from textual.widgets import Static, Tree
 from textual.widgets.tree import TreeNode
 
 from gatewayd.wire.snapshot import PrefixView
-from gatewayd_tui import reads
+from gatewayd_tui import queries
 from gatewayd_tui.changes import Change, changing, evict_page, evicted, pin_page
 from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import count
-from gatewayd_tui.questions import questions
+from gatewayd_tui.form_fields import form_fields
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.form import FormDialog
 
 _ORDERS = ("size", "saved tokens")
 Place = tuple[int, int | None]
-"""An engine and a page of it; None is what prompts begin with."""
+"""Engine and page; page None stands for the roots."""
 Node = TreeNode[PrefixView | Place | None]
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """What is asked before a page is pinned.
+    """Form of a pin.
 
     Attributes:
-        seconds: for which it is kept, from now on.
+        seconds: duration of the pin, from now on.
     """
 
     seconds: Annotated[int, Meta(ge=1, le=7 * 86_400)] = 600
 
 
 def saved(row: PrefixView) -> int:
-    """Prompt tokens that nobody had to compute, because of this page."""
+    """Return the prompt tokens that cache hits on this page saved."""
     return row.tokens * row.hits
 
 
-def place_of(data: PrefixView | Place | None) -> Place | None:
-    """Which children a node has."""
+def parent_of(data: PrefixView | Place | None) -> Place | None:
+    """Return the parent page whose children a node shows."""
     return (data.engine, data.page) if isinstance(data, PrefixView) else data
 
 
 class PrefixesScreen(ConsoleScreen):
-    """See above. It stands still until it is asked for news: each question costs engine time."""
+    """Tree of cached prefixes, refreshed on request only, as queries cost engine time."""
 
     NAME = "prefixes"
     KEY = "5"
@@ -78,7 +78,7 @@ class PrefixesScreen(ConsoleScreen):
         self._open: set[Place | None] = set()
 
     def body(self) -> ComposeResult:
-        """How old it is, and the tree."""
+        """Compose title and tree."""
         yield Static(id="prefixes-title")
         tree: Tree[PrefixView | Place | None] = Tree("prefixes", None)
         tree.show_root = False
@@ -86,11 +86,11 @@ class PrefixesScreen(ConsoleScreen):
 
     @property
     def tree(self) -> Tree[PrefixView | Place | None]:  # type: ignore[override]
-        """The widget."""
+        """Tree widget."""
         return self.query_one(Tree)
 
     def show(self, state: ConsoleState) -> None:
-        """A branch for each engine; another daemon or other engines make the tree anew."""
+        """Rebuild the tree, with a branch per engine, if daemon or engines have changed."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         engines = [engine.index for engine in state.snapshot.engines]
         if (engines, state.snapshot.daemon.pid) != (self._engines, self._daemon):
@@ -98,23 +98,23 @@ class PrefixesScreen(ConsoleScreen):
             self.action_renew()
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[PrefixView | Place | None]) -> None:
-        """Ask for what is in it, when it has not been asked for."""
-        self._open.add(place_of(event.node.data))
+        """Load the children of a node when it is first expanded."""
+        self._open.add(parent_of(event.node.data))
         if not event.node.children:
             self.fill(event.node)
 
     def on_tree_node_collapsed(self, event: Tree.NodeCollapsed[PrefixView | Place | None]) -> None:
-        """It is not opened again when the tree is made anew."""
-        self._open.discard(place_of(event.node.data))
+        """Record that the node is collapsed, for the next rebuild."""
+        self._open.discard(parent_of(event.node.data))
 
     @work(group="prefixes")
     async def fill(self, node: Node) -> None:
-        """Ask for the children of a node, and put them into it."""
-        place = place_of(node.data)
+        """Load the children of a node."""
+        place = parent_of(node.data)
         if place is None:
             return
         try:
-            found = await reads.prefixes(self.console.source, *place)
+            found = await queries.prefixes(self.console.source, *place)
         except (Lost, AdminRefused) as error:
             node.remove_children()
             node.add_leaf(Text(f"✖ {error}", "red"), None)
@@ -124,7 +124,7 @@ class PrefixesScreen(ConsoleScreen):
         for row in sorted(found.rows, key=key):
             if row.children:
                 child = node.add(label(row), row)
-                if place_of(row) in self._open:
+                if parent_of(row) in self._open:
                     child.expand()
             else:
                 node.add_leaf(label(row), row)
@@ -136,7 +136,7 @@ class PrefixesScreen(ConsoleScreen):
         self._write_title()
 
     def action_renew(self) -> None:
-        """Ask anew, for all that is open."""
+        """Reload all expanded nodes."""
         self.tree.clear()
         for engine in self._engines:
             node = self.tree.root.add(Text(f"engine {engine}", "bold"), (engine, None))
@@ -145,25 +145,25 @@ class PrefixesScreen(ConsoleScreen):
         self._write_title()
 
     def action_order(self) -> None:
-        """The other order."""
+        """Switch the sort order."""
         self._order = _ORDERS[1 - _ORDERS.index(self._order)]
         self.action_renew()
 
     def action_tree(self, verb: str) -> None:
-        """Move as the arrow keys do."""
+        """Move the cursor like the arrow keys."""
         getattr(self.tree, f"action_{verb}")()
 
     def chosen(self) -> list[Any]:
-        """The page under the cursor."""
+        """Return the page under the cursor."""
         node = self.tree.cursor_node
         return [node.data] if node is not None and isinstance(node.data, PrefixView) else []
 
     def id_of(self, row: PrefixView) -> str:
-        """Engine and page."""
+        """Return engine and page."""
         return f"{row.engine}/{row.page}"
 
-    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
-        """Look at what became of the branch."""
+    def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Reload the branch that was changed."""
         node = self.tree.cursor_node
         self.fill(node.parent if node is not None and node.parent is not None else self.tree.root)
         said = evicted(answer)
@@ -173,27 +173,27 @@ class PrefixesScreen(ConsoleScreen):
     @changing
     @work
     async def action_pin(self) -> None:
-        """Ask for how long."""
+        """Ask for the duration, and pin the page."""
         rows = self.chosen()
         if not rows:
-            self.ask([])
+            self.submit_changes([])
         for row in rows:
             title = f"Pin page {row.page} of engine {row.engine} and its prefix"
-            form = FormDialog(title, questions(Pin, msgspec.to_builtins(Pin())))
+            form = FormDialog(title, form_fields(Pin, msgspec.to_builtins(Pin())))
             values = await self.app.push_screen_wait(form)
             if values is not None:
                 pin = msgspec.convert(values, Pin)
-                self.ask([pin_page(row.engine, row.page, pin.seconds)])
+                self.submit_changes([pin_page(row.engine, row.page, pin.seconds)])
 
     @changing
     def action_unpin(self) -> None:
-        """No longer."""
-        self.ask([pin_page(row.engine, row.page, 0) for row in self.chosen()])
+        """Unpin the page."""
+        self.submit_changes([pin_page(row.engine, row.page, 0) for row in self.chosen()])
 
     @changing
     def action_evict(self) -> None:
-        """Give it up, with all behind it."""
-        self.ask([evict_page(row.engine, row.page) for row in self.chosen()])
+        """Evict the page and its descendants."""
+        self.submit_changes([evict_page(row.engine, row.page) for row in self.chosen()])
 
     def _write_title(self) -> None:
         asked = time.strftime("%H:%M:%S", time.localtime(self._at)) if self._at else "never"
@@ -203,7 +203,7 @@ class PrefixesScreen(ConsoleScreen):
 
 
 def label(row: PrefixView) -> Text:
-    """A node in one line."""
+    """Render a page as one line."""
     text = Text(no_wrap=True)
     text.append("◆ " if row.is_pinned else "  ", "bold magenta")
     text.append(f"{count(row.tokens):>6} ", "bold")

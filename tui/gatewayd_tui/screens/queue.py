@@ -1,4 +1,4 @@
-"""The queue: who waits, for what, and what an operator can do about it."""
+"""Queue screen: waiting requests, their causes, and actions on them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ COLUMNS: list[Column[WaitingView]] = [
 
 
 class QueueScreen(ConsoleScreen):
-    """See above."""
+    """Waiting requests."""
 
     NAME = "queue"
     KEY = "2"
@@ -68,56 +68,56 @@ class QueueScreen(ConsoleScreen):
     ]
 
     def body(self) -> ComposeResult:
-        """One table."""
+        """Compose the table."""
         yield LiveTable(COLUMNS, own_id)
 
     def show(self, state: ConsoleState) -> None:
-        """Those that wait."""
+        """Update the waiting requests."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.list_requests("waiting", state.snapshot.waiting, state.snapshot.more_waiting)
 
     @changing
     def action_bump(self) -> None:
-        """To the front of its class."""
-        self.ask([bump(row) for row in self.chosen()])
+        """Move the chosen requests to the front of their class."""
+        self.submit_changes([bump(row) for row in self.chosen()])
 
     @changing
     @work
     async def action_bump_class(self) -> None:
-        """Into another class."""
+        """Move the chosen requests to another class."""
         rows = self.chosen()
         if rows:
             word = await self.app.push_screen_wait(Choose("Move to which class?", CLASSES))
             if word is not None:
-                self.ask([bump(row, word) for row in rows])
+                self.submit_changes([bump(row, word) for row in rows])
 
     @changing
     def action_cancel(self) -> None:
-        """End it."""
-        self.ask([cancel(row) for row in self.chosen()])
+        """Cancel the chosen requests."""
+        self.submit_changes([cancel(row) for row in self.chosen()])
 
     @changing
     def action_hold(self) -> None:
-        """Let it wait on."""
-        self.ask([hold(row) for row in self.chosen()])
+        """Hold the chosen requests."""
+        self.submit_changes([hold(row) for row in self.chosen()])
 
     @changing
     def action_release(self) -> None:
-        """No longer."""
-        self.ask([release(row) for row in self.chosen()])
+        """Release the chosen requests."""
+        self.submit_changes([release(row) for row in self.chosen()])
 
     def on_data_table_row_selected(self) -> None:
-        """Enter on a row, or a click on the one under the cursor."""
+        """Open the breakdown of the selected request."""
         row = self.query_one(LiveTable).current()
         if row is not None:
-            self.console.visit("explain", own_id(row))
+            self.console.open_request("explain", own_id(row))
 
     def action_explain(self) -> None:
-        """Where its time goes."""
+        """Open the breakdown of the chosen request."""
         for row in self.chosen()[:1]:
-            self.console.visit("explain", own_id(row))
+            self.console.open_request("explain", own_id(row))
 
     def action_logs(self) -> None:
-        """What the log says of it."""
+        """Open the request's log lines."""
         for row in self.chosen()[:1]:
-            self.console.visit("logs", row.id)
+            self.console.open_request("logs", row.id)

@@ -1,4 +1,4 @@
-"""What runs: each choice that has a row of a batch, and what an operator can do about it."""
+"""Running screen: choices in the running batches, and actions on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _phase(row: RunningView) -> Cell:
 
 
 def _done(row: RunningView) -> str:
-    """Of the prompt while it is computed, then of what may be generated."""
+    """Return the progress of the prefill, then of the generation."""
     if row.phase == "prefill":
         share, of = row.computed_tokens / max(1, row.prompt_tokens), row.prompt_tokens
         return f"{bar(share, 8)} {row.computed_tokens}/{of}"
@@ -58,7 +58,7 @@ COLUMNS: list[Column[RunningView]] = [
 
 
 class RunningScreen(ConsoleScreen):
-    """See above."""
+    """Running choices."""
 
     NAME = "running"
     KEY = "3"
@@ -73,45 +73,45 @@ class RunningScreen(ConsoleScreen):
     ]
 
     def body(self) -> ComposeResult:
-        """One table."""
+        """Compose the table."""
         yield LiveTable(COLUMNS, lambda row: f"{own_id(row)}#{row.choice}")
 
     def show(self, state: ConsoleState) -> None:
-        """Those that run."""
+        """Update the running choices."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
         self.list_requests("running", state.snapshot.running, state.snapshot.more_running)
 
     @changing
     def action_cancel(self) -> None:
-        """End it, all its choices."""
-        self.ask(self._once(cancel))
+        """Cancel the chosen requests with all their choices."""
+        self.submit_changes(self._once(cancel))
 
     @changing
     def action_hold(self) -> None:
-        """Let it give its row up."""
-        self.ask(self._once(hold))
+        """Hold the chosen requests: they free their rows and pages."""
+        self.submit_changes(self._once(hold))
 
     @changing
     def action_release(self) -> None:
-        """Let it go on."""
-        self.ask(self._once(release))
+        """Release the chosen requests."""
+        self.submit_changes(self._once(release))
 
     def on_data_table_row_selected(self) -> None:
-        """Enter on a row, or a click on the one under the cursor."""
+        """Open the breakdown of the selected request."""
         row = self.query_one(LiveTable).current()
         if row is not None:
-            self.console.visit("explain", own_id(row))
+            self.console.open_request("explain", own_id(row))
 
     def action_explain(self) -> None:
-        """Where its time goes."""
+        """Open the breakdown of the chosen request."""
         for row in self.chosen()[:1]:
-            self.console.visit("explain", own_id(row))
+            self.console.open_request("explain", own_id(row))
 
     def action_logs(self) -> None:
-        """What the log says of it."""
+        """Open the request's log lines."""
         for row in self.chosen()[:1]:
-            self.console.visit("logs", row.id)
+            self.console.open_request("logs", row.id)
 
     def _once(self, change: Callable[[RunningView], Change]) -> list[Change]:
-        """A change for each request, however many of its choices are chosen."""
+        """Return one change per request, even if several of its choices are chosen."""
         return list({own_id(row): change(row) for row in self.chosen()}.values())

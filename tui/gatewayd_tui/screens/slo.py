@@ -1,4 +1,4 @@
-"""What classes are promised, whether it is kept, and how fast the rest is used up."""
+"""SLO screen: targets per class, attainment, error budget and burn rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.widgets import Static
 from gatewayd.wire.snapshot import SloView
 from gatewayd_tui.changes import changing, set_slo
 from gatewayd_tui.figures import count, millis, percent
-from gatewayd_tui.questions import questions
+from gatewayd_tui.form_fields import form_fields
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState, Point, rate
 from gatewayd_tui.widgets.form import FormDialog
@@ -24,19 +24,19 @@ from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 ALL = "all"
 _WINDOWS = ("5m", "1h", "6h")
 _FAST, _SLOW = 14.4, 6.0
-"""Burn rates at which the alert rules page at once, and open a ticket."""
+"""Burn rates at which the alert rules page, and open a ticket."""
 
 Milliseconds = Annotated[float, Meta(gt=0, le=86_400_000)]
 
 
 class ObjectivesTable(msgspec.Struct, frozen=True):
-    """What may be changed of a class.
+    """Form of a class's SLO targets.
 
     Attributes:
         ttft_ms: to the first token, at most.
         tpot_ms: for each further token, at most.
         e2e_ms: to the end of the answer, at most.
-        objective: share of the requests that must keep it.
+        objective: share of the requests that must meet each target.
     """
 
     ttft_ms: Milliseconds | None = None
@@ -46,19 +46,19 @@ class ObjectivesTable(msgspec.Struct, frozen=True):
 
 
 def attainment(row: SloView) -> float | None:
-    """The share that was kept; None of none."""
+    """Return the share of requests that met the target; None without requests."""
     total = row.good + row.bad
     return row.good / total if total else None
 
 
 def budget_left(row: SloView) -> float | None:
-    """Of what may go wrong, the share that has not; below 0 it is overdrawn. None of none."""
+    """Return the share of the error budget that is left; negative if overdrawn, None if unknown."""
     allowed = (1 - row.objective) * (row.good + row.bad)
     return 1 - row.bad / allowed if allowed > 0 else None
 
 
 def verdict(row: SloView) -> Cell:
-    """In a word: does anybody have to do something?"""
+    """Return the alert state of a target in one word."""
     burn = [row.burn.get(window, 0.0) for window in _WINDOWS]
     if attainment(row) is None:
         return "- no data", "dim"
@@ -85,10 +85,10 @@ def _left(row: SloView) -> Cell:
 
 COLUMNS: list[Column[SloView]] = [
     Column("class", 9, lambda r: r.priority),
-    Column("promise", 7, lambda r: r.slo),
+    Column("slo", 7, lambda r: r.slo),
     Column("target", 7, lambda r: millis(r.target_ms) if r.target_ms else "-", None, True),
     Column("of", 6, lambda r: f"{100 * r.objective:g}%", None, True),
-    Column("kept", 6, lambda r: percent(attainment(r)), attainment, True),
+    Column("met", 6, lambda r: percent(attainment(r)), attainment, True),
     Column("left", 6, _left, budget_left, True),
     *(
         Column(
@@ -107,7 +107,7 @@ COLUMNS: list[Column[SloView]] = [
 
 
 class SloScreen(ConsoleScreen):
-    """See above."""
+    """SLO targets and burn rates."""
 
     NAME = "slo"
     KEY = "6"
@@ -118,39 +118,39 @@ class SloScreen(ConsoleScreen):
     ]
 
     def body(self) -> ComposeResult:
-        """What is good put through, and the promises."""
+        """Compose goodput and table."""
         yield Static(id="slo-goodput")
         yield LiveTable(COLUMNS, self.id_of)
 
     def id_of(self, row: SloView) -> str:
-        """The class and the promise."""
+        """Return class and target."""
         return f"{row.priority} {row.slo}"
 
     def show(self, state: ConsoleState) -> None:
-        """All classes."""
+        """Update all classes."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
-        self.query_one(LiveTable).put(state.snapshot.slo)
+        self.query_one(LiveTable).set_rows(state.snapshot.slo)
         self.query_one("#slo-goodput", Static).update(goodput(state))
 
     def on_data_table_row_selected(self) -> None:
-        """Enter on a row, or a click."""
+        """Edit the targets of the selected class."""
         if self.console.can_change:
             self.action_edit()
 
     @changing
     @work
     async def action_edit(self) -> None:
-        """Ask for other targets, and set them."""
+        """Ask for new targets, and set them."""
         for row in self.chosen()[:1]:
-            asked = questions(ObjectivesTable, targets(self.console.shown, row.priority))
+            asked = form_fields(ObjectivesTable, targets(self.console.shown, row.priority))
             title = f"SLO targets of class {row.priority}"
             values = await self.app.push_screen_wait(FormDialog(title, asked))
             if values:
-                self.ask([set_slo(row.priority, values)])
+                self.submit_changes([set_slo(row.priority, values)])
 
 
 def targets(state: ConsoleState, priority: str) -> dict[str, float]:
-    """What a class is promised now, as the form has it."""
+    """Return the current targets of a class, as form values."""
     rows = [] if state.snapshot is None else state.snapshot.slo
     own = [row for row in rows if row.priority == priority]
     found = {f"{row.slo}_ms": row.target_ms for row in own if row.target_ms is not None}
@@ -158,7 +158,7 @@ def targets(state: ConsoleState, priority: str) -> dict[str, float]:
 
 
 def goodput(state: ConsoleState) -> str:
-    """Requests a second that keep all that their class is promised, by class."""
+    """Return the goodput by class: requests per second that meet all SLOs."""
     assert state.snapshot is not None  # noqa: S101 - as the caller says
     classes = [row.priority for row in state.snapshot.slo if row.slo == ALL]
     shown = [f"{name} {rate(state.history, partial(_good, name)):.1f}" for name in classes]

@@ -1,4 +1,4 @@
-"""Tenants, what they use beside what they may, and their keys."""
+"""Tenants screen: tenants, their usage against limits, and their keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from textual.widgets import DataTable
 
 from gatewayd.wire.snapshot import TenantView
 from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, TenantTerms
-from gatewayd_tui import reads
+from gatewayd_tui import queries
 from gatewayd_tui.changes import (
     Change,
     change_tenant,
@@ -25,8 +25,8 @@ from gatewayd_tui.changes import (
 )
 from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import count, duration, size
-from gatewayd_tui.questions import nested, questions, typed
-from gatewayd_tui.reads import Key
+from gatewayd_tui.form_fields import as_typed, form_fields, nest
+from gatewayd_tui.queries import Key
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.form import FormDialog
@@ -34,11 +34,11 @@ from gatewayd_tui.widgets.secret import Secret
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 _NEAR = 0.8
-"""Of a limit: from there on it stands out."""
+"""Share of a limit from which the usage is highlighted."""
 
 
 def against(used: float, most: float | None, shown: str = "") -> Cell:
-    """``30/600``, with a mark from 80 % and another from 100 % on."""
+    """Format usage and limit: ``30/600``, marked from 80 % and from 100 % on."""
     text = shown or f"{count(used)}/{count(most)}"
     if most is None or used < _NEAR * most:
         return text
@@ -46,8 +46,8 @@ def against(used: float, most: float | None, shown: str = "") -> Cell:
 
 
 def _money(row: TenantView) -> Cell:
-    most = "-" if row.most_micros is None else typed("most_micros", row.most_micros)
-    shown = f"{typed('used_micros', row.used_micros)}/{most}"
+    most = "-" if row.most_micros is None else as_typed("most_micros", row.most_micros)
+    shown = f"{as_typed('used_micros', row.used_micros)}/{most}"
     return against(row.used_micros, row.most_micros, shown)
 
 
@@ -64,7 +64,7 @@ def _budget(row: TenantView) -> Cell:
 
 
 def _kept(row: TenantView) -> Cell:
-    """In the store; the limit is one that was set, and too long to be shown beside it."""
+    """Return the stored bytes; the limit decides the mark but is too long to be shown."""
     return against(row.kept_bytes, row.store_bytes, size(row.kept_bytes))
 
 
@@ -85,7 +85,7 @@ TENANTS: list[Column[TenantView]] = [
 
 
 def state_of(key: Key, now: float) -> Cell:
-    """Whether it opens anything."""
+    """Return the state of a key: valid, rotating, expired or revoked."""
     if key.revoked_at is not None:
         return "✖ revoked", "red"
     if key.expires_at is not None and key.expires_at <= now:
@@ -117,7 +117,7 @@ KEYS: list[Column[Key]] = [
 
 
 class TenantsScreen(ConsoleScreen):
-    """See above. The keys are those of the tenant under the cursor."""
+    """Tenants, and the keys of the tenant under the cursor."""
 
     NAME = "tenants"
     KEY = "7"
@@ -140,12 +140,12 @@ class TenantsScreen(ConsoleScreen):
         self._trouble = ""
 
     def body(self) -> ComposeResult:
-        """Two tables."""
+        """Compose two tables."""
         yield LiveTable(TENANTS, self.id_of, id="tenants")
         yield LiveTable(KEYS, self.id_of, id="keys")
 
     def id_of(self, row: Any) -> str:  # noqa: ANN401 - a row of either table
-        """The tenant, or the key's id."""
+        """Return the tenant's name, or the key's id."""
         return str(row.key if isinstance(row, Key) else row.tenant)
 
     @property
@@ -157,22 +157,22 @@ class TenantsScreen(ConsoleScreen):
         return self.query_one("#keys", LiveTable)
 
     def on_screen_resume(self) -> None:
-        """Keys are looked up when somebody comes."""
+        """Reload the keys when the screen is opened."""
         super().on_screen_resume()
         self.look_up()
 
     def show(self, state: ConsoleState) -> None:
-        """The tenants, and the keys that were looked up last."""
+        """Update the tenants; keys are as of the last query."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
-        self._tenants.put(state.snapshot.tenants)
+        self._tenants.set_rows(state.snapshot.tenants)
         self._tenants.border_title = "tenants" if state.snapshot.tenants else "there is no tenant"
         self._show_keys()
 
     @work(exclusive=True, group="keys")
     async def look_up(self) -> None:
-        """Ask for the keys."""
+        """Reload the keys."""
         try:
-            self._found = await reads.keys(self.console.source, time.time())
+            self._found = await queries.keys(self.console.source, time.time())
         except (Lost, AdminRefused) as error:
             self._found, self._trouble = [], str(error)
         else:
@@ -183,12 +183,12 @@ class TenantsScreen(ConsoleScreen):
     def _show_keys(self) -> None:
         tenant = self._tenants.current()
         name = None if tenant is None else tenant.tenant
-        self._key_table.put([key for key in self._found if key.tenant == name])
+        self._key_table.set_rows([key for key in self._found if key.tenant == name])
         title = self._trouble or ("keys" if name is None else f"keys of {name}")
         self._key_table.border_title = Content(title)
 
-    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
-        """Show a secret, and look up what keys there are now."""
+    def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Show a new secret, and reload the keys."""
         secret = answer.get("secret") if isinstance(answer, dict) else None
         if secret is not None:
             self.app.push_screen(Secret(f"The secret of key {answer['key']}", secret))
@@ -197,56 +197,56 @@ class TenantsScreen(ConsoleScreen):
     @changing
     @work
     async def action_tenant(self) -> None:
-        """Ask for its name and limits."""
-        form = FormDialog("A new tenant", questions(TenantBody))
+        """Ask for name and limits, and add a tenant."""
+        form = FormDialog("A new tenant", form_fields(TenantBody))
         values = await self.app.push_screen_wait(form)
         if values:
-            self.ask([create_tenant(nested(TenantBody, values))])
+            self.submit_changes([create_tenant(nest(TenantBody, values))])
 
     @changing
     @work
     async def action_limits(self) -> None:
-        """Ask for other limits of the tenant under the cursor."""
+        """Ask for new limits of the tenant under the cursor."""
         tenant = self._tenants.current()
         if tenant is None:
-            self.ask([])
+            self.submit_changes([])
             return
         try:
-            terms = await reads.terms_of(self.console.source, tenant.tenant)
+            terms = await queries.terms_of(self.console.source, tenant.tenant)
         except (Lost, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
             return
-        form = FormDialog(f"Limits of tenant {tenant.tenant}", questions(TenantTerms, terms))
+        form = FormDialog(f"Limits of tenant {tenant.tenant}", form_fields(TenantTerms, terms))
         values = await self.app.push_screen_wait(form)
         if values:
-            self.ask([change_tenant(tenant.tenant, values)])
+            self.submit_changes([change_tenant(tenant.tenant, values)])
 
     @changing
     @work
     async def action_key(self) -> None:
-        """Ask what for, and make it; its secret is shown once."""
+        """Ask for the details of a key, and create it; its secret is shown once."""
         tenant = self._tenants.current()
-        asked = questions(KeyBody, None if tenant is None else {"tenant": tenant.tenant})
+        asked = form_fields(KeyBody, None if tenant is None else {"tenant": tenant.tenant})
         values = await self.app.push_screen_wait(
             FormDialog("A new key", asked, None if tenant is None else "name")
         )
         if values:
-            self.ask([create_key(values)])
+            self.submit_changes([create_key(values)])
 
     @changing
     @work
     async def action_rotate(self) -> None:
-        """Ask for how long the old secret is good, too; the new one is shown once."""
+        """Ask how long the old secret stays valid, and rotate; the new one is shown once."""
         key = self._key_table.current()
         if key is None:
-            self.ask([])
+            self.submit_changes([])
             return
-        form = FormDialog(f"Rotate the secret of key {key.key}", questions(RotateBody))
+        form = FormDialog(f"Rotate the secret of key {key.key}", form_fields(RotateBody))
         values = await self.app.push_screen_wait(form)
         if values is not None:
-            self.ask([rotate_key(key.key, key.tenant, values)])
+            self.submit_changes([rotate_key(key.key, key.tenant, values)])
 
     @changing
     def action_revoke(self) -> None:
-        """End keys."""
-        self.ask([revoke_key(key.key, key.tenant) for key in self._key_table.chosen()])
+        """Revoke the chosen keys."""
+        self.submit_changes([revoke_key(key.key, key.tenant) for key in self._key_table.chosen()])

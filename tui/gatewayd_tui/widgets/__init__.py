@@ -1,1 +1,1 @@
-"""Parts of screens."""
+"""Widgets and dialogs of the console."""

@@ -1,4 +1,4 @@
-"""A dialog that offers a few words."""
+"""Dialog to choose one of several options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from textual.widgets import OptionList, Static
 
 
 class Choose(ModalScreen[str | None]):
-    """Answers with one of the words, or None.
+    """Choice dialog; returns one of the options, or None.
 
     Args:
-        title: what for.
-        words: to choose from.
+        title: of the dialog.
+        options: to choose from.
     """
 
     BINDINGS = [
@@ -26,29 +26,29 @@ class Choose(ModalScreen[str | None]):
         Binding("k", "up", "Up", show=False, id="choose.up"),
     ]
 
-    def __init__(self, title: str, words: Sequence[str]) -> None:
+    def __init__(self, title: str, options: Sequence[str]) -> None:
         super().__init__()
         self._title_text = title
-        self._words = words
+        self._options_offered = options
 
     def compose(self) -> ComposeResult:
-        """The words under the title."""
+        """Compose title and options."""
         with Vertical(classes="dialog"):
             yield Static(Content(self._title_text), classes="dialog-title")
-            yield OptionList(*map(Content, self._words))
+            yield OptionList(*map(Content, self._options_offered))
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """That one."""
-        self.dismiss(self._words[event.option_index])
+        """Return the selected option."""
+        self.dismiss(self._options_offered[event.option_index])
 
     def action_leave(self) -> None:
-        """None of them."""
+        """Return None."""
         self.dismiss(None)
 
     def action_down(self) -> None:
-        """The next."""
+        """Move to the next option."""
         self.query_one(OptionList).action_cursor_down()
 
     def action_up(self) -> None:
-        """The one before."""
+        """Move to the previous option."""
         self.query_one(OptionList).action_cursor_up()

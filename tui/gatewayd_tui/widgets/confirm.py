@@ -1,4 +1,4 @@
-"""A dialog that names what is about to be destroyed."""
+"""Confirmation dialog for destructive changes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _NAMED = 10
 
 
 class Confirm(ModalScreen[bool]):
-    """Asks; what is not answered with yes is a no.
+    """Confirmation dialog; anything but yes means no.
 
     Args:
-        titles: what would be done, each with its object.
+        titles: of the changes, each with its object.
     """
 
     BINDINGS = [
@@ -31,7 +31,7 @@ class Confirm(ModalScreen[bool]):
         self._titles = titles
 
     def compose(self) -> ComposeResult:
-        """The question, and two buttons."""
+        """Compose the question and two buttons."""
         lines = [f"• {title}" for title in self._titles[:_NAMED]]
         more = len(self._titles) - _NAMED
         if more > 0:
@@ -44,13 +44,13 @@ class Confirm(ModalScreen[bool]):
                 yield Button("Yes (y)", id="yes", variant="error")
 
     def on_mount(self) -> None:
-        """Whoever only presses enter means no."""
+        """Focus the button for no, the default of enter."""
         self.query_one("#no").focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """A button is an answer."""
+        """Return the answer of a button."""
         self.dismiss(event.button.id == "yes")
 
     def action_answer(self, yes: bool) -> None:
-        """So is a key."""
+        """Return the answer of a key."""
         self.dismiss(yes)

@@ -1,4 +1,4 @@
-"""A dialog with a line for each question; it goes only when all that was typed can be."""
+"""Form dialog with validation."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Label, Static
 
-from gatewayd_tui.questions import Question, Wrong, changed
+from gatewayd_tui.form_fields import FormField, InvalidInput, changed_values
 
 
 class FormDialog(ModalScreen[dict[str, Any] | None]):
-    """Answers with the values that are not as they were, or None when it is left.
+    """Form dialog; returns the changed values, or None if cancelled.
 
     Args:
-        title: what for.
-        asked: the lines.
-        first: the line that is typed into at once; else the first one.
+        title: of the dialog.
+        asked: the fields.
+        first: name of the field with initial focus; default the first one.
     """
 
     BINDINGS = [
@@ -32,14 +32,14 @@ class FormDialog(ModalScreen[dict[str, Any] | None]):
         Binding("up", "app.focus_previous", "Previous field", show=False, id="form.previous"),
     ]
 
-    def __init__(self, title: str, asked: Sequence[Question], first: str | None = None) -> None:
+    def __init__(self, title: str, asked: Sequence[FormField], first: str | None = None) -> None:
         super().__init__()
         self._title_text = title
         self._asked = asked
         self._first = first
 
     def compose(self) -> ComposeResult:
-        """The lines, what may stand in the one under the cursor, and two buttons."""
+        """Compose the fields, the hint of the focused one, and two buttons."""
         width = max((len(each.name) for each in self._asked), default=0)
         with Vertical(classes="dialog"):
             yield Static(Content(self._title_text), classes="dialog-title")
@@ -57,12 +57,12 @@ class FormDialog(ModalScreen[dict[str, Any] | None]):
                 yield Button("Done (enter)", id="yes", variant="primary")
 
     def on_mount(self) -> None:
-        """Type at once."""
+        """Focus the first field."""
         name = self._first or (self._asked[0].name if self._asked else None)
         self.query_one(f"#form-{name}" if name else "#yes").focus()
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Say what the line under the cursor is for."""
+        """Show description and hint of the focused field."""
         for each in self._asked:
             if event.widget.id == f"form-{each.name}":
                 doc = f"{each.name}: {each.doc.rstrip('.')}\n" if each.doc else ""
@@ -70,22 +70,22 @@ class FormDialog(ModalScreen[dict[str, Any] | None]):
 
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Answer, or say what is wrong and go there."""
+        """Return the values, or show what is wrong and focus that field."""
         lines = {each.name: self.query_one(f"#form-{each.name}", Input) for each in self._asked}
         texts = {name: line.value for name, line in lines.items()}
         try:
-            self.dismiss(changed(self._asked, texts))
-        except Wrong as wrong:
+            self.dismiss(changed_values(self._asked, texts))
+        except InvalidInput as wrong:
             self.query_one("#form-wrong", Static).update(Content(f"✖ {wrong}"))
             lines[wrong.name].focus()
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """A button is an answer."""
+        """Send or cancel the form."""
         if event.button.id == "yes":
             self.action_send()
         else:
             self.action_leave()
 
     def action_leave(self) -> None:
-        """Nothing."""
+        """Cancel the form."""
         self.dismiss(None)

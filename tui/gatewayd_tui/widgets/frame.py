@@ -1,4 +1,4 @@
-"""What is around every screen: the line of state, the line of screens, and the banner."""
+"""Frame of every screen: status line, screen list and error banner."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _STYLES = {"ready": "green", "failed": "bold red"}
 
 
 class StatusLine(Static):
-    """The daemon in one line."""
+    """Status of the daemon in one line."""
 
     def show(self, state: ConsoleState, marks: Sequence[str]) -> None:
-        """Write it; ``marks`` say how the console itself stands."""
+        """Update the line; ``marks`` is the console's own status."""
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append(" gatewayd ", "bold")
         if state.snapshot is not None:
@@ -29,17 +29,17 @@ class StatusLine(Static):
             text.append(f"  {last.running} run {last.waiting} wait  kv {percent(last.kv_share)}")
             text.append(f"  up {duration(daemon.uptime_seconds)}  {daemon.model}")
             if daemon.troubles:
-                text.append(f"  ✖ {len(daemon.troubles)} troubles", "bold red")
+                text.append(f"  ✖ {len(daemon.troubles)} problems", "bold red")
         for mark in marks:
             text.append(f"  [{mark}]", "bold reverse")
         self.update(text)
 
 
 class ScreenLine(Static):
-    """The screens and their keys; the one that is open stands out."""
+    """List of screens with their keys; the open one is highlighted."""
 
     def show(self, screens: Sequence[tuple[str, str]], open_key: str, width: int) -> None:
-        """Write it: ``screens`` are keys and titles."""
+        """Update the list; ``screens`` are keys and titles."""
         others = [title for key, title in screens if key != open_key]
         room = width - sum(len(key) + 2 for key, _ in screens)
         room -= sum(len(title) for key, title in screens if key == open_key)
@@ -56,10 +56,10 @@ class ScreenLine(Static):
 
 
 class Banner(Static):
-    """What is wrong; not there when nothing is."""
+    """Error banner, hidden while there is no error."""
 
     def show(self, trouble: str | None) -> None:
-        """Say it, or go away."""
+        """Show an error, or hide the banner."""
         self.display = trouble is not None
         if trouble is not None:
             self.update(Text(f"✖ {trouble}"))

@@ -1,4 +1,4 @@
-"""A map of pages, a character for each cell, by state or by tenant; changed lines are drawn."""
+"""Map of KV pages, a character per cell, by state or by tenant; redraws changed lines only."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ STATES = {
     "s": ("▓", "shared", Style(color="yellow")),
     "p": ("◆", "pinned", Style(color="magenta", bold=True)),
 }
-"""By the letter of a cell: its glyph, its name, its style."""
+"""Glyph, name and style of a cell by its letter."""
 
 COLORS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_NOBODY = ("·", Style(dim=True))
-_STRANGE = ("?", Style(bold=True))
+_NO_OWNER = ("·", Style(dim=True))
+_UNKNOWN = ("?", Style(bold=True))
 
 
 def letter(tenant: int) -> str:
-    """What stands for a tenant on the map, from its index; after 26 they begin again."""
+    """Return the letter of a tenant on the map by its index, modulo 26."""
     return _LETTERS[tenant % len(_LETTERS)]
 
 
 def color(tenant: int) -> str:
-    """Its color; letter and color together are unlike for the first 104 tenants."""
+    """Return the color of a tenant; letter and color are unique for the first 104 tenants."""
     return COLORS[tenant % len(COLORS)]
 
 
 def by_state(cells: str, owners: str) -> list[tuple[str, Style]]:
-    """How each cell looks, by what its pages are."""
+    """Return glyph and style of each cell by state."""
     looks = {cell: (glyph, style) for cell, (glyph, _, style) in STATES.items()}
-    return [looks.get(cell, _STRANGE) for cell in cells]
+    return [looks.get(cell, _UNKNOWN) for cell in cells]
 
 
 def by_tenant(cells: str, owners: str) -> list[tuple[str, Style]]:
-    """How each cell looks, by whose it is: a capital where it is held, a small letter if cached."""
+    """Return glyph and style of each cell by tenant: a capital if in use, lower case if cached."""
     looks: dict[tuple[str, str], tuple[str, Style]] = {}
     for pair in set(zip(cells, owners, strict=False)):
         cell, owner = pair
         index = ord(owner) - 48
         if owner == " " or index < 0:
-            looks[pair] = _NOBODY if cell == "." else _STRANGE
+            looks[pair] = _NO_OWNER if cell == "." else _UNKNOWN
         elif cell == "c":
             looks[pair] = letter(index).lower(), Style(color=color(index), dim=True)
         else:
@@ -58,20 +58,20 @@ def by_tenant(cells: str, owners: str) -> list[tuple[str, Style]]:
 
 
 class HeatMap(ScrollView, can_focus=True):
-    """See above."""
+    """Scrollable map of cells."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._looks: list[tuple[str, Style]] = []
         self._lines: list[list[tuple[str, Style]]] = []
 
-    def put(self, looks: Sequence[tuple[str, Style]]) -> None:
-        """Show these cells, a glyph and a style each."""
+    def set_cells(self, looks: Sequence[tuple[str, Style]]) -> None:
+        """Show cells, given as glyphs and styles."""
         self._looks = list(looks)
         self._lay_out()
 
     def on_resize(self) -> None:
-        """Another width, other lines."""
+        """Lay out the cells for the new width."""
         self._lay_out()
 
     def _lay_out(self) -> None:
@@ -88,7 +88,7 @@ class HeatMap(ScrollView, can_focus=True):
                 self.refresh_line(y)
 
     def render_line(self, y: int) -> Strip:
-        """One line of cells."""
+        """Render a line of cells."""
         place = y + self.scroll_offset.y
         background = self.rich_style
         if place >= len(self._lines):

@@ -1,4 +1,4 @@
-"""A dialog that shows a secret, once: when it goes nothing of it is left."""
+"""Dialog that shows a secret once; nothing of it is kept afterwards."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from textual.widgets import Static
 
 
 class Secret(ModalScreen[None]):
-    """See above.
+    """Dialog with a secret.
 
     Args:
-        title: of what it is.
-        secret: itself.
+        title: description of the secret.
+        secret: the secret.
     """
 
     BINDINGS = [
@@ -29,7 +29,7 @@ class Secret(ModalScreen[None]):
         self._secret = secret
 
     def compose(self) -> ComposeResult:
-        """The secret, and that it does not come again."""
+        """Compose the secret with a warning that it is shown only once."""
         with Vertical(classes="dialog"):
             yield Static(Content(self._title_text), classes="dialog-title")
             yield Static(Content(self._secret), id="secret")
@@ -39,12 +39,12 @@ class Secret(ModalScreen[None]):
             )
 
     def action_copy(self) -> None:
-        """Into the clipboard of the terminal."""
+        """Copy the secret to the terminal's clipboard."""
         self.app.copy_to_clipboard(self._secret)
         self.notify("copied")
 
     def action_leave(self) -> None:
-        """Forget it. What the application keeps of its clipboard, too."""
+        """Discard the secret, also from the application's copy of the clipboard."""
         if self.app.clipboard == self._secret:
             self.app._clipboard = ""
         self._secret = ""

@@ -1,7 +1,7 @@
-"""A table that takes whole lists of rows and changes only the cells that differ.
+"""Table that is given all rows each time and updates only the cells that differ.
 
-Rows have keys of their own and keep the cursor and their marks when others come and go. A row that
-leaves lends its place to one that comes: taking rows out and in would lay out the whole table anew.
+Rows have keys, so that cursor and marks survive insertions and removals. A new row reuses the slot
+of a removed one, because adding and removing rows would lay out the whole table again.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from textual.widgets import DataTable
 
 RowT = TypeVar("RowT")
 Cell = str | tuple[str, str]
-"""Text, or text and its style. Never markup: it may be a stranger's."""
+"""Text, or text and its style. Never markup: it may be untrusted."""
 
 WIDE = 110
-"""Columns of the terminal from which wide tables have all of theirs."""
+"""Terminal width from which tables show all columns."""
 SENTENCES = 120
-"""From which there is room for a sentence in a table; below, a column may have words instead."""
+"""Terminal width from which cells show sentences; below, a column may have a short form."""
 _GUTTER = "gutter"
 _MARK = "▶"
 
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[RowT]):
-    """One column.
+    """Column of a table.
 
     Attributes:
-        title: above it.
-        width: in characters; 0 takes what is left.
-        cell: what a row shows there.
-        by: what rows are sorted by; None where that makes no sense.
-        is_number: stands at the right, and is sorted the largest first.
-        is_wide: only shown where there is much room.
-        short: instead of ``cell`` where there is no room for a sentence.
+        title: heading.
+        width: in characters; 0 takes the rest.
+        cell: returns the content of a row.
+        by: sort key; None if the column cannot be sorted.
+        is_number: right-aligned, and sorted in descending order.
+        is_wide: only shown in wide terminals.
+        short: replaces ``cell`` in narrow terminals.
     """
 
     title: str
@@ -52,11 +52,11 @@ class Column(Generic[RowT]):
 
 
 class LiveTable(DataTable[Text], Generic[RowT]):
-    """See above.
+    """Table with incremental updates, filter, marks and sorting.
 
     Args:
         columns: from the left.
-        key_of: what tells rows apart; of equal ones the later get a number behind.
+        key_of: returns the key of a row; duplicates get a number appended.
         id: of the widget.
     """
 
@@ -92,46 +92,46 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         self._sorted: int | None = None
         self._is_turned = False
 
-    def put(self, rows: Sequence[RowT]) -> None:
-        """Show these rows."""
+    def set_rows(self, rows: Sequence[RowT]) -> None:
+        """Replace the rows; only cells that differ are updated."""
         self._rows = rows
         if self._columns:
             self._renew()
 
-    def head(self, *parts: str) -> None:
-        """Write above the table, with what there is of the parts."""
+    def set_heading(self, *parts: str) -> None:
+        """Set the heading from the parts that are not empty."""
         self.border_title = Content(" · ".join(filter(None, parts)))
 
     def current(self) -> RowT | None:
-        """The row under the cursor; None of none."""
+        """Return the row under the cursor; None if the table is empty."""
         key = self._current_key()
         return None if key is None else self._by_key[key]
 
     def chosen(self) -> list[RowT]:
-        """The marked rows, or the one under the cursor where none is; what is hidden is not."""
+        """Return the visible marked rows, or the one under the cursor if none is marked."""
         if self.marked:
             return [self._by_key[key] for key in self._order if key in self.marked]
         current = self.current()
         return [] if current is None else [current]
 
     def shown(self) -> list[RowT]:
-        """The rows that pass the filter, in their order."""
+        """Return the rows that pass the filter, in order."""
         return [self._by_key[key] for key in self._order]
 
     def go_to(self, key: str) -> bool:
-        """Put the cursor on a row; False if it is not there."""
+        """Move the cursor to a row; False if it is not shown."""
         if key not in self._order:
             return False
         self.move_cursor(row=self._order.index(key))
         return True
 
     def set_filter(self, text: str) -> None:
-        """Show only rows in which each word occurs, and no word after a ``!``."""
+        """Show only rows that contain every word, and no word prefixed by ``!``."""
         self.filter = text
-        self.put(self._rows)
+        self.set_rows(self._rows)
 
     def action_mark(self) -> None:
-        """Mark the row under the cursor, or take its mark off, and go on."""
+        """Toggle the mark of the row under the cursor, and move down."""
         key = self._current_key()
         if key is not None:
             self.marked ^= {key}
@@ -139,7 +139,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             self.action_cursor_down()
 
     def action_sort_next(self) -> None:
-        """Sort by the next column that can be sorted by; after the last, as rows come."""
+        """Sort by the next sortable column; after the last, restore the original order."""
         can = [i for i, (column, _) in enumerate(self._columns) if column.by is not None]
         later = [i for i in can if self._sorted is None or i > self._sorted]
         self._sorted = later[0] if later else None
@@ -147,19 +147,19 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         self._lay_out()
 
     def action_sort_turn(self) -> None:
-        """The other way around."""
+        """Reverse the sort order."""
         self._is_turned = not self._is_turned
         self._lay_out()
 
     def on_resize(self, event: events.Resize) -> None:
-        """Give the columns their widths."""
+        """Choose columns and widths for the new width."""
         width = self.app.size.width
         shown = [
             replace(c, cell=c.short) if c.short is not None and width < SENTENCES else c
             for c in self._all
             if not c.is_wide or width >= WIDE
         ]
-        # With room for the bar that comes when there are more rows than lines.
+        # Reserves space for the scroll bar.
         room = event.size.width - 3 - sum(c.width + 1 for c in shown)
         rest = max(12, room)
         columns = [(column, column.width or rest) for column in shown]
@@ -170,7 +170,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             self._lay_out()
 
     def _lay_out(self) -> None:
-        """Make columns and rows anew: when somebody asks for others, not when there is news."""
+        """Rebuild columns and rows, when columns or sorting change; not for new data."""
         key = self._current_key()
         self.clear(columns=True)
         self._order, self._by_key, self._slots, self._cells = [], {}, {}, {}
@@ -186,7 +186,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             self.go_to(key)
 
     def _renew(self) -> None:
-        """Bring what is shown to what shall be shown."""
+        """Update the shown rows to the wanted ones."""
         at, under = self.cursor_row, self._current_key()
         wanted = self._wanted()
         lent = [slot for key, slot in self._slots.items() if key not in wanted]
@@ -201,7 +201,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         order = list(wanted)
         slots = [self._slots[key] for key in order]
         if slots != [row.key.value for row in self.ordered_rows]:
-            # The table sorts by cells only: those of the gutter, each an object of its row.
+            # DataTable sorts by cells only: the gutter has a distinct object for each row.
             ranks = {id(self.get_cell(slot, _GUTTER)): rank for rank, slot in enumerate(slots)}
             self.sort(_GUTTER, key=lambda cell: ranks[id(cell)])
         self._order = order
@@ -215,11 +215,11 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             self.move_cursor(row=0)
 
     def _wanted(self) -> dict[str, tuple[RowT, list[Cell]]]:
-        """Rows and cells by key, in order, without those that the filter takes out."""
+        """Return rows and cells by key, in order, without filtered ones."""
         rows = list(self._rows)
         if self._sorted is not None:
             column = self._columns[self._sorted][0]
-            assert column.by is not None  # noqa: S101 - only such are sorted by
+            assert column.by is not None  # noqa: S101 - only sortable columns are chosen
             rows.sort(key=column.by, reverse=column.is_number != self._is_turned)
         elif self._is_turned:
             rows.reverse()
@@ -241,7 +241,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         return slot
 
     def _write(self, slot: str, cells: list[Cell]) -> None:
-        """Change the cells of a row that differ."""
+        """Update the cells of a row that differ."""
         before = self._cells[slot]
         for index, cell in enumerate(cells):
             if before and before[index] == cell:
@@ -254,12 +254,12 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         self._cells[slot] = cells
 
     def _current_key(self) -> str | None:
-        at = self.cursor_row  # -1 of an empty table
+        at = self.cursor_row  # -1 if the table is empty
         return self._order[at] if 0 <= at < len(self._order) else None
 
 
 def matches(wanted: str, cells: Sequence[Cell]) -> bool:
-    """Whether every word occurs in the cells, and none that has a ``!`` before it."""
+    """Whether the cells contain every word, and none that is prefixed by ``!``."""
     text = " ".join(map(plain, cells)).lower()
     words = wanted.lower().split()
     return all(
@@ -268,7 +268,7 @@ def matches(wanted: str, cells: Sequence[Cell]) -> bool:
 
 
 def plain(cell: Cell) -> str:
-    """A cell without its style."""
+    """Return a cell's text without its style."""
     return cell if isinstance(cell, str) else cell[0]
 
 

@@ -1,7 +1,6 @@
-"""What plugins add to the console, each behind a fence: a broken one is told of, and nothing else.
+"""Console extensions from plugins, isolated: a broken plugin is reported and has no other effect.
 
-Whatever a plugin does is done in a thread that nobody waits for longer than it may take: one that
-never comes back costs a thread, not the console.
+Plugin code runs in a thread with a timeout: one that never returns costs a thread, not the console.
 """
 
 from __future__ import annotations
@@ -31,64 +30,64 @@ _PartT = TypeVar("_PartT", Panel, Action)
 _Outcome = Callable[[], ResultT]
 
 
-class Failed(NamedTuple):
-    """A plugin that adds nothing, and why."""
+class FailedPlugin(NamedTuple):
+    """Plugin that could not be loaded, with the reason."""
 
     plugin: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
-    """What plugins add.
+class Extensions:
+    """Panels and actions of plugins.
 
     Attributes:
-        panels, actions: each with the plugin it came from.
-        failed: plugins that add nothing.
+        panels, actions: each with the name of its plugin.
+        failed: plugins that could not be loaded.
     """
 
     panels: tuple[tuple[str, Panel], ...] = ()
     actions: tuple[tuple[str, Action], ...] = ()
-    failed: tuple[Failed, ...] = ()
+    failed: tuple[FailedPlugin, ...] = ()
 
     def action(self, name: str) -> tuple[str, Action] | None:
-        """One of them, by ``<plugin>.<id>``."""
+        """Return an action by ``<plugin>.<id>``."""
         return next((one for one in self.actions if f"{one[0]}.{one[1].id}" == name), None)
 
 
-class Drawn(NamedTuple):
-    """What a panel shows, as text: a table, or lines of which ``columns`` are none."""
+class PanelContent(NamedTuple):
+    """Content of a panel as text: a table, or lines if ``columns`` is empty."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-def load(names: Iterable[str], seconds: float = LOAD_SECONDS) -> Added:
-    """Load plugins, one after the other."""
+def load(names: Iterable[str], seconds: float = LOAD_SECONDS) -> Extensions:
+    """Load console plugins, one after the other."""
     host = PluginHost(Catalog.installed())
     panels: list[tuple[str, Panel]] = []
     actions: list[tuple[str, Action]] = []
     failed = []
     for name in dict.fromkeys(names):
         try:
-            more = _waited(partial(_parts, host, name), seconds)
+            more = _call_with_timeout(partial(_extensions_of, host, name), seconds)
         except TimeoutError:
-            failed.append(Failed(name, f"does not load within {seconds:g} s"))
+            failed.append(FailedPlugin(name, f"does not load within {seconds:g} s"))
         except PluginError as error:
-            failed.append(Failed(name, error.reason))
+            failed.append(FailedPlugin(name, error.reason))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            failed.append(Failed(name, told(error)))
+            failed.append(FailedPlugin(name, told(error)))
         else:
             panels += [(name, panel) for panel in more[0]]
             actions += [(name, action) for action in more[1]]
-    return Added(tuple(panels), tuple(actions), tuple(failed))
+    return Extensions(tuple(panels), tuple(actions), tuple(failed))
 
 
-async def aside(call: Callable[[], ResultT], seconds: float) -> ResultT:
-    """Call a plugin's function in a thread.
+async def call_in_thread(call: Callable[[], ResultT], seconds: float) -> ResultT:
+    """Call a plugin's function in a thread, with a timeout.
 
     Raises:
-        TimeoutError: it has not come back; its thread is left alone.
+        TimeoutError: it has not returned; its thread is abandoned.
         Exception: whatever it raises.
     """
     loop = asyncio.get_running_loop()
@@ -103,11 +102,11 @@ async def aside(call: Callable[[], ResultT], seconds: float) -> ResultT:
     return await asyncio.wait_for(coming, seconds)
 
 
-def drawn(panel: Panel, look: Mapping[str, Any]) -> Drawn:
-    """Ask a panel what it shows.
+def render_panel(panel: Panel, look: Mapping[str, Any]) -> PanelContent:
+    """Call a panel and validate its content.
 
     Raises:
-        Exception: whatever it raises; a ``TypeError`` where it answers something else.
+        Exception: whatever it raises; a ``TypeError`` if it returns something else.
     """
     shown = panel.show(look)
     if isinstance(shown, Rows):
@@ -115,17 +114,17 @@ def drawn(panel: Panel, look: Mapping[str, Any]) -> Drawn:
         rows = tuple(tuple(map(_line, row)) for row in shown.rows[:MOST_ROWS])
         if not columns or any(len(row) != len(columns) for row in rows):
             raise TypeError("the number of cells of a row differs from the number of columns")
-        return Drawn(columns, rows)
+        return PanelContent(columns, rows)
     if isinstance(shown, str) or not isinstance(shown, Sequence):
         raise TypeError(f"it returned {type(shown).__name__}, neither Rows nor a list of lines")
-    return Drawn((), tuple((_line(each),) for each in shown[:MOST_ROWS]))
+    return PanelContent((), tuple((_line(each),) for each in shown[:MOST_ROWS]))
 
 
-class Calls:
-    """The admin API for an action, in its thread.
+class ThreadCalls:
+    """Synchronous admin API for an action, called in its thread.
 
     Args:
-        source: asks.
+        source: sends the calls.
         loop: of the console.
     """
 
@@ -147,24 +146,24 @@ class Calls:
 
 
 async def run(action: Action, source: Source) -> str:
-    """Run an action; what it says.
+    """Run an action and return its message.
 
     Raises:
         Exception: whatever it raises.
     """
-    calls = Calls(source, asyncio.get_running_loop())
-    return _line(await aside(partial(action.run, calls), RUN_SECONDS))
+    calls = ThreadCalls(source, asyncio.get_running_loop())
+    return _line(await call_in_thread(partial(action.run, calls), RUN_SECONDS))
 
 
-def why(error: Exception) -> str:
-    """Why an action has not been done."""
+def failure_reason(error: Exception) -> str:
+    """Return why an action failed, as a sentence."""
     if isinstance(error, TimeoutError):
         return f"it did not return within {RUN_SECONDS:g} s"
     return str(error) if isinstance(error, NotDone) else told(error)
 
 
-def _parts(host: PluginHost, name: str) -> tuple[list[Panel], list[Action]]:
-    """What one plugin adds.
+def _extensions_of(host: PluginHost, name: str) -> tuple[list[Panel], list[Action]]:
+    """Return the panels and actions of one plugin.
 
     Raises:
         PluginError: it cannot be loaded.
@@ -192,8 +191,8 @@ def _offered(host: PluginHost, hook: str, module: str, kind: type[_PartT]) -> li
     return found
 
 
-def _waited(call: Callable[[], ResultT], seconds: float) -> ResultT:
-    """The same without an event loop."""
+def _call_with_timeout(call: Callable[[], ResultT], seconds: float) -> ResultT:
+    """Call a function in a thread with a timeout, without an event loop."""
     outcomes: list[_Outcome[ResultT]] = []
     thread = threading.Thread(
         target=lambda: outcomes.append(_outcome(call)), name="plugin", daemon=True
@@ -206,7 +205,7 @@ def _waited(call: Callable[[], ResultT], seconds: float) -> ResultT:
 
 
 def _outcome(call: Callable[[], ResultT]) -> _Outcome[ResultT]:
-    """What came of a call; to be called itself where that is wanted."""
+    """Call a function and capture its outcome as a callable that returns or raises it."""
     try:
         return partial(_given, call())
     except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
@@ -218,7 +217,7 @@ def _given(result: ResultT) -> ResultT:
     return result
 
 
-def _raised(error: BaseException) -> Any:  # noqa: ANN401 - never comes back
+def _raised(error: BaseException) -> Any:  # noqa: ANN401 - never returns
     raise error
 
 
@@ -232,5 +231,5 @@ def _settle(coming: asyncio.Future[ResultT], outcome: _Outcome[ResultT]) -> None
 
 
 def _line(value: object) -> str:
-    """One line of what can be printed: a panel may show what clients have sent."""
+    """Return a printable single line: a panel may show text from clients."""
     return "".join(c if c.isprintable() else "·" for c in str(value))

@@ -1,6 +1,6 @@
-"""Forms made from the bodies of the admin API: a line for each field, and what is typed, checked.
+"""Form fields generated from request bodies of the admin API, with input validation.
 
-A form shows what is so now; a line that is left as it is says nothing. Pure functions.
+A form shows current values; unchanged fields are not sent. Pure functions.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ _SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MICROS = 1_000_000
 
 
-class Wrong(Exception):
-    """What was typed cannot be; the sentence names the field, its limit and what to do.
+class InvalidInput(Exception):
+    """The typed text is invalid; the message names the field, its limit and what to do.
 
     Args:
         name: of the field.
-        sentence: says why.
+        message: the reason.
     """
 
-    def __init__(self, name: str, sentence: str) -> None:
-        super().__init__(sentence)
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(message)
         self.name = name
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """One line of a form.
+class FormField:
+    """One field of a form.
 
     Attributes:
         name: of the field in the body.
-        type: that its value must have, as ``msgspec.inspect`` tells.
-        doc: what it is, for people.
-        now: what it is at first, as it is typed; empty where it is not set.
-        is_needed: whether it may not be left empty.
-        takes_none: whether there may be no such value.
-        takes: what may be typed, where the type does not say.
+        type: of its value, from ``msgspec.inspect``.
+        doc: description for the user.
+        now: initial text; empty if the value is not set.
+        is_needed: whether it is required.
+        takes_none: whether the value may be null.
+        takes: description of valid input, if the type is not sufficient.
     """
 
     name: str
@@ -57,52 +57,52 @@ class Question:
 
     @property
     def hint(self) -> str:
-        """What may be typed, in a few words."""
+        """Short description of valid input."""
         tail = f", or {NONE}" if self.takes_none else ""
         return (self.takes or _hint(self.name, self.type)) + tail
 
     def value(self, text: str) -> Any:  # noqa: ANN401 - JSON
-        """What was typed, as it stands in a body.
+        """Parse the typed text into the value for the body.
 
         Raises:
-            Wrong: it is not allowed.
+            InvalidInput: it is invalid.
         """
         text = text.strip()
         if not text and self.is_needed:
-            raise Wrong(self.name, f"{self.name} is missing; it must be {self.hint}")
+            raise InvalidInput(self.name, f"{self.name} is missing; it must be {self.hint}")
         if self.takes_none and text.lower() in ("", NONE):
             return None
         value = _read(self.name, text, self.type)
         if value is None or not (isinstance(self.type, inspect.AnyType) or _fits(value, self.type)):
             shown = f"{text[:40]}…" if len(text) > 40 else text
-            raise Wrong(self.name, f"{self.name} is {shown!r}; it must be {self.hint}")
+            raise InvalidInput(self.name, f"{self.name} is {shown!r}; it must be {self.hint}")
         return value
 
 
-def questions(
+def form_fields(
     body: type[msgspec.Struct], now: Mapping[str, Any] | None = None, *, nullable: bool = True
-) -> list[Question]:
-    """A line for each field of a body, in their order; a field that is a body itself has several.
+) -> list[FormField]:
+    """Return a form field for each field of a body, in order; nested bodies are flattened.
 
     Args:
         body: of the admin API.
-        now: what the fields are; of what is made anew, those that are settled.
-        nullable: whether null has a meaning of its own, and is not just another way to say nothing.
+        now: current values; for a new object those that are predetermined.
+        nullable: whether null differs from an absent field.
     """
-    docs, made = docs_of(body), list[Question]()
+    docs, made = docs_of(body), list[FormField]()
     for field in msgspec.structs.fields(body):
         parts = _parts(inspect.type_info(field.type))
         kinds = [each for each in parts if not isinstance(each, inspect.NoneType)]
         if isinstance(kinds[0], inspect.StructType):
-            made += questions(kinds[0].cls, now, nullable=nullable)
+            made += form_fields(kinds[0].cls, now, nullable=nullable)
             continue
         value = None if now is None else now.get(field.name)
         made.append(
-            Question(
+            FormField(
                 field.name,
                 kinds[0],
                 docs.get(field.name, ""),
-                "" if value is None else typed(field.name, value),
+                "" if value is None else as_typed(field.name, value),
                 field.required,
                 nullable and len(kinds) < len(parts),
             )
@@ -110,11 +110,11 @@ def questions(
     return made
 
 
-def changed(asked: Sequence[Question], texts: Mapping[str, str]) -> dict[str, Any]:
-    """The values of the lines that are needed, or are not as they were.
+def changed_values(asked: Sequence[FormField], texts: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values of required and of changed fields.
 
     Raises:
-        Wrong: one of them cannot be.
+        InvalidInput: one of them is invalid.
     """
     return {
         each.name: each.value(texts[each.name])
@@ -123,20 +123,20 @@ def changed(asked: Sequence[Question], texts: Mapping[str, str]) -> dict[str, An
     }
 
 
-def nested(body: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of a form as they stand in a body that has others in it."""
+def nest(body: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Arrange flat form values as a body with nested bodies."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(body):
         kind = inspect.type_info(field.type)
         if isinstance(kind, inspect.StructType):
-            found[field.name] = nested(kind.cls, values)
+            found[field.name] = nest(kind.cls, values)
         elif field.name in values:
             found[field.name] = values[field.name]
     return found
 
 
-def typed(name: str, value: object) -> str:
-    """A value as it would be typed: ``1_500_000`` micros are ``1.50``."""
+def as_typed(name: str, value: object) -> str:
+    """Format a value as typed text: ``1_500_000`` micros are ``1.50``."""
     if name.endswith("_micros") and isinstance(value, int):
         units, rest = divmod(value, _MICROS)
         return f"{units}.{rest:06d}".rstrip("0").ljust(len(str(units)) + 3, "0")
@@ -148,7 +148,7 @@ def typed(name: str, value: object) -> str:
 
 
 def docs_of(body: type) -> dict[str, str]:
-    """What a body's docstring says of its fields."""
+    """Return the descriptions of a body's fields from its docstring."""
     found: dict[str, str] = {}
     names: list[str] = []
     for line in (body.__doc__ or "").splitlines():
@@ -169,7 +169,7 @@ def _parts(kind: Any) -> list[Any]:  # noqa: ANN401 - msgspec's types
 
 
 def _read(name: str, text: str, kind: Any) -> Any:  # noqa: ANN401 - JSON
-    """The value that a text means; None if it means none."""
+    """Parse a text by its type; None if it is invalid."""
     match kind:
         case inspect.AnyType():
             return _toml(text)
@@ -186,8 +186,8 @@ def _read(name: str, text: str, kind: Any) -> Any:  # noqa: ANN401 - JSON
     return text
 
 
-def _toml(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
-    """A value as in the configuration; a word needs no quotes."""
+def _toml(text: str) -> Any:  # noqa: ANN401 - any setting
+    """Parse a TOML value as in the configuration; plain words need no quotes."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -195,7 +195,7 @@ def _toml(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
 
 
 def _micros(text: str) -> int | None:
-    """An amount of money, never by way of a float."""
+    """Parse an amount of money without floating-point arithmetic."""
     try:
         amount = Decimal(text) * _MICROS
     except InvalidOperation:
@@ -212,7 +212,7 @@ def _fits(value: Any, kind: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 def _type_of(kind: Any) -> Any:  # noqa: ANN401 - a type with its bounds
-    """What ``inspect`` has taken apart, put together."""
+    """Rebuild a type with its bounds from ``msgspec.inspect``'s description."""
     bounds = {
         name: value
         for name in ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gatewayd.wire.snapshot import Snapshot
-from gatewayd_tui.machines import taken
+from gatewayd_tui.machine_usage import usage_of
 from gatewayd_tui.recording import line_of
 from tests.tui.conftest import Watching, text_of
 from tests.tui.fake_daemon import FakeDaemon
@@ -43,7 +43,7 @@ CPU: dict[str, Any] = {"resident_bytes": 3 * GIB // 2, "cpu_cores": 1.75}
 def test_what_engines_take_is_added_up(
     engines: list[dict[str, Any]], shown: tuple[str, str]
 ) -> None:
-    found = taken([engine(**one) for one in engines])
+    found = usage_of([engine(**one) for one in engines])
     assert (found.memory, found.work) == shown
 
 

@@ -1,4 +1,4 @@
-"""What the console asks for beside snapshots, when a screen shows it."""
+"""Queries of the admin API for data that is not in snapshots, made when a screen shows it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gatewayd_tui.client import AdminRefused, Source
 _LISTED = 50
 _PAGES = 200
 USED_DAYS = 30
-"""Of their use, for which keys are looked up."""
+"""Period for which the last use of keys is looked up."""
 FormT = TypeVar("FormT")
 
 
-class Ended(msgspec.Struct, frozen=True):
+class FinishedRequest(msgspec.Struct, frozen=True):
     """A row of ``GET /admin/requests``."""
 
     id: str
@@ -48,17 +48,17 @@ class _SlotList(msgspec.Struct, frozen=True):
     slots: list[_Slot]
 
 
-class _EndedList(msgspec.Struct, frozen=True):
-    requests: list[Ended]
+class _FinishedList(msgspec.Struct, frozen=True):
+    requests: list[FinishedRequest]
 
 
 class Key(msgspec.Struct, frozen=True):
     """A row of ``GET /admin/keys``; times are Unix times.
 
     Attributes:
-        key: its id, which it begins with after ``gw_``.
-        old_until: until then the secret before the last rotation is good, too.
-        last_at: when it was used last, within ``USED_DAYS``; not from that answer.
+        key: its id, the part of the key after ``gw_``.
+        old_until: end of validity of the secret before the last rotation.
+        last_at: last use within ``USED_DAYS``; from ``GET /admin/usage``.
     """
 
     key: str
@@ -78,10 +78,10 @@ class _Used(msgspec.Struct, frozen=True):
 
 
 async def keys(source: Source, now: float) -> list[Key]:
-    """All keys, with their last use; never a secret.
+    """Return all keys with their last use, without secrets.
 
     Raises:
-        Lost, Refused: there is no such answer.
+        Lost, AdminRefused: the query failed.
     """
     rows = _as(await source.call("GET", "/admin/keys"), list[Key])
     since = int(now) - USED_DAYS * 86_400
@@ -91,10 +91,10 @@ async def keys(source: Source, now: float) -> list[Key]:
 
 
 async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
-    """What a tenant may, as it stands in the store.
+    """Return the terms of a tenant (limits, budgets, rights) as stored.
 
     Raises:
-        Lost, Refused: there is no such tenant, or no answer.
+        Lost, AdminRefused: there is no such tenant, or no answer.
     """
     rows = _as(await source.call("GET", "/admin/tenants"), list[dict[str, Any]])
     for row in rows:
@@ -104,10 +104,10 @@ async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
 
 
 async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSummary:
-    """The cached pages behind one; of None, those that prompts begin with.
+    """Return the children of a cached page, or the roots if ``parent`` is None.
 
     Raises:
-        Lost, Refused: there is no such answer.
+        Lost, AdminRefused: the query failed.
     """
     page = "" if parent is None else parent
     route = f"/admin/prefixes?engine={engine}&parent={page}&limit={_PAGES}"
@@ -115,49 +115,49 @@ async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSum
 
 
 async def plugins(source: Source) -> list[PluginView]:
-    """What is installed beside the daemon.
+    """Return the plugins installed in the daemon's environment.
 
     Raises:
-        Lost, Refused: there is no such answer.
+        Lost, AdminRefused: the query failed.
     """
     return _as(await source.call("GET", "/admin/plugins"), _PluginList).plugins
 
 
 async def settings(source: Source, kind: str, name: str) -> PluginSettings:
-    """What may be set of a strategy.
+    """Return the settings of a strategy.
 
     Raises:
-        Lost, Refused: it is not installed or cannot be loaded, or there is no answer.
+        Lost, AdminRefused: it is not installed or cannot be loaded, or there is no answer.
     """
     route = f"/admin/plugins/{quote(kind, safe='')}/{quote(name, safe='')}"
     return _as(await source.call("GET", route), PluginSettings)
 
 
-async def chosen(source: Source, kind: str) -> list[str]:
-    """The strategies that fill a slot now, in their order.
+async def active_strategies(source: Source, kind: str) -> list[str]:
+    """Return the active strategies of a kind, in order.
 
     Raises:
-        Lost, Refused: there is no such answer.
+        Lost, AdminRefused: the query failed.
     """
     slots = _as(await source.call("GET", "/admin/strategies"), _SlotList).slots
     return next((slot.names for slot in slots if slot.kind == kind), [])
 
 
-async def requests(source: Source, order: str) -> list[Ended]:
-    """The ``newest`` or the ``slowest`` of the requests that are kept.
+async def requests(source: Source, order: str) -> list[FinishedRequest]:
+    """Return the ``newest`` or the ``slowest`` recorded requests.
 
     Raises:
-        Lost, Refused: there is no such answer.
+        Lost, AdminRefused: the query failed.
     """
     found = await source.call("GET", f"/admin/requests?order={order}&limit={_LISTED}")
-    return _as(found, _EndedList).requests
+    return _as(found, _FinishedList).requests
 
 
 async def explanation_of(source: Source, request: str) -> Explanation:
-    """Where the time of a request went that has ended.
+    """Return the latency breakdown of a finished request.
 
     Raises:
-        Lost, Refused: it is not known, or has not ended.
+        Lost, AdminRefused: the request is unknown, or has not finished.
     """
     found = await source.call("GET", f"/admin/requests/{quote(request, safe='')}")
     return _as(found, Explanation)

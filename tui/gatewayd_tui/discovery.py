@@ -1,4 +1,4 @@
-"""Where the daemon's socket is, and which plugins: a flag, the environment, or the file."""
+"""Discovery of admin socket and console plugins: flag, environment or configuration file."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class NoSocket(Exception):
-    """It is not known; the sentence says what to do."""
+    """No admin socket or plugin list is configured; the message says what to do."""
 
 
 def find_socket(
     flag: Path | None, config: Path | None, environ: Mapping[str, str] = os.environ
 ) -> str:
-    """The path of the admin API's socket, from what the daemon itself reads.
+    """Return the path of the admin socket, from the daemon's own configuration.
 
     Raises:
         NoSocket: none is named, or the file cannot be read.
@@ -37,10 +37,10 @@ def find_socket(
 
 
 def find_plugins(config: Path | None, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Names of plugins that add to the console, from where the daemon reads them.
+    """Return the names of console plugins, from the daemon's own configuration.
 
     Raises:
-        NoSocket: what is written there is no list of names.
+        NoSocket: the value is not a list of names.
     """
     named = environ.get("GATEWAYD_PLUGINS__CONSOLE")
     file = _file(config, environ)

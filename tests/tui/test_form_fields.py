@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from gatewayd.wire.requests import LimitsBody
 from gatewayd.wire.tenants import KeyBody, RotateBody, TenantBody, TenantTerms
-from gatewayd_tui.questions import Question, Wrong, changed, docs_of, nested, questions, typed
+from gatewayd_tui.form_fields import (
+    FormField,
+    InvalidInput,
+    as_typed,
+    changed_values,
+    docs_of,
+    form_fields,
+    nest,
+)
 
 BODIES: list[type[msgspec.Struct]] = [TenantBody, TenantTerms, KeyBody, RotateBody]
 TEXTS = st.one_of(
@@ -22,22 +30,22 @@ TEXTS = st.one_of(
 )
 
 
-def named(name: str, body: type[msgspec.Struct] = TenantTerms) -> Question:
-    (found,) = [each for each in questions(body) if each.name == name]
+def named(name: str, body: type[msgspec.Struct] = TenantTerms) -> FormField:
+    (found,) = [each for each in form_fields(body) if each.name == name]
     return found
 
 
 @pytest.mark.parametrize("body", BODIES)
 @given(data=st.data())
 def test_what_is_let_through_is_taken_by_the_body(body: type[Any], data: st.DataObject) -> None:
-    asked = questions(body)
+    asked = form_fields(body)
     texts = {each.name: data.draw(TEXTS, each.name) for each in asked}
     try:
-        values = changed(asked, texts)
-    except Wrong as wrong:
+        values = changed_values(asked, texts)
+    except InvalidInput as wrong:
         name, sentence = wrong.name, str(wrong)
     else:
-        msgspec.convert(nested(body, values), body)
+        msgspec.convert(nest(body, values), body)
         return
     assert sentence.startswith(f"{name} is ")
     assert named(name, body).hint in sentence
@@ -57,10 +65,10 @@ TERMS = st.fixed_dictionaries(
 def test_only_what_differs_is_sent_and_typing_a_value_gives_it(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
-    asked = [each for each in questions(TenantTerms, before) if each.name in before]
-    texts = {name: "" if value is None else typed(name, value) for name, value in after.items()}
+    asked = [each for each in form_fields(TenantTerms, before) if each.name in before]
+    texts = {name: "" if value is None else as_typed(name, value) for name, value in after.items()}
     differing = {name: value for name, value in after.items() if value != before[name]}
-    assert changed(asked, texts) == differing
+    assert changed_values(asked, texts) == differing
 
 
 @pytest.mark.parametrize(
@@ -104,23 +112,25 @@ def test_a_time_has_a_unit_or_is_seconds(text: str, value: int) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_its_limit(name: str, text: str, sentence: str) -> None:
-    with pytest.raises(Wrong) as raised:
+    with pytest.raises(InvalidInput) as raised:
         named(name).value(text)
     assert str(raised.value) == sentence
 
 
 def test_what_is_needed_and_missing_is_named() -> None:
-    with pytest.raises(Wrong, match="tenant is missing; it must be text of at most 128 characters"):
-        changed(questions(TenantBody), {each.name: "" for each in questions(TenantBody)})
+    with pytest.raises(
+        InvalidInput, match="tenant is missing; it must be text of at most 128 characters"
+    ):
+        changed_values(form_fields(TenantBody), {each.name: "" for each in form_fields(TenantBody)})
 
 
 def test_a_body_within_another_is_asked_for_line_by_line() -> None:
     values = {"tenant": "acme", "concurrency": 3}
-    assert nested(TenantBody, values) == {"tenant": "acme", "terms": {"concurrency": 3}}
+    assert nest(TenantBody, values) == {"tenant": "acme", "terms": {"concurrency": 3}}
 
 
 def test_null_is_no_word_where_it_only_says_nothing() -> None:
-    found = questions(LimitsBody, {"max_batch_tokens": 512.0}, nullable=False)
+    found = form_fields(LimitsBody, {"max_batch_tokens": 512.0}, nullable=False)
     assert not any(each.takes_none for each in found)
     assert found[0].now == "512"
 

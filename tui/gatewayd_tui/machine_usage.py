@@ -1,4 +1,4 @@
-"""What the engines take of their machines: of GPUs where there are any, else of the processes."""
+"""Resource usage of engines: of their GPUs if there are any, else of their processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gatewayd_tui.figures import count, percent
 _GIB = 1 << 30
 
 
-class Taken(NamedTuple):
-    """Of one engine, or of all of them.
+class MachineUsage(NamedTuple):
+    """Resource usage of one or several engines.
 
     Attributes:
-        is_gpu: whether the numbers are those of GPUs.
-        used: bytes; None where they are not known.
-        total: bytes that the GPUs have; None of processes.
-        busy: share of time in which GPUs compute, a mean; of processes the processors kept busy.
+        is_gpu: whether the numbers are of GPUs, not of processes.
+        used: memory in bytes; None if unknown.
+        total: memory of the GPUs in bytes; None for processes.
+        busy: mean share of time in which the GPUs compute; for processes the CPU cores in use.
     """
 
     is_gpu: bool
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
     @property
     def memory(self) -> str:
-        """``60/80G`` of a GPU, ``1.4G`` of a process; a dash for what is not known."""
+        """Memory as text: ``60/80G`` of a GPU, ``1.4G`` of a process; a dash if unknown."""
         if self.used is None:
             return "-"
         of = "" if self.total is None else f"/{self.total / _GIB:.0f}"
@@ -36,17 +36,17 @@ class Taken(NamedTuple):
 
     @property
     def work(self) -> str:
-        """``83%`` of a GPU, ``1.8`` processors of a process."""
+        """Utilization as text: ``83%`` of a GPU, ``1.8`` CPU cores of a process."""
         return percent(self.busy) if self.is_gpu else count(self.busy)
 
 
-def taken(engines: Sequence[EngineView]) -> Taken:
-    """Of some engines; a GPU that several share counts once."""
+def usage_of(engines: Sequence[EngineView]) -> MachineUsage:
+    """Return the usage of engines; a GPU that several engines share counts once."""
     gpus = {one.device: one for one in engines if one.device_total is not None}
     if gpus:
         shares = [one.device_utilization for one in gpus.values()]
         known = [share for share in shares if share is not None]
-        return Taken(
+        return MachineUsage(
             True,
             sum(one.device_used or 0 for one in gpus.values()),
             sum(one.device_total or 0 for one in gpus.values()),
@@ -54,4 +54,6 @@ def taken(engines: Sequence[EngineView]) -> Taken:
         )
     resident = [one.resident_bytes for one in engines if one.resident_bytes is not None]
     cores = [one.cpu_cores for one in engines if one.cpu_cores is not None]
-    return Taken(False, sum(resident) if resident else None, None, sum(cores) if cores else None)
+    return MachineUsage(
+        False, sum(resident) if resident else None, None, sum(cores) if cores else None
+    )

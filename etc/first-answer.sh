@@ -1,31 +1,31 @@
 #!/usr/bin/env bash
-# Start the daemon on the embedded model, ask it something, and leave it running.
+# Start the daemon with the embedded model, send a first request, and leave it running.
 # Called by `make run`; VENV and PORT come from there.
 set -euo pipefail
 bin="${VENV:-.venv}/bin"
 url="http://127.0.0.1:${PORT:-8000}"
 question="What does shutil.copytree do?"
 
-# The daemon itself says when it is ready: what answers at the port may be another server.
+# The daemon reports its own readiness: another server may answer at the port.
 notices=$(mktemp -d)
 "$bin/python" -c '
 import pathlib, socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
     systemd.bind(sys.argv[1])
-    while True:  # it says more, before and after
+    while True:  # it sends other notifications, too
         if b"READY=1" in systemd.recv(4096).splitlines():
             pathlib.Path(sys.argv[2]).touch()' "$notices/socket" "$notices/ready" &
 listening=$!
 daemon=
 stop() {
   if [ -n "$daemon" ]; then
-    kill "$daemon" 2>/dev/null || true # while it starts it does not hear SIGINT
+    kill "$daemon" 2>/dev/null || true # it does not handle SIGINT while it starts
     wait "$daemon" || true
   fi
   kill "$listening" 2>/dev/null || true
   rm -rf "$notices"
 }
-trap stop EXIT # whatever ends this script ends the daemon
+trap stop EXIT # stop the daemon however this script ends
 trap 'exit 0' INT TERM
 
 while [ ! -S "$notices/socket" ] && kill -0 "$listening"; do sleep 0.05; done
@@ -39,7 +39,7 @@ while [ ! -e "$notices/ready" ]; do
   sleep 0.1
 done
 
-# chat takes its key from OPENAI_API_KEY by default; the daemon's own is the right one here.
+# `chat` reads OPENAI_API_KEY by default; here the daemon's own key is needed.
 key=()
 if [ -n "${GATEWAYD_API_KEY:-}" ]; then
   key=(--api-key "$GATEWAYD_API_KEY")

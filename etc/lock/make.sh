@@ -1,10 +1,10 @@
 #!/bin/sh
-# Writes the locks anew: every distribution but torch, with the hashes of its files, for Linux on
+# Regenerate the lock files: every distribution but torch, with the hashes of its files, for Linux on
 # x86_64 and aarch64 and every Python of the project. Usage: make.sh UV TORCH OUT, from the root.
 set -eu
 uv=$1 torch=$2 out=$3
-# Its build differs from machine to machine (for CPUs, for a CUDA), so it is pinned without hashes,
-# and with it what only a build for CUDA asks for.
+# torch's build depends on the machine (CPU, CUDA version), so it is pinned without hashes, together
+# with the dependencies of its CUDA build.
 left_out="torch"
 for name in toolkit bindings pathfinder; do left_out="$left_out cuda-$name"; done
 for name in cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand \
@@ -24,8 +24,8 @@ for name in gatewayd dev; do
     --custom-compile-command "make lock" --upgrade --output-file "$out/$name.txt" >/dev/null
   sed -i "1i # Made by make lock. Beside it: $torch" "$out/$name.txt"
 done
-# FlashInfer alone: what it asks for is for other parts of it than attention. One release, for its
-# kernels are compiled ahead; its wheel is read by tests and packed for machines with a GPU.
+# FlashInfer without dependencies, which its attention does not need. A fixed release, because its
+# kernels are compiled ahead; tests read its wheel, and it is packed for GPU machines.
 printf 'flashinfer-python==0.7.2.post1\napache-tvm-ffi<0.2\n' |
   "$uv" --quiet pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
     --no-header --no-annotate --upgrade --output-file "$out/gpu.txt" >/dev/null

@@ -49,9 +49,9 @@ def test_good_messages_pass(message: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("message", "why"),
     [
-        (f"keep decoding contexts dense{BODY}", "begin with the room"),
-        (f"Engine: keep decoding contexts dense{BODY}", "begin with the room"),
-        (f"engine:keep decoding contexts dense{BODY}", "begin with the room"),
+        (f"keep decoding contexts dense{BODY}", "begin with the area"),
+        (f"Engine: keep decoding contexts dense{BODY}", "begin with the area"),
+        (f"engine:keep decoding contexts dense{BODY}", "begin with the area"),
         (f"http: {'x' * 67}{BODY}", "more than 72 characters"),
         (f"http: write it.{BODY}", "no full stop"),
         (f"http: added a parser{BODY}", "'added' is not an imperative"),
@@ -63,7 +63,7 @@ def test_good_messages_pass(message: str, tmp_path: Path) -> None:
         ("http: write it\n\n# Please enter the commit message.\n", "the body is empty"),
         ("http: write it\n\nSigned-off-by: A. Writer <a@example.org>\n", "the body is empty"),
         ("http: write it\nbecause of this\n", "leave a blank line"),
-        ("\n", "begin with the room"),
+        ("\n", "begin with the area"),
     ],
 )
 def test_bad_messages_are_refused_with_a_reason(message: str, why: str, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_keys_that_work_everywhere() -> None:
 
 def test_keys_of_tables() -> None:
     own = bindings_of(ConsoleScreen) + bindings_of(LiveTable)
-    assert rows_of(part("On a screen with a table:", "^What ends")) == rows_for(own)
+    assert rows_of(part("On a screen with a table:", "^Destructive actions")) == rows_for(own)
 
 
 @pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.NAME)

@@ -39,7 +39,7 @@ def follow(states: Iterator[ConsoleState], console: Console) -> None:
 
 
 def tables(state: ConsoleState) -> RenderableType:
-    """A state as text: the daemon, its engines, who runs, who waits, what is promised."""
+    """Render a state: daemon, engines, running and waiting requests, SLOs."""
     snapshot = state.snapshot
     if snapshot is None:
         return Text(state.lost or "")

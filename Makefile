@@ -88,7 +88,7 @@ lint: install ## ruff: style and formatting
 types: install ## mypy --strict
 	$(BIN)/mypy
 
-layers: install ## import-linter: which room may import which
+layers: install ## import-linter: which package may import which
 	$(BIN)/lint-imports
 
 format: install ## rewrite the code in the project's style

@@ -13,7 +13,7 @@ from gatewayd_tui.app import Console
 from gatewayd_tui.client import Live
 from gatewayd_tui.queries import Key
 from gatewayd_tui.recording import Recorder
-from gatewayd_tui.screens.tenants import against, state_of
+from gatewayd_tui.screens.tenants import state_of, usage_cell
 from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.secret import Secret
 from tests.tui.conftest import Watching, said, text_of, until
@@ -237,7 +237,7 @@ async def test_where_keys_cannot_be_read_it_says_why(
 def test_what_is_near_its_limit_is_marked_without_color_too(
     used: float, most: float | None, shown: object
 ) -> None:
-    assert against(used, most) == shown
+    assert usage_cell(used, most) == shown
 
 
 @pytest.mark.parametrize(

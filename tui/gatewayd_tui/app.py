@@ -16,7 +16,7 @@ from textual.dom import DOMNode
 from textual.widgets import DataTable, Input, Tree
 
 from gatewayd.wire.snapshot import Snapshot
-from gatewayd_tui.changes import is_named
+from gatewayd_tui.changes import has_id
 from gatewayd_tui.client import Lost, Source
 from gatewayd_tui.extensions import Extensions, failure_reason, run
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
@@ -169,9 +169,9 @@ class Console(App[None]):
     def screen_of(self, request: str) -> str:
         """Return the name of the screen that shows a request now."""
         snapshot = self.shown.snapshot
-        if snapshot is not None and any(is_named(row, request) for row in snapshot.running):
+        if snapshot is not None and any(has_id(row, request) for row in snapshot.running):
             return "running"
-        if snapshot is not None and any(is_named(row, request) for row in snapshot.waiting):
+        if snapshot is not None and any(has_id(row, request) for row in snapshot.waiting):
             return "queue"
         return "explain"
 

@@ -60,12 +60,12 @@ class Request(Named, Protocol):
         ...
 
 
-def own_id(row: Named) -> str:
+def unique_id(row: Named) -> str:
     """Return the unique id of a request, if it is known."""
     return row.request_id or row.id
 
 
-def is_named(row: Named, request: str) -> bool:
+def has_id(row: Named, request: str) -> bool:
     """Whether one of the row's ids equals ``request``."""
     return request in (row.id, row.request_id)
 
@@ -169,7 +169,7 @@ def revoke_key(key: str, owner: str) -> Change:
     return Change(title, "DELETE", f"/admin/keys/{_part(key)}", destroys=True)
 
 
-def evicted(answer: object) -> str | None:
+def eviction_message(answer: object) -> str | None:
     """Return the outcome of an eviction as a sentence; None for other answers."""
     try:
         found = msgspec.convert(answer, EvictAnswer)
@@ -208,4 +208,4 @@ def _part(name: str) -> str:
 
 
 def _request(row: Request, verb: str) -> str:
-    return f"/admin/requests/{quote(own_id(row), safe='')}/{verb}"
+    return f"/admin/requests/{quote(unique_id(row), safe='')}/{verb}"

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Static
 
 from gatewayd.wire.cause_labels import label
 from gatewayd.wire.requests import Explanation
-from gatewayd_tui.changes import Request, is_named, own_id
+from gatewayd_tui.changes import Request, has_id, unique_id
 from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import millis
 from gatewayd_tui.queries import FinishedRequest, explanation_of, requests
@@ -72,7 +72,7 @@ class ExplainScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """Compose the list above, and one breakdown below."""
-        yield LiveTable(COLUMNS, own_id)
+        yield LiveTable(COLUMNS, unique_id)
         with VerticalScroll(id="picture", can_focus=False):
             yield Static("no request is selected")
 
@@ -94,10 +94,10 @@ class ExplainScreen(ConsoleScreen):
         """Show the request under the cursor, if the user has moved it."""
         table = self.query_one(LiveTable)
         row, before = table.current(), self._under
-        if row is None or own_id(row) == before:
+        if row is None or unique_id(row) == before:
             return
-        self._under = own_id(row)
-        is_moved = any(own_id(each) == before for each in table.shown())
+        self._under = unique_id(row)
+        is_moved = any(unique_id(each) == before for each in table.shown())
         if self._wanted in (None, before) or is_moved:
             self.go_to_request(self._under)
 
@@ -144,7 +144,7 @@ class ExplainScreen(ConsoleScreen):
         table.set_heading(f"the {self._order} requests")
         table.set_rows(rows)
         if self._wanted is None and rows:
-            self.go_to_request(own_id(rows[0]))
+            self.go_to_request(unique_id(rows[0]))
 
     @work(exclusive=True, group="explain")
     async def _explain(self, request: str) -> None:
@@ -153,7 +153,7 @@ class ExplainScreen(ConsoleScreen):
             found = await explanation_of(self.console.source, request)
         except (Lost, AdminRefused) as error:
             self._found = None
-            place.update(standing(self.console.shown, request) or Text(str(error)))
+            place.update(render_unfinished(self.console.shown, request) or Text(str(error)))
             return
         self._found = found
         rows = self.query_one(LiveTable).shown()
@@ -167,16 +167,16 @@ def client_id_of(state: ConsoleState, request: str) -> str:
     """Return the client's id of a request, as log lines have it, by any of its ids."""
     snapshot = state.snapshot
     rows: list[Request] = [] if snapshot is None else [*snapshot.running, *snapshot.waiting]
-    return next((row.id for row in rows if is_named(row, request)), request)
+    return next((row.id for row in rows if has_id(row, request)), request)
 
 
-def standing(state: ConsoleState, request: str) -> Text | None:
+def render_unfinished(state: ConsoleState, request: str) -> Text | None:
     """Render an unfinished request; None if it is neither running nor waiting."""
     snapshot = state.snapshot
     if snapshot is None:
         return None
-    runs = [row for row in snapshot.running if is_named(row, request)]
-    waits = [row for row in snapshot.waiting if is_named(row, request)]
+    runs = [row for row in snapshot.running if has_id(row, request)]
+    waits = [row for row in snapshot.waiting if has_id(row, request)]
     lines = [
         f"choice {row.choice}: {row.phase}, {row.computed_tokens} tokens computed, "
         f"{row.generated_tokens}/{row.max_tokens} generated, {row.preemptions} preemptions, "

@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.widgets import Static
 
 from gatewayd.wire.snapshot import EngineView, KvView, Snapshot
-from gatewayd_tui.changes import Change, changing, evict_tenant, evicted, reset_cache
+from gatewayd_tui.changes import Change, changing, evict_tenant, eviction_message, reset_cache
 from gatewayd_tui.figures import count, percent, size
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState, rate, share
@@ -103,7 +103,7 @@ class KvScreen(ConsoleScreen):
 
     def change_applied(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
         """Notify the number of evicted pages."""
-        said = evicted(answer)
+        said = eviction_message(answer)
         if said is not None:
             self.notify(said)
 

@@ -16,7 +16,7 @@ from textual.widgets.tree import TreeNode
 
 from gatewayd.wire.snapshot import PrefixView
 from gatewayd_tui import queries
-from gatewayd_tui.changes import Change, changing, evict_page, evicted, pin_page
+from gatewayd_tui.changes import Change, changing, evict_page, eviction_message, pin_page
 from gatewayd_tui.client import AdminRefused, Lost
 from gatewayd_tui.figures import count
 from gatewayd_tui.form_fields import form_fields
@@ -166,7 +166,7 @@ class PrefixesScreen(ConsoleScreen):
         """Reload the branch that was changed."""
         node = self.tree.cursor_node
         self.fill(node.parent if node is not None and node.parent is not None else self.tree.root)
-        said = evicted(answer)
+        said = eviction_message(answer)
         if said is not None:
             self.notify(said)
 

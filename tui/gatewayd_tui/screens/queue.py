@@ -9,7 +9,7 @@ from textual.binding import Binding
 from gatewayd.wire.cause_labels import label
 from gatewayd.wire.snapshot import WaitingView
 from gatewayd_hooks.scheduling import Priority
-from gatewayd_tui.changes import bump, cancel, changing, hold, own_id, release
+from gatewayd_tui.changes import bump, cancel, changing, hold, release, unique_id
 from gatewayd_tui.figures import count, millis
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
@@ -69,7 +69,7 @@ class QueueScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """Compose the table."""
-        yield LiveTable(COLUMNS, own_id)
+        yield LiveTable(COLUMNS, unique_id)
 
     def show(self, state: ConsoleState) -> None:
         """Update the waiting requests."""
@@ -110,12 +110,12 @@ class QueueScreen(ConsoleScreen):
         """Open the breakdown of the selected request."""
         row = self.query_one(LiveTable).current()
         if row is not None:
-            self.console.open_request("explain", own_id(row))
+            self.console.open_request("explain", unique_id(row))
 
     def action_explain(self) -> None:
         """Open the breakdown of the chosen request."""
         for row in self.chosen()[:1]:
-            self.console.open_request("explain", own_id(row))
+            self.console.open_request("explain", unique_id(row))
 
     def action_logs(self) -> None:
         """Open the request's log lines."""

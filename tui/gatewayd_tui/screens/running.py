@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 
 from gatewayd.wire.snapshot import RunningView
-from gatewayd_tui.changes import Change, cancel, changing, hold, own_id, release
+from gatewayd_tui.changes import Change, cancel, changing, hold, release, unique_id
 from gatewayd_tui.figures import bar, count, millis, percent
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
@@ -74,7 +74,7 @@ class RunningScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """Compose the table."""
-        yield LiveTable(COLUMNS, lambda row: f"{own_id(row)}#{row.choice}")
+        yield LiveTable(COLUMNS, lambda row: f"{unique_id(row)}#{row.choice}")
 
     def show(self, state: ConsoleState) -> None:
         """Update the running choices."""
@@ -100,12 +100,12 @@ class RunningScreen(ConsoleScreen):
         """Open the breakdown of the selected request."""
         row = self.query_one(LiveTable).current()
         if row is not None:
-            self.console.open_request("explain", own_id(row))
+            self.console.open_request("explain", unique_id(row))
 
     def action_explain(self) -> None:
         """Open the breakdown of the chosen request."""
         for row in self.chosen()[:1]:
-            self.console.open_request("explain", own_id(row))
+            self.console.open_request("explain", unique_id(row))
 
     def action_logs(self) -> None:
         """Open the request's log lines."""
@@ -114,4 +114,4 @@ class RunningScreen(ConsoleScreen):
 
     def _once(self, change: Callable[[RunningView], Change]) -> list[Change]:
         """Return one change per request, even if several of its choices are chosen."""
-        return list({own_id(row): change(row) for row in self.chosen()}.values())
+        return list({unique_id(row): change(row) for row in self.chosen()}.values())

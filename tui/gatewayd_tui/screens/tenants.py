@@ -37,7 +37,7 @@ _NEAR = 0.8
 """Share of a limit from which the usage is highlighted."""
 
 
-def against(used: float, most: float | None, shown: str = "") -> Cell:
+def usage_cell(used: float, most: float | None, shown: str = "") -> Cell:
     """Format usage and limit: ``30/600``, marked from 80 % and from 100 % on."""
     text = shown or f"{count(used)}/{count(most)}"
     if most is None or used < _NEAR * most:
@@ -48,31 +48,31 @@ def against(used: float, most: float | None, shown: str = "") -> Cell:
 def _money(row: TenantView) -> Cell:
     most = "-" if row.most_micros is None else as_typed("most_micros", row.most_micros)
     shown = f"{as_typed('used_micros', row.used_micros)}/{most}"
-    return against(row.used_micros, row.most_micros, shown)
+    return usage_cell(row.used_micros, row.most_micros, shown)
 
 
 def _requests(row: TenantView) -> Cell:
-    return against(row.requests, row.requests_per_minute)
+    return usage_cell(row.requests, row.requests_per_minute)
 
 
 def _tokens(row: TenantView) -> Cell:
-    return against(row.tokens, row.tokens_per_minute)
+    return usage_cell(row.tokens, row.tokens_per_minute)
 
 
 def _budget(row: TenantView) -> Cell:
-    return against(row.used_tokens + row.reserved_tokens, row.most_tokens)
+    return usage_cell(row.used_tokens + row.reserved_tokens, row.most_tokens)
 
 
 def _kept(row: TenantView) -> Cell:
     """Return the stored bytes; the limit decides the mark but is too long to be shown."""
-    return against(row.kept_bytes, row.store_bytes, size(row.kept_bytes))
+    return usage_cell(row.kept_bytes, row.store_bytes, size(row.kept_bytes))
 
 
 TENANTS: list[Column[TenantView]] = [
     Column("tenant", 0, lambda r: r.tenant, lambda r: r.tenant),
     Column("run", 4, lambda r: count(r.running), lambda r: r.running, True),
     Column("wait", 4, lambda r: count(r.waiting), lambda r: r.waiting, True),
-    Column("active", 7, lambda r: against(r.running + r.waiting, r.concurrency), None, True),
+    Column("active", 7, lambda r: usage_cell(r.running + r.waiting, r.concurrency), None, True),
     Column("req/min", 9, _requests, lambda r: r.requests, True),
     Column("tok/min", 11, _tokens, lambda r: r.tokens, True),
     Column("budget", 13, _budget, lambda r: r.used_tokens, True),

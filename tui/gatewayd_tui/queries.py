@@ -20,7 +20,7 @@ FormT = TypeVar("FormT")
 
 
 class FinishedRequest(msgspec.Struct, frozen=True):
-    """A row of ``GET /admin/requests``."""
+    """Row of ``GET /admin/requests``."""
 
     id: str
     endpoint: str
@@ -53,7 +53,7 @@ class _FinishedList(msgspec.Struct, frozen=True):
 
 
 class Key(msgspec.Struct, frozen=True):
-    """A row of ``GET /admin/keys``; times are Unix times.
+    """Row of ``GET /admin/keys``; times are Unix times.
 
     Attributes:
         key: its id, the part of the key after ``gw_``.

@@ -1,37 +1,37 @@
-"""What can go wrong, and how it is answered.
+"""Errors of the gateway, and their HTTP responses.
 
 GatewayError
-├── InvalidRequest          400  invalid_value        who raises it may give a narrower code
+├── InvalidRequest          400  invalid_value        may be raised with a more specific code
 │   └── ContextLengthExceeded  400  context_length_exceeded
 ├── Unauthorized            401  invalid_api_key
 ├── HostNotAllowed          403  host_not_allowed
-├── PermissionDenied        403  permission_denied    the API key is good, and not for this
+├── PermissionDenied        403  permission_denied    the API key lacks the right
 ├── NotFound                404  not_found
 │   └── ModelNotFound       404  model_not_found
 ├── MethodNotAllowed        405  method_not_allowed
 ├── RequestTimeout          408  request_timeout
-├── Conflict                409  conflict             the state of something forbids it now
+├── Conflict                409  conflict             the state of the object forbids it now
 ├── PayloadTooLarge         413  payload_too_large
 ├── UnsupportedMediaType    415  unsupported_media_type
 ├── RateLimited             429  rate_limit_exceeded  a limit of the tenant's
-├── TooManyWrongKeys        429  too_many_wrong_keys  from one address; right ones pass
-├── InsufficientQuota       429  insufficient_quota   what is left of its budget is too little
+├── TooManyWrongKeys        429  too_many_wrong_keys  from one address; valid keys pass
+├── InsufficientQuota       429  insufficient_quota   the remaining budget is too small
 ├── HeadersTooLarge         431  headers_too_large
 ├── TooManyConnections      503  too_many_connections
 ├── QueueFull               503  overloaded
-│   └── NotAdmitted             503  not_admitted      the admission refuses it, with a reason
-│       └── TenantNotAdmitted      429  tenant_not_admitted  because of what its tenant does
+│   └── NotAdmitted             503  not_admitted      refused by the admission strategy
+│       └── TenantNotAdmitted      429  tenant_not_admitted  because of its tenant's load
 ├── EngineUnavailable       503  engine_unavailable
-│   ├── ServerStopping      503  server_shutdown      also ends a stream that is cut
-│   ├── AdmissionPaused     503  paused               an operator takes no new requests now
-│   └── ModelUnloaded       503  model_unloaded       an operator has ended the engines
-├── RequestCancelled        503  cancelled            by an operator; trying again is not wanted
+│   ├── ServerStopping      503  server_shutdown      also ends interrupted streams
+│   ├── AdmissionPaused     503  paused               an operator has paused admission
+│   └── ModelUnloaded       503  model_unloaded       an operator has stopped the engines
+├── RequestCancelled        503  cancelled            by an operator; do not retry
 ├── StoreUnavailable        503  store_unavailable    its disk is full, read-only or damaged
-├── StoreFull               507  store_full           what it may take is taken
-├── StrategyUnavailable     503  strategy_unavailable  a logits processor that was asked for fails
+├── StoreFull               507  store_full           the storage quota is used up
+├── StrategyUnavailable     503  strategy_unavailable  a requested logits processor fails
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
-├── NumericalError          500  numerical_error      the model's logits were not numbers
-├── QueueTimeout            504  queue_timeout        it waited for longer than it asked for
+├── NumericalError          500  numerical_error      the model's logits were NaN or infinite
+├── QueueTimeout            504  queue_timeout        waited longer than its own timeout
 └── InternalError           500  internal_error
 """
 
@@ -42,15 +42,15 @@ from typing import Any
 
 
 class GatewayError(Exception):
-    """An answer other than 200, as OpenAI's error object.
+    """Error response in OpenAI's format.
 
     Attributes:
-        status: of the HTTP answer.
-        type: OpenAI's family of the error.
-        code: what exactly went wrong; stable, for programs.
+        status: HTTP status.
+        type: OpenAI's error type.
+        code: specific, stable error code for programs.
         param: the request's field at fault, or None.
-        retry_after: seconds after which to try again, or None.
-        offers: what would be taken on: fields of the request with other values, or when.
+        retry_after: seconds after which to retry, or None.
+        offers: variants that would be accepted: changed fields of the request, or a later time.
     """
 
     status: int = 500
@@ -74,7 +74,7 @@ class GatewayError(Exception):
             self.code = code
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error object, with what a program can do about it."""
+        """OpenAI's error object, with the offers."""
         error: dict[str, Any] = {
             "message": self.message,
             "type": self.type,
@@ -95,13 +95,13 @@ class InvalidRequest(GatewayError):
 
 
 class ContextLengthExceeded(InvalidRequest):
-    """The prompt, or the prompt and the answer asked for, do not fit the context."""
+    """The prompt, or the prompt and the requested output, exceed the context length."""
 
     code = "context_length_exceeded"
 
 
 class Unauthorized(GatewayError):
-    """No key, or a wrong one."""
+    """The API key is missing or invalid."""
 
     status = 401
     type = "authentication_error"
@@ -109,7 +109,7 @@ class Unauthorized(GatewayError):
 
 
 class HostNotAllowed(GatewayError):
-    """The host header names another machine than this one."""
+    """The Host header names another machine than this one."""
 
     status = 403
     type = "permission_error"
@@ -117,7 +117,7 @@ class HostNotAllowed(GatewayError):
 
 
 class PermissionDenied(GatewayError):
-    """The API key is good, and not for this."""
+    """The API key is valid but lacks the right."""
 
     status = 403
     type = "permission_error"
@@ -125,7 +125,7 @@ class PermissionDenied(GatewayError):
 
 
 class NotFound(GatewayError):
-    """No such route."""
+    """There is no such route or object."""
 
     status = 404
     type = "invalid_request_error"
@@ -133,13 +133,13 @@ class NotFound(GatewayError):
 
 
 class ModelNotFound(NotFound):
-    """No such model."""
+    """There is no such model."""
 
     code = "model_not_found"
 
 
 class MethodNotAllowed(GatewayError):
-    """The route exists, the method does not."""
+    """The route does not support the method."""
 
     status = 405
     type = "invalid_request_error"
@@ -155,7 +155,7 @@ class RequestTimeout(GatewayError):
 
 
 class Conflict(GatewayError):
-    """What is asked for cannot be done now, because of the state of something."""
+    """The state of the object forbids the operation now."""
 
     status = 409
     type = "invalid_request_error"
@@ -163,7 +163,7 @@ class Conflict(GatewayError):
 
 
 class PayloadTooLarge(GatewayError):
-    """The body is over the limit."""
+    """The body exceeds the limit."""
 
     status = 413
     type = "invalid_request_error"
@@ -179,11 +179,11 @@ class UnsupportedMediaType(GatewayError):
 
 
 class RateLimited(GatewayError):
-    """A limit of the tenant's is reached.
+    """A rate or concurrency limit of the tenant is reached.
 
     Attributes:
-        headers: what the answer says of the limits.
-        offers: an answer short enough for what is left, and when all of it would be taken on.
+        headers: rate-limit headers of the response.
+        offers: a shorter length that would be accepted now, and when the whole would be.
     """
 
     status = 429
@@ -196,7 +196,7 @@ class RateLimited(GatewayError):
 
 
 class TooManyWrongKeys(GatewayError):
-    """The key is wrong, and so were many from the same address."""
+    """The key is invalid, and so were many from the same address."""
 
     status = 429
     type = "rate_limit_error"
@@ -204,9 +204,9 @@ class TooManyWrongKeys(GatewayError):
 
 
 class InsufficientQuota(GatewayError):
-    """The tenant's budget has less left than the request may take.
+    """The tenant's remaining budget is smaller than the request's maximum cost.
 
-    With ``retry_after`` it is others that run who hold it; without, trying again is in vain.
+    With ``retry_after`` running requests hold the rest of it; without, a retry cannot succeed.
     """
 
     status = 429
@@ -215,7 +215,7 @@ class InsufficientQuota(GatewayError):
 
 
 class HeadersTooLarge(GatewayError):
-    """Too many headers, or too long."""
+    """The headers are too many or too long."""
 
     status = 431
     type = "invalid_request_error"
@@ -223,17 +223,17 @@ class HeadersTooLarge(GatewayError):
 
 
 class TooManyConnections(GatewayError):
-    """The caps on connections are reached."""
+    """The connection limits are reached."""
 
     status = 503
     code = "too_many_connections"
 
 
 class QueueFull(GatewayError):
-    """The caps on waiting work are reached.
+    """The limits of the request queue are reached.
 
     Attributes:
-        by_tokens: whether it is the cap on prompt tokens; else that on requests.
+        by_tokens: whether it is the limit on prompt tokens; else that on requests.
     """
 
     status = 503
@@ -251,8 +251,8 @@ class NotAdmitted(QueueFull):
     """The admission strategy has refused the request.
 
     Attributes:
-        reason: the strategy's own word for why.
-        offers: fields and values with which it would be taken on now.
+        reason: the strategy's reason, in one word.
+        offers: fields and values with which the request would be admitted now.
     """
 
     code = "not_admitted"
@@ -270,14 +270,14 @@ class NotAdmitted(QueueFull):
         self.offers = offers
 
     def body(self) -> dict[str, Any]:
-        """The same with the reason, and offers even if there are none."""
+        """OpenAI's error object with the reason, and with offers even if there are none."""
         body = super().body()
         body["error"] |= {"reason": self.reason, "offers": [dict(offer) for offer in self.offers]}
         return body
 
 
 class TenantNotAdmitted(NotAdmitted):
-    """The same, because of what the tenant itself does."""
+    """The admission strategy has refused the request because of its tenant's own load."""
 
     status = 429
     type = "rate_limit_error"
@@ -285,7 +285,7 @@ class TenantNotAdmitted(NotAdmitted):
 
 
 class EngineUnavailable(GatewayError):
-    """No engine serves."""
+    """No engine is available."""
 
     status = 503
     type = "server_error"
@@ -293,7 +293,7 @@ class EngineUnavailable(GatewayError):
 
 
 class ServerStopping(EngineUnavailable):
-    """The daemon takes no more, or has cut what did not end in time."""
+    """The daemon is shutting down: it accepts no requests, and cuts those that exceed the drain."""
 
     code = "server_shutdown"
 
@@ -306,54 +306,54 @@ class AdmissionPaused(EngineUnavailable):
 
 
 class ModelUnloaded(EngineUnavailable):
-    """An operator has ended the engines, until the model is loaded again."""
+    """An operator has stopped the engines, until the model is loaded again."""
 
     code = "model_unloaded"
 
 
 class RequestCancelled(GatewayError):
-    """An operator has ended the request."""
+    """An operator has cancelled the request."""
 
     status = 503
     code = "cancelled"
 
 
 class StoreUnavailable(GatewayError):
-    """What is kept cannot be read or written."""
+    """The store cannot be read or written."""
 
     status = 503
     code = "store_unavailable"
 
 
 class StoreFull(GatewayError):
-    """The store takes nothing new: it has what it may have, or its disk has little left."""
+    """The storage quota is used up, or the disk is almost full."""
 
     status = 507
     code = "store_full"
 
 
 class StrategyUnavailable(GatewayError):
-    """A logits processor that the request asks for has failed, or is out of service."""
+    """A logits processor that the request asks for has failed, or is disabled."""
 
     status = 503
     code = "strategy_unavailable"
 
 
 class EngineLost(GatewayError):
-    """The engine died under a request whose answer had begun."""
+    """The engine died while it was streaming the response."""
 
     code = "engine_restarted"
 
 
 class QueueTimeout(GatewayError):
-    """No engine has begun with the request within the time that it gives itself."""
+    """No engine has started the request within its own timeout."""
 
     status = 504
     code = "queue_timeout"
 
 
 class NumericalError(GatewayError):
-    """The model produced logits that are not numbers for this request."""
+    """The model produced NaN or infinite logits for this request."""
 
     code = "numerical_error"
 
@@ -362,8 +362,8 @@ MISTAKE = "internal error of the gateway; see its log"
 
 
 class InternalError(GatewayError):
-    """A fault of the gateway's own."""
+    """A bug in the gateway."""
 
 
 class ClientGone(Exception):
-    """The client left before its request was complete; there is nobody to answer."""
+    """The client disconnected before its request was complete, so no response can be sent."""

@@ -1,1 +1,1 @@
-"""The admin API: a unix socket for those who operate the daemon, apart from the data plane."""
+"""Admin API: operation of the daemon over a unix socket, apart from the data plane."""

@@ -1,4 +1,4 @@
-"""The admin API's routes. They take no command and no path: what can be chosen is installed."""
+"""Routes of the admin API. They accept no commands or paths, only names of installed plugins."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ _PROMPT_BYTES = 8 * 1024 * 1024
 
 
 class Admin:
-    """The handlers.
+    """Handlers of strategies, limits, pins and request timelines.
 
     Args:
-        control: makes the changes.
+        control: changes the configuration.
         pinning: pins prompts.
-        recent: knows where the time of the last requests went.
-        record: puts what is done on record.
-        live: has those that run.
-        archive: finds those that ended long ago; None for one that has none.
+        recent: timelines of the last requests.
+        record: audits actions.
+        live: running requests.
+        archive: stored timelines of older requests; None without an archive.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Admin:
         self._archive = archive
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
-        """What is chosen, what each has cost, and the limits."""
+        """Return chosen strategies, their costs, and the limits."""
         control = self._control
         return {
             "slots": control.slots(),
@@ -83,7 +83,7 @@ class Admin:
         }
 
     async def swap(self, scope: Scope, receive: Receive) -> object:
-        """Fill a slot with another strategy."""
+        """Swap the strategy of a kind."""
         body = await body_of(scope, receive, SwapBody)
         kind = scope["path_params"]["kind"]
         if isinstance(body.name, str):
@@ -92,9 +92,11 @@ class Admin:
             names, settings = body.name, body.settings
         if not all(isinstance(values, dict) for values in settings.values()):
             raise InvalidRequest("settings must be a table for each name", param="settings")
-        # Settings may be secrets: only which were given.
+        # Settings may contain secrets: record only their names.
         given = {name: sorted(values) for name, values in settings.items()}
-        async with self._record.around(scope, "strategy.swap", kind, names=names, settings=given):
+        async with self._record.around_action(
+            scope, "strategy.swap", kind, names=names, settings=given
+        ):
             has_state = await self._control.swap(kind, names, settings, str(peer_in(scope)))
         return SwapAnswer(kind, names, has_state)
 
@@ -104,22 +106,22 @@ class Admin:
         changes = msgspec.to_builtins(body)
         if not changes:
             raise InvalidRequest(f"the body changes nothing; it may set {', '.join(LIMITS)}")
-        self._control.limit(changes, str(peer_in(scope)))
+        self._control.set_limits(changes, str(peer_in(scope)))
         await self._record(scope, "limits.set", ", ".join(changes), **changes)
         return self._control.limits()
 
     async def pin(self, scope: Scope, receive: Receive) -> object:
-        """Keep what is cached of a prompt, or let go of it."""
+        """Pin the cached prefix of a prompt, or unpin it."""
         body = await body_of(scope, receive, PinBody, _PROMPT_BYTES)
         is_all = body.prompt is None and not body.messages
         what = "all" if is_all else "a prompt"
-        async with self._record.around(scope, "pin.set", what, seconds=body.seconds) as told:
+        async with self._record.around_action(scope, "pin.set", what, seconds=body.seconds) as told:
             answer = await self._pinning.pin(body, str(peer_in(scope)))
             told["tokens"] = answer.prompt_tokens
         return answer
 
     async def requests(self, scope: Scope, receive: Receive) -> object:
-        """The last requests, the newest first, or the slowest of those that are kept."""
+        """List the last requests, newest first, or the slowest of those in memory."""
         query = query_of(scope)
         order, limit = query.get("order", "newest"), query.get("limit", "20")
         if order not in ("newest", "slowest"):
@@ -133,9 +135,9 @@ class Admin:
         return {"requests": [row(ledger) for ledger in found]}
 
     async def explain(self, scope: Scope, receive: Receive) -> object:
-        """Where the time of one request went."""
+        """Break down the time of a request."""
         asked = scope["path_params"]["id"]
-        # A client may use an id again: what runs is the latest.
+        # Clients may reuse an id: a running request is the latest.
         runs = self._live.find(asked)
         ledger = self._recent.find(asked) if runs is None else runs.ledger
         if ledger is not None:
@@ -150,7 +152,7 @@ class Admin:
 
 
 class AdminFront:
-    """Answers whatever goes wrong in the routes."""
+    """Error handling around the routes: converts exceptions to responses."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -170,7 +172,7 @@ class AdminFront:
             path = scope["path"][:128]
             wrong = MethodNotAllowed if error.status_code == 405 else NotFound
             await send_error(send, wrong(f"there is no {scope['method'][:16]} {path}"))
-        except Exception:  # noqa: BLE001 - whatever it is, there is an answer
+        except Exception:  # noqa: BLE001 - any error gets a response
             _log.exception("admin request failed")
             await send_error(send, InternalError("the daemon made a mistake; it is logged"))
 
@@ -184,7 +186,7 @@ def build_admin(
     live: LiveRequests[Generation] | None = None,
     archive: Archive | None = None,
 ) -> App:
-    """Put the app together, with more routes than those of this file."""
+    """Build the app, with further routes."""
     lives = LiveRequests[Generation]() if live is None else live
     admin = Admin(control, pinning, recent, AuditRecord(tenancy), lives, archive)
     routes = Router(

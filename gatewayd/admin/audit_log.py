@@ -1,4 +1,4 @@
-"""Puts on record what operators do to a running daemon, before they are answered."""
+"""Audits actions of operators on a running daemon, before they are answered."""
 
 from __future__ import annotations
 
@@ -16,62 +16,64 @@ _log = logging.getLogger(__name__)
 _MOST_LETTERS = 256
 
 
-class _NotNoted(Exception):
-    """There is no such row; the sentence says why."""
+class _NotRecorded(Exception):
+    """The audit row was not written; the message has the reason."""
 
 
 class AuditRecorder(Protocol):
-    """Who keeps the audit."""
+    """Writer of the audit log."""
 
-    async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
-        """Put a change on record that was made outside of the store."""
+    async def record_change(
+        self, actor: str, action: str, target: str, detail: dict[str, Any]
+    ) -> None:
+        """Record a change that was made outside of the store."""
 
     def has_tenant(self, name: str) -> bool:
-        """Whether there is one of that name, or was since the start."""
+        """Whether the tenant exists, or existed since the start."""
 
 
 class AuditRecord:
-    """Of one daemon.
+    """Audits actions of operators.
 
     Args:
-        recorder: keeps it.
+        recorder: writes the audit log.
     """
 
     def __init__(self, recorder: AuditRecorder) -> None:
         self._recorder = recorder
 
     async def __call__(self, scope: Scope, action: str, target: str, **detail: Any) -> None:  # noqa: ANN401 - JSON
-        """Put on record that whoever sent a request did something.
+        """Record an action of the request's peer.
 
         Raises:
-            StoreUnavailable: it was done, and is not on record.
+            StoreUnavailable: the action was done, but is not recorded.
         """
         try:
-            await self._note(scope, action, target, detail)
-        except _NotNoted as error:
+            await self._write(scope, action, target, detail)
+        except _NotRecorded as error:
             raise StoreUnavailable(
                 f"the action was done, but its audit record cannot be written: {error}"
             ) from error
 
     @asynccontextmanager
-    async def around(
+    async def around_action(
         self,
         scope: Scope,
         action: str,
         target: str,
         **detail: Any,  # noqa: ANN401 - JSON
     ) -> AsyncIterator[dict[str, Any]]:
-        """Put on record that something begins which may be cut, and what has come of it.
+        """Record the start of an interruptible action, then its result or failure.
 
-        Whoever does it adds to the detail what there is to tell of its end. A store that takes no
-        row stops nobody.
+        The caller adds details of the result to the yielded dict. A failure to record the start
+        does not prevent the action.
 
         Raises:
-            StoreUnavailable: it was done, and is not on record.
+            StoreUnavailable: the action was done, but is not recorded.
         """
         try:
-            await self._note(scope, f"{action}.begin", target, detail)
-        except _NotNoted as error:
+            await self._write(scope, f"{action}.begin", target, detail)
+        except _NotRecorded as error:
             _log.error("cannot write audit record for the start of %s: %s", action, error)
         told: dict[str, Any] = {}
         try:
@@ -79,21 +81,21 @@ class AuditRecord:
         except (Exception, asyncio.CancelledError) as failure:
             why = getattr(failure, "message", str(failure)) or type(failure).__name__
             try:
-                await self._note(scope, f"{action}.failed", target, {"why": why[:_MOST_LETTERS]})
-            except _NotNoted as error:
+                await self._write(scope, f"{action}.failed", target, {"why": why[:_MOST_LETTERS]})
+            except _NotRecorded as error:
                 _log.error("cannot write audit record for the failure of %s: %s", action, error)
             raise
         await self(scope, action, target, **detail, **told)
 
-    async def _note(self, scope: Scope, action: str, target: str, detail: dict[str, Any]) -> None:
+    async def _write(self, scope: Scope, action: str, target: str, detail: dict[str, Any]) -> None:
         actor = str(peer_in(scope))
         try:
-            await self._recorder.note(actor, action, target[:_MOST_LETTERS], detail)
+            await self._recorder.record_change(actor, action, target[:_MOST_LETTERS], detail)
         except GatewayError as error:
-            raise _NotNoted(error.message) from error
-        except OSError as error:  # the row is there, and the end of the audit beside the store not
-            raise _NotNoted(str(error)) from error
+            raise _NotRecorded(error.message) from error
+        except OSError as error:  # the row was written, but not the head file beside the store
+            raise _NotRecorded(str(error)) from error
 
-    def knows(self, tenant: str) -> bool:
-        """Whether there is a tenant that something can be done to."""
+    def has_tenant(self, tenant: str) -> bool:
+        """Whether the tenant can be the target of an action."""
         return self._recorder.has_tenant(tenant)

@@ -1,4 +1,4 @@
-"""What may change without a restart, and the configuration with such a change made."""
+"""Changes without a restart: validation, and the resulting configuration."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ LIMITS = {
     "max_waiting_requests": "queue",
     "max_waiting_tokens": "queue",
 }
-"""Limits that change at once, and their tables."""
+"""Limits that can change at runtime, and their tables."""
 
 
 class ChangeRefused(Exception):
-    """A change that is not made; the sentence says why."""
+    """A change that was refused; the message has the reason."""
 
 
 def limits_in(config: Config) -> dict[str, Any]:
-    """Every limit that may be changed, as it is in effect."""
+    """The present values of all limits that can change."""
     return {name: limit_of(config, table, name) for name, table in LIMITS.items()}
 
 
 def slot_with(
     config: Config, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]]
 ) -> SlotTable:
-    """A slot filled with other strategies.
+    """Build the table of a kind with other strategies.
 
     Args:
-        config: in effect now.
-        kind: the slot.
-        names: one strategy, ``none`` where a slot may be empty, or a chain in its order.
-        settings: for each name, over what the configuration says of it.
+        config: present configuration.
+        kind: the kind.
+        names: one strategy, ``none`` where the kind is optional, or a chain in its order.
+        settings: by name, overriding the configuration's.
 
     Raises:
-        Refused: there is no such slot, or it cannot be filled so.
+        Refused: the kind does not exist, or cannot have these strategies.
     """
     table = getattr(config, kind, None)
     if not isinstance(table, SlotTable):
@@ -75,15 +75,15 @@ def slot_with(
 
 
 def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Config:
-    """The configuration with other limits.
+    """Build the configuration with other limits.
 
     Args:
-        config: in effect now.
+        config: present configuration.
         changes: values by limit.
-        most_tokens: what ``max_batch_tokens`` may be, for which engines have room.
+        most_tokens: maximum of ``max_batch_tokens``, for which engines have allocated memory.
 
     Raises:
-        Refused: there is no such limit, or a value is out of its bounds.
+        Refused: the limit does not exist, or a value is out of bounds.
     """
     tables: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
@@ -106,15 +106,15 @@ def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Con
     return config
 
 
-def promised(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> SloTable:
-    """What classes are promised, with changes.
+def slo_with(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> SloTable:
+    """Build the SLO targets with changes.
 
     Args:
-        config: in effect now.
-        changes: by class, targets and objectives; None for no promise.
+        config: present configuration.
+        changes: targets and objectives by class; None for no target.
 
     Raises:
-        Refused: there is no such class or target, or a value is out of its bounds.
+        Refused: the class or target does not exist, or a value is out of bounds.
     """
     tables = config.slo.model_dump()
     for name, values in changes.items():
@@ -127,8 +127,8 @@ def promised(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> SloTab
         raise ChangeRefused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
 
 
-def note_restarts(now: Config, new: Config) -> None:
-    """Name in the log what has changed and does not take effect."""
+def log_restarts_required(now: Config, new: Config) -> None:
+    """Log changed settings that do not take effect without a restart."""
     hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
     for table in type(now).model_fields:
         if table in hot:

@@ -1,4 +1,4 @@
-"""A client of the admin API, over its unix socket."""
+"""Client of the admin API, over its unix socket."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DATA = b"data: "
 
 
 class AdminError(Exception):
-    """The daemon cannot be reached, or refuses; the sentence says why."""
+    """The daemon cannot be reached, or refuses; the message has the reason."""
 
 
 class _Connection(http.client.HTTPConnection):
@@ -33,10 +33,10 @@ class _Connection(http.client.HTTPConnection):
 
 
 def call(path: str, method: str, route: str, body: object = None, wait: float = 0.0) -> Any:  # noqa: ANN401 - JSON
-    """One request to the daemon behind a socket, which may take so many seconds more than usual.
+    """Send one request to a daemon, with ``wait`` seconds in addition to the usual timeout.
 
     Raises:
-        AdminError: no daemon is there, it lets us not in, or it says no.
+        AdminError: no daemon listens, it denies access, or it refuses the request.
     """
     with _connected(path) as connection:
         connection.timeout = _SECONDS + wait
@@ -46,15 +46,15 @@ def call(path: str, method: str, route: str, body: object = None, wait: float = 
         return _value(connection.getresponse())
 
 
-def watch(path: str, interval: float = 0.5) -> Generator[Snapshot, None, None]:
-    """Snapshots of the daemon behind a socket, one after the other, until it ends the stream.
+def stream_snapshots(path: str, interval: float = 0.5) -> Generator[Snapshot, None, None]:
+    """Stream snapshots of a daemon, until it ends the stream.
 
     Args:
-        path: of the socket.
-        interval: seconds between two of them.
+        path: path of the socket.
+        interval: seconds between two snapshots.
 
     Raises:
-        AdminError: no daemon is there, it lets us not in, it says no, or it is of another version.
+        AdminError: no daemon listens, it denies access, refuses, or has another version.
     """
     with _connected(path) as connection:
         connection.request("GET", f"/admin/stream?interval={interval:g}")

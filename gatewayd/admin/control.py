@@ -1,6 +1,6 @@
-"""Changes a running daemon: strategies and limits, by the admin call or by the file read again.
+"""Control of a running daemon: changes of strategies and limits, by admin calls or by a reload.
 
-What cannot change without a restart is named and left as it is.
+Changes that need a restart are reported and not applied.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gatewayd.admin.changes import (
     ChangeRefused,
     limited,
     limits_in,
-    note_restarts,
-    promised,
+    log_restarts_required,
+    slo_with,
     slot_with,
 )
 from gatewayd.admin.overrides.kept import Overrides
@@ -50,20 +50,20 @@ _log = logging.getLogger(__name__)
 
 
 class Control:
-    """Every change goes through here, one at a time.
+    """Applies changes of the configuration, one at a time.
 
     Args:
-        config: at the start.
+        config: configuration at the start.
         fleet: the engines.
-        plugged: the strategies of this process.
-        kept: keeps what operators change over restarts; None for nothing that is kept.
+        plugged: strategies of this process.
+        kept: persists operators' changes across restarts; None to persist none.
 
     Attributes:
-        config: in effect now.
-        detector: finds the mark that answers carry from now on; None where they carry none.
-        swaps: how many were made, by kind.
-        on_promise: told what classes are promised from now on.
-        on_reload: called once another configuration is in effect.
+        config: the present configuration.
+        detector: detects the watermark of responses; None where they have none.
+        swaps: number of swaps, by kind.
+        on_slo_change: called with changed SLO targets.
+        on_reload: called after a reload.
     """
 
     def __init__(
@@ -79,89 +79,89 @@ class Control:
         self._first = {
             (kind, name): table.settings(name) for kind, name, table in configured(config)
         }
-        self.on_promise: Callable[[SloTable], None] = lambda table: None
+        self.on_slo_change: Callable[[SloTable], None] = lambda table: None
         self.on_reload: Callable[[], None] = lambda: None
         self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
 
     async def swap(
         self, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]], who: str
     ) -> bool:
-        """Fill a slot with other strategies.
+        """Swap the strategies of a kind.
 
         Args:
-            kind: the slot.
-            names: one strategy, ``none`` where a slot may be empty, or a chain in its order.
-            settings: for each name, over what the configuration says of it.
-            who: asks for it, for the log.
+            kind: the kind.
+            names: one strategy, ``none`` where the kind is optional, or a chain in its order.
+            settings: by name, overriding the configuration's.
+            who: the operator, for the log.
 
         Returns:
-            Whether the state was handed over.
+            Whether the previous strategy's state was handed over.
 
         Raises:
-            Refused: and the one before goes on.
+            Refused: the previous strategies stay.
         """
         async with self._lock:
             new = slot_with(self.config, kind, names, settings)
             has_state = await self._swap(Kind(kind), new, who)
-            self._keep([kind], who)
+            self._persist([kind], who)
             return has_state
 
-    def limit(self, changes: Mapping[str, Any], who: str) -> None:
+    def set_limits(self, changes: Mapping[str, Any], who: str) -> None:
         """Change limits.
 
         Raises:
-            Refused: there is no such limit, or a value is out of its bounds; none is changed.
+            Refused: the limit does not exist, or a value is out of bounds; none is changed.
         """
-        self._limit(changes, who)
-        self._keep([f"{LIMITS[name]}.{name}" for name in changes], who)
+        self._set_limits(changes, who)
+        self._persist([f"{LIMITS[name]}.{name}" for name in changes], who)
 
-    def _limit(self, changes: Mapping[str, Any], who: str) -> None:
+    def _set_limits(self, changes: Mapping[str, Any], who: str) -> None:
         self.config = limited(self.config, changes, self._most_tokens)
         self._apply_limits()
         for name, value in changes.items():
             _log.warning("limit %s set to %s by %s", name, value, who)
 
-    def promise(self, changes: Mapping[str, Mapping[str, Any]], who: str) -> None:
-        """Change what classes are promised.
+    def set_slo(self, changes: Mapping[str, Mapping[str, Any]], who: str) -> None:
+        """Change the SLO targets of classes.
 
         Args:
-            changes: by class, targets and objectives; None for no promise.
-            who: asks for it, for the log.
+            changes: targets and objectives by class; None for no target.
+            who: the operator, for the log.
 
         Raises:
-            Refused: there is no such class or target, or a value is out of its bounds.
+            Refused: the class or target does not exist, or a value is out of bounds.
         """
-        self._promise(promised(self.config, changes), who)
-        self._keep(["slo"], who)
+        self._set_slo(slo_with(self.config, changes), who)
+        self._persist(["slo"], who)
 
-    def _keep(self, sections: list[str], who: str) -> None:
-        """Let what an operator has changed outlive the process."""
+    def _persist(self, sections: list[str], who: str) -> None:
+        """Persist changed sections."""
         if self._kept is not None:
             for section in sections:
-                self._kept.keep(section, self.config, who)
+                self._kept.persist(section, self.config, who)
 
-    def _promise(self, new: SloTable, who: str) -> None:
+    def _set_slo(self, new: SloTable, who: str) -> None:
         if new == self.config.slo:
             return
         self.config = self.config.model_copy(update={"slo": new})
         self._fleet.deadlines = launch.deadlines(self.config)
-        self.on_promise(new)
+        self.on_slo_change(new)
         for name, targets in new.model_dump().items():
             shown = ", ".join(f"{key} {value}" for key, value in targets.items())
             _log.warning("SLO targets of class %s set to %s by %s", name, shown, who)
 
     async def reload(self, file: Config, who: str) -> None:
-        """Come as near to another configuration as can be without a restart.
+        """Apply a configuration file as far as possible without a restart.
 
-        What operators changed stays where the file says what it said then.
+        Operators' changes stay in effect where the file has not changed since.
 
         Raises:
-            Refused: it cannot be used; nothing has changed.
+            Refused: the file is not valid; nothing has changed.
         """
-        new = file if self._kept is None else self._kept.over(file)
+        new = file if self._kept is None else self._kept.apply(file)
         plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
         try:
-            problems = await self._aside(f"one of {plugins}", check_strategies, new)
+            problems = await self._run_aside(f"one of {plugins}", check_strategies, new)
         except PluginError as error:
             raise ChangeRefused(str(error)) from error
         if problems:
@@ -170,7 +170,7 @@ class Control:
             self._kept.file = file
         async with self._lock:
             logs.set_level(new.log.level)
-            note_restarts(self.config, new)
+            log_restarts_required(self.config, new)
             for kind in SWAPPABLE:
                 table: SlotTable = getattr(new, kind.value)
                 if chosen_in(table) == chosen_in(getattr(self.config, kind.value)):
@@ -180,11 +180,11 @@ class Control:
                     await self._swap(kind, table, who)
                 except ChangeRefused as refusal:
                     _log.error("[%s] not changed: %s", kind.value, refusal)
-        self._promise(new.slo, who)
+        self._set_slo(new.slo, who)
         now, limits = self.limits(), limits_in(new)
         try:
             if changes := {n: v for n, v in limits.items() if v != now[n]}:
-                self._limit(changes, who)
+                self._set_limits(changes, who)
         except ChangeRefused as refusal:
             _log.error("limits not changed: %s", refusal)
         self.config = self.config.model_copy(
@@ -193,38 +193,38 @@ class Control:
         self.on_reload()
 
     def slots(self) -> list[dict[str, Any]]:
-        """What is chosen for every kind; secrets are hidden."""
+        """Chosen strategies of each kind; secrets are hidden."""
         return shown_slots(self.config)
 
     def limits(self) -> dict[str, Any]:
-        """Every limit that may be changed, as it is now."""
+        """The present values of all limits that can change."""
         return limits_in(self.config)
 
     def costs(self) -> list[tuple[str, StrategyRow]]:
-        """What strategies have cost, with the engine, or ``none`` for those of this process."""
+        """Costs of strategies, with the engine, or ``none`` for those of this process."""
         asked = [fenced for kind in Kind if (fenced := self._fenced(kind)) is not None]
         return costs_of(self._fleet, asked, self._plugged.ledger)
 
     def plugins(self) -> list[PluginRow]:
-        """Every installed plugin; enabled are those that the configuration chooses now."""
+        """All installed plugins; enabled are those that are chosen now."""
         return chosen_rows(self._plugged.host, self.config)
 
     async def offer(self, kind: Kind, name: str) -> tuple[StrategyInfo[Any], dict[str, Any]]:
-        """What a plugin offers, loaded as for a swap to it, and what the configuration says of it.
+        """Load a plugin as for a swap, and return its info with the configuration's settings.
 
         Raises:
-            PluginError: it is not installed, or cannot be loaded.
+            PluginError: it is not installed, or fails to load.
         """
         table = getattr(self.config, kind.value, None)
         settings = table.settings(name) if isinstance(table, SlotTable) else {}
-        info = await self._aside(f"{kind}.{name}", self._plugged.info, kind, name, settings)
+        info = await self._run_aside(f"{kind}.{name}", self._plugged.info, kind, name, settings)
         return info, settings
 
     def _apply_limits(self) -> None:
         engine = self.config.engine
         self._fleet.backlog.limits = launch.queue_limits(self.config)
         self._plugged.ledger.budget = engine.strategy_budget_ms / 1000
-        self._fleet.swaps.limit(
+        self._fleet.swaps.set_limits(
             SetLimits(sizes(engine).max_batch_tokens, engine.strategy_budget_ms)
         )
 
@@ -239,12 +239,14 @@ class Control:
         chosen = [(name, settings) for name, settings in chosen_in(new) if name != NONE]
         try:
             for name, settings in chosen:
-                await self._aside(f"{kind}.{name}", self._check, kind, name, settings)
+                await self._run_aside(f"{kind}.{name}", self._check, kind, name, settings)
             if kind is Kind.LOGITS_PROCESSOR:
                 marking = self.config.model_copy(update={kind.value: new})
-                detector = await self._aside(kind.value, load_detector, marking, self._plugged.host)
+                detector = await self._run_aside(
+                    kind.value, load_detector, marking, self._plugged.host
+                )
             if (fenced := self._fenced(kind)) is not None:
-                has_state = await self._swap_ours(fenced, new)
+                has_state = await self._swap_local(fenced, new)
             elif kind in SWAPPABLE:
                 choices = [StrategyChoice(name, settings) for name, settings in chosen]
                 proven = self._plugged.is_proven(kind, [name for name, _ in chosen])
@@ -269,27 +271,27 @@ class Control:
         return has_state
 
     def _check(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
-        """Look at a choice before any engine is asked.
+        """Validate a choice before engines are asked.
 
         Raises:
-            PluginError: it cannot be loaded, or refuses its settings.
+            PluginError: it fails to load, or refuses its settings.
             Refused: it needs a restart.
         """
         info = self._plugged.info(kind, name, settings)
-        # Also one that was left out meanwhile is held to what it was first used with.
+        # A strategy that was swapped out meanwhile keeps the settings of its first use.
         before = self._first.get((kind, name), settings)
         plugin = f"{kind}.{name}"
         if keys := needing_restart(plugin, info.config_type, before, settings):
             raise ChangeRefused(f"[{plugin}] {', '.join(keys)} needs a restart")
 
     def _fenced(self, kind: Kind) -> Fenced[Any] | None:
-        """What asks the strategy of a kind, if that is asked in this process."""
+        """The fenced strategy of a kind that runs in this process; None for other kinds."""
         return {Kind.ADMISSION: self._fleet.admission, Kind.ROUTER: self._fleet.router}.get(kind)
 
-    async def _swap_ours(self, fenced: Fenced[Any], table: SlotTable) -> bool:
+    async def _swap_local(self, fenced: Fenced[Any], table: SlotTable) -> bool:
         ((name, settings),) = chosen_in(table)
         kind = fenced.kind
-        strategy = await self._aside(
+        strategy = await self._run_aside(
             f"{kind}.{name}", self._plugged.open_strategy, kind, name, settings
         )
         try:
@@ -297,5 +299,5 @@ class Control:
         except Exception as error:
             raise ChangeRefused(f"{kind} {name} cannot take over: {error}") from error
 
-    def _aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
+    def _run_aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         return aside(plugin, self.config.engine.load_seconds, call, *args)

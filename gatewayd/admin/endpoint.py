@@ -1,4 +1,4 @@
-"""One route of the admin API, as an ASGI app: a body in, an answer out."""
+"""Endpoint of the admin API: an ASGI app around a handler."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ Answer = Callable[[Scope, Receive], Awaitable[object]]
 
 
 class AdminEndpoint:
-    """What its handler returns is the answer."""
+    """Sends what its handler returns as JSON."""
 
     def __init__(self, handler: Answer) -> None:
         self._handler = handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Handle a request."""
         await send_json(send, msgspec.to_builtins(await self._handler(scope, receive)))
 
 
 async def body_of(
     scope: Scope, receive: Receive, kind: type[BodyT], most: int = _BODY_BYTES
 ) -> BodyT:
-    """A body of at most so many bytes.
+    """Read and decode a body of at most ``most`` bytes.
 
     Raises:
-        GatewayError: it is none of this kind.
+        GatewayError: it does not have this type.
     """
     return _decoded(await read_json_body(scope, receive, most), kind)
 
 
 async def body_if_any(scope: Scope, receive: Receive, kind: type[BodyT]) -> BodyT:
-    """The same, of a kind whose fields all have defaults; without a body it has these.
+    """Read and decode an optional body, of a type whose fields all have defaults.
 
     Raises:
-        GatewayError: it is none of this kind.
+        GatewayError: it does not have this type.
     """
     return _decoded(await read_body(scope, receive, _BODY_BYTES) or b"{}", kind)
 

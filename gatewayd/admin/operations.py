@@ -1,4 +1,4 @@
-"""The admin API's routes that act on single requests, on admission, on models and on promises."""
+"""Routes of the admin API for requests, admission, models and SLO targets."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _MOST_UNLOAD = 3600.0
 
 
 class Operations:
-    """The handlers.
+    """Handlers of operator actions.
 
     Args:
-        live: the requests that are at the engines.
+        live: running requests.
         fleet: the engines.
         control: changes the configuration.
-        model: the name of what is served.
-        drain: finishes and stops; told by whom it is asked for.
-        record: puts what is done on record.
+        model: name of the served model.
+        drain: drains and stops the daemon; called with the reason.
+        record: audits actions.
     """
 
     def __init__(
@@ -65,34 +65,34 @@ class Operations:
     # One request
 
     async def cancel(self, scope: Scope, receive: Receive) -> object:
-        """End a request with an error."""
+        """Cancel a request with an error."""
         found = self._find(scope)
         found.fail(RequestCancelled("an operator cancelled this request"))
-        return await self._done(scope, found, "cancel", "cancelled")
+        return await self._finish(scope, found, "cancel", "cancelled")
 
     async def hold(self, scope: Scope, receive: Receive) -> object:
-        """Let a request make no progress."""
+        """Hold a request, so that it makes no progress."""
         found = self._find(scope)
         if self._fleet.is_draining:
             raise InvalidRequest("the daemon finishes what it has and stops; cancel it instead")
         for job in _jobs(found):
             self._fleet.operating.hold(job)
-        return await self._done(scope, found, "hold", "held")
+        return await self._finish(scope, found, "hold", "held")
 
     async def release(self, scope: Scope, receive: Receive) -> object:
-        """Let it go on."""
+        """Release a held request."""
         found = self._find(scope)
         for job in _jobs(found):
             self._fleet.operating.release(job)
-        return await self._done(scope, found, "release", "released")
+        return await self._finish(scope, found, "release", "released")
 
     async def bump(self, scope: Scope, receive: Receive) -> object:
-        """Put a request into another class, or first in its own."""
+        """Change the class of a request, or move it to the front of its class."""
         name = (await body_if_any(scope, receive, BumpBody)).priority
         found = self._find(scope)
         for job in _jobs(found):
             self._fleet.operating.bump(job, None if name is None else Priority[name.upper()])
-        return await self._done(scope, found, "bump", "bumped", priority=name)
+        return await self._finish(scope, found, "bump", "bumped", priority=name)
 
     def _find(self, scope: Scope) -> Generation:
         asked = scope["path_params"]["id"]
@@ -104,13 +104,13 @@ class Operations:
             )
         return found
 
-    async def _done(
+    async def _finish(
         self, scope: Scope, found: Generation, verb: str, done: str, **detail: str | None
     ) -> RequestAnswer:
         own, told = found.work.request_id, found.answered_id
         detail["tenant"] = found.work.principal.tenant
         if told != own:
-            detail["x_request_id"] = told  # which others may have sent, too
+            detail["x_request_id"] = told  # other clients may have sent the same id
         await self._record(scope, f"request.{verb}", own, **detail)
         _log.warning("request %s %s by %s", found.work.request_id, done, peer_in(scope))
         return RequestAnswer(found.answered_id, done)
@@ -118,7 +118,7 @@ class Operations:
     # Admission
 
     async def pause(self, scope: Scope, receive: Receive) -> object:
-        """Take no new requests."""
+        """Pause admission of new requests."""
         seconds = (await body_if_any(scope, receive, PauseBody)).seconds
         if seconds is not None and not 0 < seconds <= _MOST_PAUSE:
             raise InvalidRequest(
@@ -126,21 +126,21 @@ class Operations:
                 "to pause until resumed",
                 param="seconds",
             )
-        self._fleet.pause.begin(seconds)
+        self._fleet.pause.start(seconds)
         await self._record(scope, "admission.pause", "admission", seconds=seconds)
         how = "until resumed" if seconds is None else f"for {seconds:g} s"
         _log.warning("admission paused %s by %s", how, peer_in(scope))
         return self._state()
 
     async def resume(self, scope: Scope, receive: Receive) -> object:
-        """Take new requests again."""
+        """Resume admission."""
         self._fleet.pause.end()
         await self._record(scope, "admission.resume", "admission")
         _log.warning("admission resumed by %s", peer_in(scope))
         return self._state()
 
     async def drain(self, scope: Scope, receive: Receive) -> object:
-        """Finish and stop; on record before it begins, as the store is closed by it."""
+        """Drain and stop; recorded before it starts, since it closes the store."""
         try:
             await self._record(scope, "daemon.drain", "daemon")
         finally:
@@ -150,7 +150,7 @@ class Operations:
     # Models
 
     async def unload(self, scope: Scope, receive: Receive) -> object:
-        """End the engines."""
+        """Unload the model by stopping the engines."""
         seconds = (await body_if_any(scope, receive, UnloadBody)).seconds
         if not 0 <= seconds <= _MOST_UNLOAD:
             raise InvalidRequest(
@@ -158,12 +158,12 @@ class Operations:
             )
         self._check_model(scope)
         _log.warning("model %s unloaded by %s", self._model, peer_in(scope))
-        async with self._record.around(scope, "model.unload", self._model, seconds=seconds):
+        async with self._record.around_action(scope, "model.unload", self._model, seconds=seconds):
             await self._fleet.unload(seconds)
         return self._state()
 
     async def load(self, scope: Scope, receive: Receive) -> object:
-        """Start the engines again; answers before they are ready."""
+        """Load the model by starting the engines; answers before they are ready."""
         self._check_model(scope)
         self._fleet.load()
         await self._record(scope, "model.load", self._model)
@@ -181,34 +181,34 @@ class Operations:
     def _replicas(self) -> dict[str, str]:
         return {str(one.index): f"{one.state.value}: {one.detail}" for one in self._fleet.status()}
 
-    # Promises
+    # SLO targets
 
     async def slo(self, scope: Scope, receive: Receive) -> object:
-        """Change what classes are promised."""
+        """Change the SLO targets of classes."""
         changes = await body_of(scope, receive, SloBody)
         if not any(changes.values()):
             raise InvalidRequest(
                 f"the body changes nothing; it may set {', '.join(ClassTargets.model_fields)} of "
                 f"{', '.join(SloTable.model_fields)}"
             )
-        self._control.promise(changes, str(peer_in(scope)))
+        self._control.set_slo(changes, str(peer_in(scope)))
         await self._record(scope, "slo.set", ", ".join(changes), **changes)
         return self._control.config.slo.model_dump()
 
     async def slo_now(self, scope: Scope, receive: Receive) -> object:
-        """What they are promised."""
+        """Return the SLO targets."""
         return self._control.config.slo.model_dump()
 
 
 def _jobs(generation: Generation) -> Iterable[EngineJob]:
-    """Of a request, those of its prompts that are not over."""
+    """Unfinished jobs of a request's prompts."""
     handles = generation.handles
     jobs = [handle.job for handle in handles if isinstance(handle, JobHandle)]
     return [job for job in jobs if not job.is_over]
 
 
 def operation_routes(operations: Operations) -> list[Route]:
-    """All of them."""
+    """All routes of operator actions."""
     one, model = "/admin/requests/{id:path}", "/admin/models/{name:path}"
     routes = [
         (f"{one}/cancel", "POST", operations.cancel),

@@ -1,4 +1,4 @@
-"""Who is at the other end of a unix socket: only the daemon's own user and root come in."""
+"""Peers of the admin socket: only root and the daemon's own user are admitted."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _EXTENSION = "gatewayd.peer"
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A process, as the kernel vouches for it when it connects.
+    """Process at the other end, as reported by the kernel when it connected.
 
     Attributes:
-        pid: its id.
-        uid: its user.
+        pid: its process id.
+        uid: its user id.
     """
 
     pid: int
@@ -39,7 +39,7 @@ class Peer:
 
 
 def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
-    """Who has connected; None where nobody can tell."""
+    """The peer of a connection; None if it cannot be determined."""
     stream = transport.get_extra_info("socket")
     try:
         raw = stream.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
@@ -50,16 +50,16 @@ def peer_of(transport: asyncio.BaseTransport) -> Peer | None:
 
 
 def peer_in(scope: Scope) -> Peer:
-    """Who sends a request."""
+    """The peer that sent a request."""
     peer: Peer = scope["extensions"][_EXTENSION]
     return peer
 
 
 class AdminProtocol(HttpToolsProtocol):
-    """A connection that is cut before a byte is read unless its peer may enter."""
+    """HTTP protocol that aborts connections of other users before reading a byte."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Look at the peer."""
+        """Check the peer."""
         peer = peer_of(transport)
         super().connection_made(transport)
         if peer is None or not peer.may_enter:
@@ -68,6 +68,6 @@ class AdminProtocol(HttpToolsProtocol):
         self._peer = peer
 
     def on_url(self, url: bytes) -> None:
-        """A request has begun; see httptools."""
+        """Attach the peer to a new request; see httptools."""
         super().on_url(url)
         self.scope["extensions"] = cast(Any, {_EXTENSION: self._peer})

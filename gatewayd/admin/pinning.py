@@ -1,4 +1,4 @@
-"""What an operator wants kept in the prefix cache, as token ids."""
+"""Pinning of prompts in the prefix caches, encoded as requests are."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gatewayd_engine.process.messages import ModelInfo
 
 _log = logging.getLogger(__name__)
 MOST_SECONDS = 7 * 24 * 3600.0
-"""Of a pin: one that is forgotten ends by itself."""
+"""Maximum duration of a pin, after which a forgotten one ends."""
 
 
 class Pinning:
-    """Pins prompts.
+    """Pins the cached prefix of prompts.
 
     Args:
-        text: encodes them as requests are encoded.
+        text: encodes prompts as it does for requests.
         fleet: the engines.
     """
 
@@ -30,10 +30,10 @@ class Pinning:
         self._fleet = fleet
 
     async def pin(self, body: PinBody, who: str) -> PinAnswer:
-        """Pin what is cached of a prompt, or let go of it.
+        """Pin the cached prefix of a prompt, or unpin it.
 
         Raises:
-            GatewayError: there is no such prompt, time or model, or pins are not known.
+            GatewayError: the prompt, time or model is not valid, or pins are not supported.
         """
         if not 0 <= body.seconds <= MOST_SECONDS:
             raise InvalidRequest(
@@ -64,7 +64,7 @@ class Pinning:
                 {"role": "system" if m.role == "developer" else m.role, "content": m.content}
                 for m in body.messages
             ]
-            # What the next turn adds would not be shared.
+            # A generation prompt would not be shared with the following turn.
             ids = await self._text.encode_chat(turns, limit=limit, add_generation_prompt=False)
         elif body.prompt is not None:
             param = "prompt"

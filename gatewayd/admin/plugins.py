@@ -1,6 +1,6 @@
-"""The admin API's routes of installed plugins: what there is to choose, and what may be set of it.
+"""Routes of the admin API for installed plugins and their settings.
 
-The list imports nothing. Whoever asks for the settings of one has it loaded, as a swap to it would.
+The list imports nothing. A query for a plugin's settings loads it, as a swap to it would.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
 
 
 class PluginsRoute:
-    """All of them."""
+    """Lists the installed plugins."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Handle a request."""
         rows = [
             PluginView(
                 kind=row.kind,
@@ -51,13 +51,13 @@ class PluginsRoute:
 
 
 class SettingsRoute:
-    """What may be set of one."""
+    """Lists the settings of a plugin."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Handle a request."""
         kind, name = scope["path_params"]["kind"], scope["path_params"]["name"]
         if kind not in KINDS:
             raise NotFound(f"there is no kind {kind[:64]!r}; there is {', '.join(KINDS)}")
@@ -75,7 +75,7 @@ class SettingsRoute:
 
 
 def settings_of(config_type: type[BaseModel], values: Mapping[str, Any]) -> list[SettingView]:
-    """Every setting, in its order; of secrets no value."""
+    """All settings in their order; without the values of secrets."""
     return [
         SettingView(
             name=name,
@@ -90,7 +90,7 @@ def settings_of(config_type: type[BaseModel], values: Mapping[str, Any]) -> list
 
 
 def plugin_routes(control: Control) -> list[Route]:
-    """Of plugins."""
+    """All routes of plugins."""
     return [
         route("/admin/plugins", GET=PluginsRoute(control)),
         route("/admin/plugins/{kind}/{name}", GET=SettingsRoute(control)),

@@ -1,4 +1,4 @@
-"""The admin API's routes that pin and give up cached pages."""
+"""Routes of the admin API that pin and evict cached pages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class PrefixRoutes:
-    """The handlers.
+    """Handlers of pins and evictions.
 
     Args:
-        fleet: the engines, each with a cache of its own.
-        record: puts what is done on record.
+        fleet: the engines, each with its own prefix cache.
+        record: audits actions.
     """
 
     def __init__(self, fleet: EngineFleet, record: AuditRecord) -> None:
@@ -36,7 +36,7 @@ class PrefixRoutes:
         self._record = record
 
     async def pin(self, scope: Scope, receive: Receive) -> object:
-        """Keep a cached page and those before it, or let go of it."""
+        """Pin a cached page and its ancestors, or unpin it."""
         body = await body_of(scope, receive, PagePinBody)
         if not 0 <= body.seconds <= MOST_SECONDS:
             raise InvalidRequest(
@@ -44,9 +44,9 @@ class PrefixRoutes:
                 f"{MOST_SECONDS:g}",
                 param="seconds",
             )
-        engine, page = self._place(scope)
+        engine, page = self._target(scope)
         target, seconds = f"{engine}/{page}", body.seconds
-        async with self._record.around(scope, "prefix.pin", target, seconds=seconds):
+        async with self._record.around_action(scope, "prefix.pin", target, seconds=seconds):
             try:
                 tokens = await self._fleet.pins.pin_page(engine, page, seconds)
             except PinRefused as refusal:
@@ -56,18 +56,18 @@ class PrefixRoutes:
         return PagePinAnswer(tokens)
 
     async def evict_page(self, scope: Scope, receive: Receive) -> object:
-        """Give up a cached page and all behind it."""
-        engine, page = self._place(scope)
+        """Evict a cached page and its descendants."""
+        engine, page = self._target(scope)
         return await self._evict(scope, f"{engine}/{page}", engine=engine, page=page)
 
     async def evict(self, scope: Scope, receive: Receive) -> object:
-        """Give up all that is cached, or all of a tenant."""
+        """Evict all cached pages, or all of a tenant."""
         tenant = query_of(scope).get("tenant")
         if tenant is None:
             return await self._evict(scope, "all")
-        if not self._record.knows(tenant):
+        if not self._record.has_tenant(tenant):
             raise NotFound(f"there is no tenant {tenant[:64]!r}", param="tenant")
-        # Who comes without a key has none for the engines, and is shown as of that of everybody.
+        # Requests without a key have no tenant at the engines, and are shown as the default's.
         names = ("", tenant) if tenant == DEFAULT_TENANT else (tenant,)
         return await self._evict(scope, tenant, tenants=names)
 
@@ -81,7 +81,7 @@ class PrefixRoutes:
         tenants: Sequence[str | None] = (None,),
     ) -> EvictAnswer:
         pages = in_use = 0
-        async with self._record.around(scope, "prefix.evict", target) as told:
+        async with self._record.around_action(scope, "prefix.evict", target) as told:
             try:
                 for tenant in tenants:
                     gone, kept = await self._fleet.operating.evict(engine, page, tenant)
@@ -94,8 +94,8 @@ class PrefixRoutes:
         _log.warning("prefix cache: %d pages evicted by %s", pages, peer_in(scope))
         return EvictAnswer(pages, in_use)
 
-    def _place(self, scope: Scope) -> tuple[int, int]:
-        """Which engine and page a route names.
+    def _target(self, scope: Scope) -> tuple[int, int]:
+        """Parse the engine and page of a route.
 
         Raises:
             NotFound: there is no such engine or page.
@@ -118,7 +118,7 @@ def _not_cached(engine: int, page: int) -> NotFound:
 
 
 def prefix_routes(prefixes: PrefixRoutes) -> list[Route]:
-    """All of them."""
+    """All routes of pins and evictions."""
     page = "/admin/prefixes/{engine:int}/{page:int}"
     return [
         Route(f"{page}/pin", AdminEndpoint(prefixes.pin), methods=["PUT"]),

@@ -1,4 +1,4 @@
-"""The admin API's unix socket, and uvicorn on top of it."""
+"""Server of the admin API on a unix socket, with uvicorn."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _MODE = 0o660
 
 
 def listen_unix(path: str) -> socket.socket:
-    """Bind a unix socket that its owner and group may open.
+    """Bind a unix socket that only its owner and group may open.
 
     Raises:
-        ListenError: another daemon listens there, or it cannot be made.
+        ListenError: another daemon listens there, or it cannot be created.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _clear(path)
-        # No moment at which others could open it.
+        # Permissions from the start, so that other users can never open it.
         before = os.umask(0o777 & ~_MODE)
         try:
             listener.bind(path)
@@ -43,10 +43,10 @@ def listen_unix(path: str) -> socket.socket:
 
 
 def _clear(path: str) -> None:
-    """Remove the socket of a daemon that is gone.
+    """Remove the socket of a daemon that has ended.
 
     Raises:
-        OSError: it is none, or somebody listens there.
+        OSError: it is not a socket, or a process listens there.
     """
     try:
         mode = os.stat(path).st_mode
@@ -68,7 +68,7 @@ class AdminServer(uvicorn.Server):
 
     Args:
         app: the admin API.
-        path: of the socket, which ends with the server.
+        path: path of the socket, which is removed at the end.
     """
 
     def __init__(self, app: App, path: str) -> None:
@@ -99,5 +99,5 @@ class AdminServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them to the daemon."""
+        """Leave signals to the daemon."""
         yield

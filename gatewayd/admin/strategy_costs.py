@@ -1,4 +1,4 @@
-"""What strategies have cost, those of the engines and those that this process asks."""
+"""Costs of strategies, in engines and in this process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gatewayd_hooks.host.ledger import Ledger
 def costs_of(
     fleet: Fleet, asked: Iterable[Fenced[Any]], ledger: Ledger
 ) -> list[tuple[str, StrategyRow]]:
-    """Rows with the engine, or ``none`` for those of this process.
+    """Cost rows with the engine, or ``none`` for strategies of this process.
 
     Args:
         fleet: the engines.
-        asked: what asks strategies in this process.
-        ledger: what those have cost.
+        asked: fenced strategies of this process.
+        ledger: costs of strategies of this process.
     """
     rows = [(str(one.index), row) for one in fleet.status() for row in one.strategies]
     by_kind = {fenced.kind: fenced for fenced in asked}

@@ -1,4 +1,4 @@
-"""The admin API's routes of tenants, keys, prices, usage and the audit."""
+"""Routes of the admin API for tenants, keys, prices, usage and the audit."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _BODY_BYTES = 64 * 1024
 
 
 class ActionRoute:
-    """One of them, as an ASGI app."""
+    """A tenant action as an ASGI app."""
 
     def __init__(self, action: TenantAction, tenancy: Tenancy) -> None:
         self._action = action
         self._tenancy = tenancy
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Do it for whoever is at the other end of the socket."""
+        """Run the action for the peer."""
         given: Any = None
         if self._action.method not in ("GET", "DELETE"):
             body = await read_json_body(scope, receive, _BODY_BYTES)
@@ -41,7 +41,7 @@ class ActionRoute:
 
 
 def tenant_routes(tenancy: Tenancy) -> list[Route]:
-    """Of all actions."""
+    """All routes of tenant actions."""
     paths = {action.path: dict[str, ActionRoute]() for action in ACTIONS}
     for action in ACTIONS:
         paths[action.path][action.method] = ActionRoute(action, tenancy)

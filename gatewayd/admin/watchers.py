@@ -1,8 +1,8 @@
-"""Whoever watches the daemon gets snapshots; while nobody does, none is made.
+"""Streams of snapshots to watchers; while there are none, no snapshots are built.
 
-All watchers share them: one is made when the first of those is due who wait for one, and goes to
-all who are about to be. Who reads slowly waits for none meanwhile, and gets the first one made
-after it is back: what it missed is gone, and nothing queues.
+Snapshots are shared: one is built when the first waiting watcher is due, and sent to all that are
+due soon. A slow reader does not block others, and gets the first snapshot built after it is ready
+again: it skips those in between, and nothing queues.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ MOST_WATCHERS = 8
 
 
 class TooManyWatchers(GatewayError):
-    """Snapshots are streamed to as many as may be."""
+    """The maximum of snapshot streams is open."""
 
     status = 429
     type = "rate_limit_error"
     code = "too_many_watchers"
 
 
-class Left(Exception):
-    """A watcher is to end."""
+class WatcherEnded(Exception):
+    """A watcher's stream must end."""
 
 
 class Watcher:
-    """One stream.
+    """A stream of snapshots.
 
     Args:
         interval: seconds between two snapshots.
 
     Attributes:
-        due: ``time.monotonic`` when it wants the next one.
-        wanted: what it waits for; None while it is busy with the last one.
+        due: ``time.monotonic`` when its next snapshot is due.
+        wanted: future of its next snapshot; None while it sends the last one.
     """
 
     def __init__(self, interval: float) -> None:
@@ -45,25 +45,25 @@ class Watcher:
         self.wanted: asyncio.Future[Snapshot] | None = None
         self.has_left = False
 
-    def give(self, snapshot: Snapshot, now: float) -> None:
-        """What it waited for."""
+    def deliver(self, snapshot: Snapshot, now: float) -> None:
+        """Deliver the snapshot that it waits for."""
         self.due = now + self.interval
         if self.wanted is not None and not self.wanted.done():
             self.wanted.set_result(snapshot)
         self.wanted = None
 
-    def leave(self) -> None:
-        """It is to end: its client has gone, or the daemon ends."""
+    def end(self) -> None:
+        """End the stream: its client has disconnected, or the daemon stops."""
         self.has_left = True
         if self.wanted is not None and not self.wanted.done():
-            self.wanted.set_exception(Left())
+            self.wanted.set_exception(WatcherEnded())
 
 
-class Watching:
+class SnapshotBroadcast:
     """All watchers.
 
     Args:
-        make: a snapshot.
+        make: builds a snapshot.
     """
 
     def __init__(self, make: Callable[[], Awaitable[Snapshot]]) -> None:
@@ -77,14 +77,14 @@ class Watching:
 
     @property
     def is_making(self) -> bool:
-        """Whether anything is done for anybody."""
+        """Whether snapshots are being built."""
         return self._making is not None and not self._making.done()
 
-    def enter(self, interval: float) -> Watcher:
-        """Another one.
+    def add(self, interval: float) -> Watcher:
+        """Add a watcher.
 
         Raises:
-            TooManyWatchers: there is no room.
+            TooManyWatchers: the maximum is reached.
         """
         if len(self._watchers) >= MOST_WATCHERS:
             raise TooManyWatchers(
@@ -98,26 +98,26 @@ class Watching:
             self._making = asyncio.create_task(self._run(), name="snapshots")
         return watcher
 
-    def leave(self, watcher: Watcher) -> None:
-        """It watches no more; with the last one all work ends."""
+    def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher; the last one stops the building of snapshots."""
         self._watchers.pop(watcher, None)
         if not self._watchers and self._making is not None:
             self._making.cancel()
             self._making = None
 
     def close(self) -> None:
-        """The daemon ends: so do all streams."""
+        """End all streams, because the daemon stops."""
         for watcher in self._watchers:
-            watcher.leave()
+            watcher.end()
 
     async def next(self, watcher: Watcher) -> Snapshot:
-        """Wait until one is due and made.
+        """Wait for a watcher's next snapshot.
 
         Raises:
-            Left: the watcher is to end.
+            Left: the stream must end.
         """
         if watcher.has_left:
-            raise Left
+            raise WatcherEnded
         watcher.wanted = asyncio.get_running_loop().create_future()
         self._changed.set()
         return await watcher.wanted
@@ -138,14 +138,14 @@ class Watching:
             began = now()
             try:
                 snapshot = await self._make()
-            except Exception as error:  # noqa: BLE001 - whoever waits must be told
+            except Exception as error:  # noqa: BLE001 - raised in the waiting watchers
                 for one in waiting:
                     if one.wanted is not None and not one.wanted.done():
                         one.wanted.set_exception(error)
                     one.wanted = None
                 continue
-            # Who is due soon takes it now: then they are due together.
+            # Watchers that are due soon get it now: from then on they are due together.
             soon = began + min(one.interval for one in self._watchers) / 2
             for one in list(self._watchers):
                 if one.wanted is not None and one.due <= soon:
-                    one.give(snapshot, began)
+                    one.deliver(snapshot, began)

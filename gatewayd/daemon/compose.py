@@ -21,7 +21,7 @@ from gatewayd.admin.prefixes import PrefixRoutes, prefix_routes
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
-from gatewayd.admin.watchers import Watching
+from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import Welcome
 from gatewayd.daemon.parts import AdminDesk, DaemonOptions, DaemonParts, Door, StartError
@@ -100,7 +100,7 @@ def _beside_store(
     control = Control(config, fleet, plugged, durable.overrides)
     archive, live = durable.archive, LiveRequests[Generation]()
     recent = Recent(keep=archive.add, keep_refused=archive.refuse)
-    durable.tenancy.directory.watch_quotas(fleet.bound)
+    durable.tenancy.directory.watch_quotas(fleet.set_quotas)
     metrics = Metrics(
         fleet,
         name,
@@ -111,11 +111,11 @@ def _beside_store(
         slo=config.slo,
         running=live.generated,
     )
-    control.on_promise = metrics.slo.promise
+    control.on_slo_change = metrics.slo.promise
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    progress = LivenessProgress(fleet.troubles, durable.database.move)
+    progress = LivenessProgress(fleet.problems, durable.database.move)
     manager = Manager(name, fleet, progress)
     reloading = Reloading(options.reload, control, manager)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
@@ -181,12 +181,12 @@ def _in_effect(file: Config, durable: Durable) -> Config:
     """The configuration with what operators changed; the file alone if that cannot be used."""
     overrides = durable.overrides
     overrides.file = file
-    config = overrides.over(file)
+    config = overrides.apply(file)
     if config is not file and (problems := check_strategies(config)):
         _log.error(
             "runtime changes not applied, using the configuration file: %s", "; ".join(problems)
         )
-        overrides.disregard()
+        overrides.clear()
         return file
     return config
 
@@ -220,7 +220,7 @@ def _desk(
         return None
     fleet, control, live = sources.fleet, sources.control, sources.live
     snapshots = Snapshots(sources)
-    watching = Watching(partial(snapshots.make, STREAMED_SECONDS))
+    watching = SnapshotBroadcast(partial(snapshots.build, STREAMED_SECONDS))
     record = AuditRecord(durable.tenancy)
     operations = Operations(live, fleet, control, sources.model, drain, record)
     prefixes = PrefixRoute(fleet.inspection, text.tokenizer.decode)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gatewayd.admin.control import Control
 from gatewayd.admin.server import AdminServer
-from gatewayd.admin.watchers import Watching
+from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import Welcome
 from gatewayd.daemon.reload import Reloading
@@ -73,7 +73,7 @@ class AdminDesk:
     """
 
     server: AdminServer
-    watching: Watching
+    watching: SnapshotBroadcast
 
 
 @dataclass(frozen=True, kw_only=True)

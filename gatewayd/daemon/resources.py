@@ -42,7 +42,7 @@ from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.store.errors import StoreError
 from gatewayd.store.location import StoreLocation, take
 from gatewayd.store.schema import bring_up
-from gatewayd.tenants.tenancy import Tenancy, prepared
+from gatewayd.tenants.tenancy import Tenancy, prepare_tenancy
 from gatewayd.tracing.archive import Archive
 
 _log = logging.getLogger(__name__)
@@ -186,7 +186,7 @@ class Durable:
                 await self.tenancy.check()
                 await expiry.sweep()
                 await self.archive.prune()
-                await self.tenancy.add_up(config.store.usage_rows)
+                await self.tenancy.aggregate_usage(config.store.usage_rows)
                 if self.clock.is_steady:
                     await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
                 await self.room.look()
@@ -199,7 +199,7 @@ def _open(place: StoreLocation, clock: StoreClock) -> tuple[Database, Vault, Ten
     wal.tell_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
-    begun = prepared(engine, place.folder)
+    begun = prepare_tenancy(engine, place.folder)
     try:
         vault = Vault(place.contents)
         with engine.connect() as connection:

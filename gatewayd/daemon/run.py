@@ -139,7 +139,7 @@ class Daemon:
         deadline = time.monotonic() + seconds
         if not await self._finished(serving, seconds):
             _log.warning("drain timeout: cancelling %d sequences", parts.fleet.num_unfinished)
-            parts.fleet.cut()
+            parts.fleet.fail_remaining()
             await asyncio.wait([serving], timeout=_CUT_SECONDS)
             parts.server.force_exit = True
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
@@ -192,7 +192,7 @@ class Daemon:
         if self._stop.is_set():
             _log.warning("%s received again: stopping now", name)
             self._hurry.set()
-            self.parts.fleet.hurry()
+            self.parts.fleet.stop_saving()
             return
         seconds = self.parts.config.server.drain_seconds
         _log.info("%s received: draining requests for at most %.0f s", name, seconds)

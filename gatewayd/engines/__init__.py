@@ -1,1 +1,1 @@
-"""The engines behind the gateway: their replicas, supervision, and the way in for requests."""
+"""Engines behind the gateway: replicas, supervision, queueing and dispatch of requests."""

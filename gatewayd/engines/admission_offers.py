@@ -1,6 +1,6 @@
-"""Who is taken on, and what a refused client is offered: changes that would be taken on now.
+"""Admission of requests, and offers to refused clients: changes that would be admitted now.
 
-Nothing is offered unasked: the strategy decides on each changed request as if it had come.
+Each offer is checked: the strategy decides on the changed request as if it had arrived.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from gatewayd_hooks.admission import AdmissionRequest, Load
 from gatewayd_hooks.scheduling import Priority
 
 _PARTS = (2, 4, 16)
-"""Of the answer's tokens, the first that is taken on; then one token alone."""
+"""Divisors of the maximum output length to try, in order; then one token."""
 
 Takes = Callable[[AdmissionRequest], bool]
 
 
-def admit(
+def check_admission(
     admission: FencedAdmission,
     request: EngineRequest,
     num_choices: int,
     load_of: Callable[[str, int], Load],
     deadlines: Sequence[float | None],
 ) -> Callable[[float], None]:
-    """Ask an admission about a request.
+    """Ask the admission strategy about a request.
 
     Args:
         admission: the strategy.
-        request: that has come.
-        num_choices: answers that it wants.
-        load_of: what waits, for a tenant and a class.
-        deadlines: of the classes.
+        request: the arriving request.
+        num_choices: number of choices that it asks for.
+        load_of: the present load, for a tenant and a class.
+        deadlines: time-to-first-token targets of the classes.
 
     Returns:
-        Whom to tell when the request has begun.
+        Callback for the request's first token, with the seconds since its arrival.
 
     Raises:
-        NotAdmitted: it refuses; with offers.
+        NotAdmitted: the strategy refuses it; with offers.
     """
     asked = AdmissionRequest(
         prompt_tokens=len(request.prompt),
@@ -72,14 +72,14 @@ def offers(
     takes: Takes,
     wished: Sequence[Mapping[str, Any]] = (),
 ) -> list[Mapping[str, Any]]:
-    """Find what would be taken on.
+    """Find changes of a refused request that would be admitted.
 
     Args:
-        request: that was refused.
-        asked: what the admission was told of it.
-        deadlines: of the classes.
+        request: the refused request.
+        asked: the same as the admission saw it.
+        deadlines: time-to-first-token targets of the classes.
         takes: asks the admission about a changed request.
-        wished: what the strategy would offer; its lengths are tried first.
+        wished: the strategy's own offers; their lengths are tried first.
     """
     lengths = [one.get("max_tokens") for one in wished]
     sizes = [size for size in lengths if isinstance(size, int) and size > 0]
@@ -96,7 +96,7 @@ def _found(
 ) -> Iterator[Mapping[str, Any]]:
     batch = Priority.BATCH
     if asked.priority != batch:
-        # A class has a deadline of its own; a wish of the request's own stays.
+        # The deadline follows the class, unless the request has set its own.
         is_own = asked.deadline != deadlines[asked.priority]
         deadline = asked.deadline if is_own else deadlines[batch]
         if takes(replace(asked, priority=batch, deadline=deadline)):

@@ -1,6 +1,6 @@
-"""The seam between the HTTP side and the engines: what is asked, and what comes back.
+"""Interface between the HTTP side and the engines: requests, token sinks and the fleet.
 
-The HTTP side makes an ``EngineRequest`` and one ``TokenSink`` per choice and gives both to
+The HTTP side creates an ``EngineRequest`` and one ``TokenSink`` per choice and passes both to
 ``Fleet.submit``. The fleet calls the sinks from the event loop, synchronously, as frames arrive:
 ``admitted`` at most once, ``computed``, ``preempted`` and ``tokens`` any number of times, then
 ``finished`` or ``failed`` exactly once. After ``cancel`` nothing is called.
@@ -25,25 +25,25 @@ from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 @dataclass(frozen=True, slots=True)
 class EngineRequest:
-    """Work for an engine.
+    """A request for an engine.
 
     Attributes:
-        request_id: the gateway's id, for logs.
-        prompt: prompt ids, at least one.
-        params: checked sampling parameters.
-        salt: the prefix cache's salt.
-        cache_key: the client's name for what shares a beginning, for routers.
+        request_id: id given by the gateway, for logs.
+        prompt: prompt token ids, at least one.
+        params: validated sampling parameters.
+        salt: salt of the prefix-cache keys.
+        cache_key: the client's name for requests with a common prefix, for routers.
         priority: ``Priority`` as a number.
-        tenant: whose it is; empty without tenants.
-        weight: what is due to the tenant, as ratio to others.
-        deadline: seconds from arrival to the first token that is wanted; None for what its class
-            has as target.
-        retention: eviction priority of its pages, and for how many seconds after their last use.
-        retry_started: whether the client has seen nothing until the end, so that the request
-            may start over on another engine although it has generated tokens.
-        guide_param: the field that says what the answer must follow, for errors.
-        class_param: the field that decides its class, for offers.
-        length_param: the field that says how long its answer may be, for offers.
+        tenant: tenant of the request; empty without tenants.
+        weight: the tenant's share in fair scheduling, relative to others.
+        deadline: target for the time to first token, seconds from arrival; None for that of its
+            class.
+        retention: eviction priority of its KV pages, and for how many seconds after their last use.
+        retry_started: whether nothing is sent to the client before the end, so that the request may
+            be retried on another engine although it has generated tokens.
+        guide_param: field with the grammar of the output, for errors.
+        class_param: field that sets the priority class, for offers.
+        length_param: field that sets the maximum output length, for offers.
     """
 
     request_id: str
@@ -63,64 +63,64 @@ class EngineRequest:
 
 
 class TokenSink(Protocol):
-    """One choice of a request; receives what its sequence generates."""
+    """Receiver of the output of one choice of a request."""
 
     def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
-        """It left the engine's queue; ``cached_tokens`` prompt tokens were in the cache."""
+        """Report that it left the engine's queue, with the number of cached prompt tokens."""
 
     def computed(self, tokens: int) -> None:
-        """So many tokens of its prompt are computed, or were in the cache; told chunk by chunk."""
+        """Report how many prompt tokens are computed or were cached, chunk by chunk."""
 
     def preempted(self) -> None:
-        """It had to give up its memory for others, and waits again; may be repeated."""
+        """Report that it was preempted: its KV pages were freed and it waits again; may repeat."""
 
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
-        """Log-probabilities of prompt tokens, in order; only if they were asked for."""
+        """Deliver log-probabilities of prompt tokens, in order; only if requested."""
 
     def pooled(self, count: int, vector: bytes) -> None:
-        """The sum of some prompt tokens' hidden states, float32; only if they were asked for."""
+        """Deliver the sum of some prompt tokens' hidden states, float32; only if requested."""
 
     def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
-        """New tokens."""
+        """Deliver new tokens."""
 
     def restarted(self) -> None:
-        """The engine was lost and the sequence starts over: forget what came so far."""
+        """Discard all output so far: the engine was lost and the sequence starts over."""
 
     def finished(self, reason: str, stop_token: int | None) -> None:
-        """It ended: ``stop``, ``length`` or ``abort``."""
+        """Report the end: ``stop``, ``length`` or ``abort``."""
 
     def failed(self, error: GatewayError) -> None:
-        """It ended with an error."""
+        """Report the end with an error."""
 
 
 class Handle(Protocol):
-    """A submitted request."""
+    """A submitted request: cancellation and accounting."""
 
     def cancel(self, choice: int | None = None) -> None:
-        """Stop one choice, or all; their pages are free within a step. May be repeated."""
+        """Cancel one choice, or all; their pages are freed within a step. Idempotent."""
 
     @property
     def replica(self) -> int | None:
-        """Index of the replica that has it or had it last; None if none had it yet."""
+        """Index of the present or last replica; None if it never had one."""
 
-    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
-        """Tell once what it took of engines: their time, and the tokens that they computed.
+    def on_usage_final(self, tell: Callable[[PromptUsage], None]) -> None:
+        """Report its engine time and computed tokens once, when they are final.
 
-        At once where that is known: its engine says so when a sequence has ended, and when one
-        that was cancelled is out of the last step. If the engine is lost, what it had told.
+        Called at once if they are known already. An engine reports them when a sequence has ended,
+        and for a cancelled one after its last step. If the engine is lost, as far as reported.
         """
 
     @property
-    def taken(self) -> PromptUsage:
-        """The same as far as it is known now."""
+    def usage(self) -> PromptUsage:
+        """Engine time and computed tokens as far as known now."""
 
     @property
     def timelines(self) -> Sequence[Timeline]:
-        """Where the time of each choice went, in their order."""
+        """Breakdown of the time of each choice, in order of the choices."""
 
 
 class ReplicaState(StrEnum):
-    """Where a replica is in its life."""
+    """Lifecycle state of a replica."""
 
     STARTING = "starting"
     READY = "ready"
@@ -132,20 +132,20 @@ class ReplicaState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStatus:
-    """One replica, as ``/readyz?verbose=1`` shows it.
+    """Status of a replica, as in ``/readyz?verbose=1``.
 
     Attributes:
         index: its number.
-        state: where it is in its life.
-        pid: of the engine process; None when there is none.
-        uptime_seconds: since it became ready.
-        restarts: engines lost so far.
-        detail: progress while starting, or why it failed or is unloaded.
-        model: what it serves, once known.
-        stats: after its last step.
-        strategies: what they have cost since its start, as of a second ago.
-        load_seconds: that the engine took to load; 0 before the first has.
-        machine: what it takes of its machine, as it said when it was last looked at.
+        state: its lifecycle state.
+        pid: process id of the engine; None without one.
+        uptime_seconds: seconds since it became ready.
+        restarts: number of engines lost so far.
+        detail: progress while starting, or the reason of a failure or unload.
+        model: the served model, once known.
+        stats: statistics after its last step.
+        strategies: cost of its strategies since its start, up to a second old.
+        load_seconds: load time of the engine; 0 before the first has loaded.
+        machine: its resource usage at the last inspection.
     """
 
     index: int
@@ -175,35 +175,35 @@ class Fleet(Protocol):
         """
 
     def status(self) -> Sequence[ReplicaStatus]:
-        """Every replica, in order."""
+        """Status of each replica, in order."""
 
-    async def look(self) -> None:
-        """Ask the engines how they are, with little patience; ``status`` tells what they said."""
+    async def refresh_stats(self) -> None:
+        """Refresh the engines' statistics, within a short timeout; ``status`` returns them."""
 
     @property
     def model(self) -> ModelInfo | None:
-        """What is served; None until a replica was ready once."""
+        """The served model; None until a replica was ready once."""
 
     async def wait_model(self) -> None:
-        """Wait, as a request in the queue, until ``model`` is known.
+        """Wait, counted as a queued request, until ``model`` is known.
 
         Raises:
-            QueueFull: the cap on waiting requests is reached.
+            QueueFull: the limit on waiting requests is reached.
             EngineUnavailable: no replica will become ready.
         """
 
     @property
     def room(self) -> QueueCapacity:
-        """What may wait yet."""
+        """Remaining capacity of the queue."""
 
     @property
     def num_pending(self) -> int:
-        """Sequences that no replica has: none is ready, or theirs was lost."""
+        """Sequences without a replica: none is ready, or theirs was lost."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether a request sent now would be served now."""
+        """Whether a request sent now would be served."""
 
     @property
     def condition(self) -> str:
-        """``ready``; or why a request would not be: ``paused``, ``unloaded``, ``not_ready``."""
+        """``ready``; or why requests are not served: ``paused``, ``unloaded``, ``not_ready``."""

@@ -1,4 +1,4 @@
-"""Work that waits, in the daemon or in an engine's queue, and the caps on it."""
+"""Backlog: waiting requests, here or in an engine's queue, and their limits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _RETRY_SECONDS = (1.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """Caps on what waits.
+    """Limits on waiting work.
 
     Attributes:
-        max_waiting_requests: requests of which nothing has been computed.
+        max_waiting_requests: requests without any computed token.
         max_waiting_tokens: prompt tokens of those.
     """
 
@@ -29,7 +29,7 @@ class QueueLimits:
 
 
 class Backlog:
-    """Counts the waiting jobs; a job enters and leaves as often as engines are lost."""
+    """Counts waiting jobs; a job enters and leaves again whenever its engine is lost."""
 
     def __init__(self, limits: QueueLimits) -> None:
         self.limits = limits
@@ -37,16 +37,16 @@ class Backlog:
         self.num_tokens = 0
         self._last_wait_seconds = 0.0
         self._class_tokens = [0 for _ in Priority]
-        self._tenants: dict[str, tuple[int, int]] = {}  # requests and tokens, where there are any
+        self._tenants: dict[str, tuple[int, int]] = {}  # requests and tokens, of tenants with any
 
     def check(self, prompt_len: int) -> None:
-        """Refuse a new request when the caps are reached.
+        """Refuse a new request if the limits are reached.
 
-        A prompt larger than the cap on tokens is taken when nothing else waits.
+        A prompt larger than the limit on tokens is accepted if nothing else waits.
 
         Raises:
-            QueueFull: with the time that the last admitted request has waited as the hint
-                when to try again.
+            QueueFull: a limit is reached; ``retry_after`` is the time that the last admitted
+                request has waited.
         """
         limits = self.limits
         by_tokens = self.num_requests < limits.max_waiting_requests
@@ -68,7 +68,7 @@ class Backlog:
 
     @property
     def room(self) -> QueueCapacity:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         limits = self.limits
         return QueueCapacity(
             limits.max_waiting_requests,
@@ -79,8 +79,8 @@ class Backlog:
         )
 
     @contextmanager
-    def hold(self) -> Iterator[None]:
-        """Count a request that waits before its prompt can be encoded.
+    def counted_wait(self) -> Iterator[None]:
+        """Count a request that waits for the model before its prompt can be encoded.
 
         Raises:
             QueueFull: as ``check`` does.
@@ -92,14 +92,14 @@ class Backlog:
         finally:
             self.num_requests -= 1
 
-    def enter(self, job: EngineJob) -> None:
-        """The job waits from now on; no effect if it does already."""
+    def add(self, job: EngineJob) -> None:
+        """Count a job as waiting; idempotent."""
         if not job.is_waiting:
             job.is_waiting = True
             self._count(job, 1)
 
-    def leave(self, job: EngineJob) -> None:
-        """The job waits no longer; no effect if it does not."""
+    def remove(self, job: EngineJob) -> None:
+        """Count a job as no longer waiting; idempotent."""
         if job.is_waiting:
             job.is_waiting = False
             self._count(job, -1)
@@ -116,7 +116,7 @@ class Backlog:
             del self._tenants[tenant]
 
     def load(self, tenant: str, priority: int, num_replicas: int) -> Load:
-        """What waits, as an admission sees it for a request of a tenant and a class."""
+        """The load that an admission strategy sees for a request of a tenant and class."""
         requests, tokens = self._tenants.get(tenant, (0, 0))
         return Load(
             requests=self.num_requests,
@@ -130,7 +130,7 @@ class Backlog:
             num_replicas=num_replicas,
         )
 
-    def admitted(self, job: EngineJob, queue_seconds: float) -> None:
-        """An engine has begun with the job."""
+    def record_admission(self, job: EngineJob, queue_seconds: float) -> None:
+        """Record that an engine has admitted the job after this time in its queue."""
         self._last_wait_seconds = queue_seconds
-        self.leave(job)
+        self.remove(job)

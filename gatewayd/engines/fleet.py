@@ -1,4 +1,4 @@
-"""Every engine replica from its start to its end, and who may send requests to them."""
+"""Fleet of engine replicas: lifecycle, admission and submission of requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from gatewayd.engines.admission_offers import admit
+from gatewayd.engines.admission_offers import check_admission
 from gatewayd.engines.api import EngineRequest, ReplicaStatus, TokenSink
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.dispatch import Dispatch
@@ -20,7 +20,7 @@ from gatewayd.engines.job import EngineJob
 from gatewayd.engines.operator_actions import EngineOperating
 from gatewayd.engines.pause import Pause
 from gatewayd.engines.pins import EnginePins
-from gatewayd.engines.replicas.problems import trouble_of
+from gatewayd.engines.replicas.problems import problem_of
 from gatewayd.engines.replicas.replica import Replica
 from gatewayd.engines.replicas.setup import Launch
 from gatewayd.engines.request_handle import JobHandle
@@ -47,24 +47,23 @@ from gatewayd_engine.process.messages import (
 _STOPPING = "the daemon is stopping; try again later"
 _UNLOADED = "the model is unloaded; an operator has to load it"
 _RELOAD_SECONDS = 30.0
-"""After which to try again, as nobody knows."""
+"""Hint for retries while the model is unloaded: the real time is unknown."""
 _POLL_SECONDS = 0.05
 
 
 class EngineFleet:
-    """Implements ``seam.Fleet``; its methods are called from the event loop only.
+    """Implements ``api.Fleet``; its methods are called from the event loop only.
 
     Attributes:
-        backlog: what waits.
-        router: which replica serves a request.
-        admission: which requests are taken on; None for all.
-        swaps: changes the engines' strategies and limits.
-        deadlines: seconds to the first token that are wanted, by ``Priority``, for requests that
-            bring none.
-        pins: what the engines' prefix caches keep.
-        inspection: how their sequences and pages are.
-        operating: what an operator does to requests and cached pages.
-        pause: whether new requests are taken.
+        backlog: waiting requests.
+        router: selects the replica of a request.
+        admission: decides which requests are admitted; None for all.
+        swaps: hot swap of the engines' strategies and limits.
+        deadlines: default targets for the time to first token, seconds, by ``Priority``.
+        pins: pinned pages in the engines' prefix caches.
+        inspection: inspection of sequences and pages.
+        operating: operator actions on requests and cached pages.
+        pause: pause of admission.
     """
 
     def __init__(
@@ -92,15 +91,15 @@ class EngineFleet:
         self._is_loaded = asyncio.Event()  # not unloaded by an operator
         self._is_loaded.set()
         self._was_ready = asyncio.Event()
-        self._is_settled = asyncio.Event()  # ready once, or nothing to wait for
+        self._is_settled = asyncio.Event()  # ready once, or will not become ready
 
-    def bound(self, quotas: list[TenantQuota]) -> None:
-        """Bound what tenants may hold of every engine's KV cache; no others are bounded."""
+    def set_quotas(self, quotas: list[TenantQuota]) -> None:
+        """Set the KV-cache quotas of tenants in every engine, replacing all earlier ones."""
         for replica in self._replicas:
-            replica.bound(quotas)
+            replica.set_quotas(quotas)
 
     def start(self) -> None:
-        """Start the engines; returns at once."""
+        """Start the engines in the background."""
         self._tasks = [
             asyncio.create_task(replica.run(), name=f"engine {replica.index}")
             for replica in self._replicas
@@ -111,10 +110,10 @@ class EngineFleet:
         await self._was_ready.wait()
 
     async def wait_failed(self) -> str:
-        """Wait until no replica will become ready again.
+        """Wait until all replicas have failed or stopped for good.
 
         Returns:
-            Why the last of them failed.
+            The reason of the last failure.
         """
         await asyncio.wait(self._tasks)
         for task in self._tasks:
@@ -125,39 +124,39 @@ class EngineFleet:
         return reason
 
     def drain(self) -> None:
-        """Take no further request; those that are here go on, also those that were held."""
+        """Refuse further requests; accepted ones continue, and held ones are released."""
         self._is_draining = True
         self._is_settled.set()
         self.release_held()
 
     def release_held(self) -> None:
-        """Let go on what an operator held: nobody waits for them when engines end."""
+        """Release requests that an operator holds, so that a drain does not wait for them."""
         for job in self._dispatch.jobs:
             if job.is_held:
                 self.operating.release(job)
 
-    def cut(self) -> None:
-        """Fail every request that is still here, because the daemon stops."""
+    def fail_remaining(self) -> None:
+        """Fail every remaining request, because the daemon stops."""
         self._dispatch.fail_all(ServerStopping(_STOPPING))
 
     async def stop(self, save_seconds: float = 0.0) -> None:
-        """End the engines; requests that are left fail.
+        """Stop the engines; remaining requests fail.
 
         Args:
-            save_seconds: for which engines may write what later ones find again.
+            save_seconds: time for engines to persist their prefix caches.
         """
         self.drain()
-        self.cut()
+        self.fail_remaining()
         for replica in self._replicas:
             replica.stop(save_seconds)
         await asyncio.gather(*self._tasks)
 
     async def unload(self, seconds: float) -> None:
-        """End the engines and take no requests until ``load``; their memory is free then.
+        """Stop the engines and refuse requests until ``load``; frees the engines' memory.
 
         Args:
-            seconds: that requests have which are at the engines; those that wait for an engine
-                fail at once. What is left of them engines may use to write what is found again.
+            seconds: grace period for requests at the engines; those that wait for an engine fail at
+                once. Engines may persist their prefix caches in the rest of it.
         """
         self._is_loaded.clear()
         self._is_settled.set()
@@ -174,44 +173,46 @@ class EngineFleet:
         await asyncio.gather(*(replica.unload(left) for replica in self._replicas))
 
     def load(self) -> None:
-        """Start engines again that were unloaded; requests wait for them from now on."""
+        """Start unloaded engines again; from now on requests wait for them."""
         self._is_loaded.set()
         if self.model is None and not self._is_draining:
             self._is_settled.clear()
         for replica in self._replicas:
             replica.load()
 
-    def hurry(self) -> None:
-        """Let engines that end write no longer what later ones find again."""
+    def stop_saving(self) -> None:
+        """Stop the persisting of prefix caches by engines that are ending."""
         for replica in self._replicas:
-            replica.hurry()
+            replica.stop_saving()
 
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> JobHandle:
-        """See ``seam.Fleet``.
+        """See ``api.Fleet``.
 
         Raises:
-            InvalidRequest: it does not fit into a frame.
+            InvalidRequest: it exceeds the size of a frame.
         """
         self._check_open()
         self.backlog.check(len(request.prompt))
         has_deadline = request.deadline is not None
         if not has_deadline:
             request = replace(request, deadline=self.deadlines[request.priority])
-        on_began = self._admit(request, len(sinks))
-        job = EngineJob.make(next(self._numbers), request, sinks)
+        on_began = self._check_admission(request, len(sinks))
+        job = EngineJob.from_request(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline
-        self.backlog.enter(job)
-        self._dispatch.place(job)
+        self.backlog.add(job)
+        self._dispatch.dispatch(job)
         return JobHandle(self._dispatch, job)
 
-    def _admit(self, request: EngineRequest, num_choices: int) -> Callable[[float], None] | None:
-        """Ask the admission; see ``admit``."""
+    def _check_admission(
+        self, request: EngineRequest, num_choices: int
+    ) -> Callable[[float], None] | None:
+        """Ask the admission strategy; see ``admit``."""
         if self.admission is None:
             return None
         serving = sum(replica.can_serve for replica in self._replicas)
         load = partial(self.backlog.load, num_replicas=serving)
         with TimedSpan(ADMISSION, self.admission.name):
-            return admit(self.admission, request, num_choices, load, self.deadlines)
+            return check_admission(self.admission, request, num_choices, load, self.deadlines)
 
     def _check_open(self) -> None:
         if self._is_draining:
@@ -223,40 +224,40 @@ class EngineFleet:
             raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
 
     async def wait_model(self) -> None:
-        """See ``seam.Fleet``."""
-        with self.backlog.hold():
+        """See ``api.Fleet``."""
+        with self.backlog.counted_wait():
             await self._is_settled.wait()
         self._check_open()
 
     def status(self) -> Sequence[ReplicaStatus]:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         return [
             replace(replica.status(), machine=self.inspection.machine(replica))
             for replica in self._replicas
         ]
 
-    async def look(self) -> None:
-        """See ``seam.Fleet``."""
+    async def refresh_stats(self) -> None:
+        """See ``api.Fleet``."""
         await self.inspection.refresh()
 
     @property
     def model(self) -> ModelInfo | None:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         return next((r.model for r in self._replicas if r.model is not None), None)
 
     @property
     def room(self) -> QueueCapacity:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         return self.backlog.room
 
     @property
     def is_ready(self) -> bool:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         return self.condition == "ready"
 
     @property
     def condition(self) -> str:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         if self._is_draining:
             return "not_ready"
         if not self._is_loaded.is_set():
@@ -267,33 +268,33 @@ class EngineFleet:
 
     @property
     def is_draining(self) -> bool:
-        """Whether it takes no further request."""
+        """Whether further requests are refused because the daemon stops."""
         return self._is_draining
 
-    def troubles(self) -> list[str]:
-        """What nobody does anything about, a sentence each."""
-        return [found for replica in self._replicas if (found := trouble_of(replica))]
+    def problems(self) -> list[str]:
+        """Unresolved problems of replicas, a sentence each, for health monitoring."""
+        return [found for replica in self._replicas if (found := problem_of(replica))]
 
     @property
     def num_pending(self) -> int:
-        """See ``seam.Fleet``."""
+        """See ``api.Fleet``."""
         return self._dispatch.num_pending
 
     @property
     def num_unfinished(self) -> int:
-        """Sequences at engines, and those that are pending."""
+        """Sequences at engines, and pending ones."""
         return self._dispatch.num_unfinished
 
     @property
     def dropped_tokens(self) -> int:
-        """Tokens that came for sequences that are over, or never were."""
+        """Tokens received for sequences that have ended or are unknown."""
         return self._dispatch.dropped_tokens
 
     def on_ready(self, replica: Replica) -> None:
         """See ``ReplicaOwner``."""
         self._was_ready.set()
         self._is_settled.set()
-        self._dispatch.place_pending()
+        self._dispatch.dispatch_pending()
 
     def on_step(self, replica: Replica, step: StepOutput) -> None:
         """See ``ReplicaOwner``."""
@@ -324,4 +325,4 @@ class EngineFleet:
         self.pins.lost(replica)
         self.inspection.lost(replica)
         self.operating.lost(replica)
-        self._dispatch.lost(replica)
+        self._dispatch.on_lost(replica)

@@ -1,4 +1,4 @@
-"""Replaces a strategy in every engine that serves: in all of them or in none."""
+"""Hot swap of strategies in all serving engines, atomically: in all of them or in none."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import asyncio
 from collections.abc import Sequence
 
 from gatewayd.engines.replicas.replica import Replica
-from gatewayd.engines.replicas.rpc import Asking
+from gatewayd.engines.replicas.rpc import PendingCalls
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import SetLimits, Swapped, SwapStrategy
 from gatewayd_hooks.strategy import Kind
 
 
 class FleetSwapRefused(Exception):
-    """A strategy cannot be used, and the one before goes on; the sentence says why."""
+    """A strategy cannot be used, and the previous one stays; the message has the reason."""
 
 
 class EngineSwaps:
-    """One swap at a time.
+    """Swaps strategies of engines, one swap at a time.
 
     Args:
-        replicas: all of them; those that do not serve now start with what was swapped.
+        replicas: all replicas; those that do not serve now start with the swapped strategies.
     """
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
         self._lock = asyncio.Lock()
-        self._asking: Asking[Swapped] = Asking()
+        self._calls: PendingCalls[Swapped] = PendingCalls()
 
     async def swap(
         self, kind: Kind, choices: list[StrategyChoice], *, is_proven: bool = False
     ) -> bool:
-        """Fill a slot with other strategies.
+        """Replace the strategies of a kind.
 
         Args:
-            kind: the slot.
-            choices: what fills it.
-            is_proven: whether they may wait for the next engine if none serves; that is how one
-                gets rid of a strategy in which engines die.
+            kind: the kind.
+            choices: the new strategies.
+            is_proven: whether they may wait for the next engine if none serves; this allows to
+                replace a strategy that crashes engines.
 
         Returns:
-            Whether every engine handed the state over.
+            Whether every engine handed over the previous strategy's state.
 
         Raises:
-            SwapRefused: no engine serves, and they are not proven; or one of them refuses, or
-                none lives to confirm it.
+            FleetSwapRefused: no engine serves, and they are not proven; or an engine refuses, or
+                none survives to confirm.
         """
         async with self._lock:
             serving = [replica for replica in self._replicas if replica.can_serve]
@@ -52,7 +52,7 @@ class EngineSwaps:
             if not serving and not may_wait:
                 raise FleetSwapRefused("no engine is ready to try it; try again")
             before = self._replicas[0].setup.config.choices(kind)
-            asked = await self._asking.ask_all(
+            asked = await self._calls.call_all(
                 serving, lambda number: SwapStrategy(number, kind.value, choices)
             )
             answers = [(replica, answer) for replica, answer in asked if answer is not None]
@@ -64,7 +64,7 @@ class EngineSwaps:
                 raise FleetSwapRefused(errors[0])
             told = [replica for replica, _ in answers]
             if serving and not told:
-                # Nobody has shown that it can be used: the next engines keep what was before.
+                # No engine has confirmed it: the next engines keep the previous strategies.
                 names = ", ".join(choice.name for choice in choices) or "nothing"
                 raise FleetSwapRefused(f"no engine survived the change of {kind.value} to {names}")
             for replica in self._replicas:
@@ -73,15 +73,15 @@ class EngineSwaps:
                 replica.adopt(config.without_quarantine(forgiven), is_known=replica in told)
             return bool(told) and all(answer.has_state for _, answer in answers)
 
-    def limit(self, limits: SetLimits) -> None:
-        """Change limits of every engine."""
+    def set_limits(self, limits: SetLimits) -> None:
+        """Set the limits of every engine."""
         for replica in self._replicas:
-            replica.limit(limits)
+            replica.set_limits(limits)
 
     def answered(self, event: Swapped) -> None:
-        """An engine has replaced a strategy, or refused to."""
-        self._asking.answered(event.number, event)
+        """Handle an engine's answer: a strategy was replaced, or refused."""
+        self._calls.resolve(event.number, event)
 
     def lost(self, replica: Replica) -> None:
-        """An engine is gone: it answers nothing any more."""
-        self._asking.lost(replica)
+        """Cancel questions to a lost engine."""
+        self._calls.lost(replica)

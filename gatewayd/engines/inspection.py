@@ -1,4 +1,4 @@
-"""Asks engines how their sequences, pages and prefixes are; keeps what each said last."""
+"""Inspection of the engines' sequences, pages and prefix caches, with cached answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from gatewayd.engines.replicas.replica import Replica
-from gatewayd.engines.replicas.rpc import Asking
+from gatewayd.engines.replicas.rpc import PendingCalls
 from gatewayd.errors import EngineUnavailable, InvalidRequest
 from gatewayd_engine.process.inspect_messages import (
     Browse,
@@ -20,16 +20,16 @@ from gatewayd_engine.process.inspect_messages import (
 )
 
 PATIENCE_SECONDS = 0.25
-"""For answers of engines; of who says nothing by then it is what was last known."""
+"""Timeout for answers of engines; after it their last answer is used."""
 _FRESH_SECONDS = 1.0
 _BROWSE_SECONDS = 5.0
 
 
 class EngineInspection:
-    """At most one question at a time is on its way to an engine: a slow one is not asked again.
+    """Inspects engines; at most one question per engine is pending, so slow ones are not flooded.
 
     Args:
-        replicas: all of them.
+        replicas: all replicas.
     """
 
     def __init__(self, replicas: Sequence[Replica]) -> None:
@@ -37,22 +37,22 @@ class EngineInspection:
         self._numbers = itertools.count(1)
         self._asked: dict[Replica, tuple[int, asyncio.Event]] = {}
         self._last: dict[Replica, Inspected] = {}
-        self._browsing: Asking[Browsed] = Asking()
+        self._browse_calls: PendingCalls[Browsed] = PendingCalls()
         self._looked = -math.inf
 
-    async def look(self, patience: float) -> dict[int, Inspected]:
-        """How the engines are that serve, by their numbers.
+    async def inspect(self, patience: float) -> dict[int, Inspected]:
+        """Inspect the serving engines; return answers by replica index.
 
         Args:
-            patience: seconds that are waited for answers. Of an engine that takes longer it is what
-                it said last; one that has said nothing yet is not among them.
+            patience: timeout in seconds. A slower engine is represented by its last answer; one
+                without any answer so far is left out.
         """
         self._looked = time.monotonic()
         waits = []
         for replica in self._replicas:
             if replica.can_serve:
                 if replica not in self._asked:
-                    self._ask(replica)
+                    self._send_inspect(replica)
                 waits.append(asyncio.ensure_future(self._asked[replica][1].wait()))
         if waits:
             await asyncio.wait(waits, timeout=patience)
@@ -61,27 +61,27 @@ class EngineInspection:
         return {replica.index: said for replica, said in self._last.items()}
 
     def machine(self, replica: Replica) -> MachineLook | None:
-        """What an engine takes of its machine, as it said last; None if it has said nothing."""
+        """Resource usage of an engine at its last answer; None without any."""
         said = self._last.get(replica)
         return None if said is None else said.machine
 
     async def refresh(self) -> None:
-        """Ask all, unless they were asked within the last second: scrapers may be many."""
+        """Inspect all engines, at most once per second, since scrapers may be many."""
         if time.monotonic() - self._looked >= _FRESH_SECONDS:
-            await self.look(PATIENCE_SECONDS)
+            await self.inspect(PATIENCE_SECONDS)
 
-    def _ask(self, replica: Replica) -> None:
+    def _send_inspect(self, replica: Replica) -> None:
         number = next(self._numbers)
         self._asked[replica] = number, asyncio.Event()
         replica.send(Inspect(number))
 
     async def browse(self, index: int, parent: int, limit: int) -> Browsed:
-        """Which cached pages of an engine go on from one.
+        """List the cached pages of an engine that follow a page.
 
         Args:
-            index: of the engine.
-            parent: the page; -1 for the beginnings of prompts.
-            limit: pages, at most.
+            index: index of the replica.
+            parent: the preceding page; -1 for first pages of prompts.
+            limit: maximum number of pages.
 
         Raises:
             InvalidRequest: there is no such engine.
@@ -93,7 +93,7 @@ class EngineInspection:
             )
         replica, found = self._replicas[index], None
         if replica.can_serve:
-            asked = self._browsing.ask(replica, lambda number: Browse(number, parent, limit))
+            asked = self._browse_calls.call(replica, lambda number: Browse(number, parent, limit))
             try:
                 found = await asyncio.wait_for(asked, _BROWSE_SECONDS)
             except TimeoutError:
@@ -103,7 +103,7 @@ class EngineInspection:
         return found
 
     def answered(self, replica: Replica, event: Inspected) -> None:
-        """An engine has said how it is."""
+        """Handle an engine's inspection."""
         number, heard = self._asked.get(replica, (0, None))
         if heard is not None and number == event.number:
             self._last[replica] = event
@@ -111,12 +111,12 @@ class EngineInspection:
             heard.set()
 
     def browsed(self, event: Browsed) -> None:
-        """An engine has said which pages go on from one."""
-        self._browsing.answered(event.number, event)
+        """Handle an engine's list of cached pages."""
+        self._browse_calls.resolve(event.number, event)
 
     def lost(self, replica: Replica) -> None:
-        """An engine is gone: what it said is over, and it answers nothing any more."""
+        """Discard the state of a lost engine, and cancel questions to it."""
         self._last.pop(replica, None)
-        self._browsing.lost(replica)
+        self._browse_calls.lost(replica)
         if (asked := self._asked.pop(replica, None)) is not None:
             asked[1].set()

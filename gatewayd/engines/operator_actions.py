@@ -1,4 +1,4 @@
-"""What an operator does to requests and cached pages, wherever the engines have them."""
+"""Operator actions on requests and cached pages, on whichever engine has them."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import replace
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import EngineJob
 from gatewayd.engines.replicas.replica import Replica
-from gatewayd.engines.replicas.rpc import Asking
+from gatewayd.engines.replicas.rpc import PendingCalls
 from gatewayd.errors import EngineUnavailable
 from gatewayd_engine.process.messages import Bump, Command, Evict, Evicted, HoldRequest, Release
 
 
 class EvictionRefused(Exception):
-    """Nothing is given up; the sentence says why."""
+    """No pages were evicted; the message has the reason."""
 
 
 class EngineOperating:
-    """Tells the engine that has a job; one that no engine has brings its state with it.
+    """Sends operator actions to the engine of a job; a pending job carries its state along.
 
     Args:
-        replicas: all of them.
-        backlog: counts jobs by class.
-        deadlines: seconds to the first token that are wanted, by ``Priority``.
+        replicas: all replicas.
+        backlog: counts waiting jobs by class.
+        deadlines: targets for the time to first token, seconds, by ``Priority``.
     """
 
     def __init__(
@@ -35,36 +35,36 @@ class EngineOperating:
         self._replicas = replicas
         self._backlog = backlog
         self._deadlines = deadlines
-        self._asking: Asking[Evicted] = Asking()
+        self._calls: PendingCalls[Evicted] = PendingCalls()
 
     def hold(self, job: EngineJob) -> None:
-        """Let a job make no progress until it is released."""
+        """Hold a job, so that it makes no progress until it is released."""
         job.is_held = True
-        self._tell(job, HoldRequest)
+        self._send(job, HoldRequest)
 
     def release(self, job: EngineJob) -> None:
-        """Let it go on."""
+        """Release a held job."""
         job.is_held = False
-        self._tell(job, Release)
+        self._send(job, Release)
 
     def bump(self, job: EngineJob, priority: int | None) -> None:
-        """Change the class of a job, or put it first in the one it has.
+        """Change the class of a job, or move it to the front of its class.
 
-        It then has the class's target for its first token, unless it brought one of its own.
+        With the class it gets the class's deadline, unless it has set its own.
         """
         if priority is None:
             job.is_urgent = True
-            self._tell(job, Bump)
+            self._send(job, Bump)
             return
         request, is_waiting = job.request, job.is_waiting
         deadline = request.deadline if job.has_deadline else self._deadlines()[priority]
-        self._backlog.leave(job)
+        self._backlog.remove(job)
         job.request = replace(request, priority=priority, deadline=deadline)
         if is_waiting:
-            self._backlog.enter(job)
-        self._tell(job, lambda sequences: Bump(sequences, priority, deadline))
+            self._backlog.add(job)
+        self._send(job, lambda sequences: Bump(sequences, priority, deadline))
 
-    def _tell(self, job: EngineJob, command: Callable[[list[int]], Command]) -> None:
+    def _send(self, job: EngineJob, command: Callable[[list[int]], Command]) -> None:
         if job.replica is not None:
             sequences = [choice.sequence for choice in job.choices if not choice.is_over]
             self._replicas[job.replica].send(command(sequences))
@@ -72,24 +72,24 @@ class EngineOperating:
     async def evict(
         self, engine: int | None, page: int | None = None, tenant: str | None = None
     ) -> tuple[int, int]:
-        """Give up cached pages that no sequence uses.
+        """Evict cached pages that no sequence uses.
 
         Args:
-            engine: of which; None for all that serve.
-            page: this one and those behind it; None for those of a tenant.
-            tenant: whose; None for everybody's.
+            engine: index of the replica; None for all that serve.
+            page: this page and its descendants; None for those of a tenant.
+            tenant: tenant of the pages; None for all tenants.
 
         Returns:
-            Pages that are free now, and those that are in use and stay.
+            Number of pages that were freed, and of those that are in use and stay.
 
         Raises:
-            EvictionRefused: an engine gives up none.
+            EvictionRefused: an engine refuses.
             EngineUnavailable: none serves.
         """
         left = [r for r in self._replicas if r.can_serve and engine in (None, r.index)]
         freed, in_use, is_told = 0, 0, False
         while left:
-            answers = await self._asking.ask_all(left, lambda number: Evict(number, page, tenant))
+            answers = await self._calls.call_all(left, lambda number: Evict(number, page, tenant))
             left = []
             for replica, answer in answers:
                 if answer is None:
@@ -107,9 +107,9 @@ class EngineOperating:
         return freed, in_use
 
     def answered(self, event: Evicted) -> None:
-        """An engine has given up pages, or refuses."""
-        self._asking.answered(event.number, event)
+        """Handle an engine's answer to an eviction."""
+        self._calls.resolve(event.number, event)
 
     def lost(self, replica: Replica) -> None:
-        """An engine is gone: it answers nothing any more."""
-        self._asking.lost(replica)
+        """Cancel questions to a lost engine."""
+        self._calls.lost(replica)

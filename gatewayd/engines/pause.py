@@ -1,4 +1,4 @@
-"""Whether new requests are taken: an operator may pause that, for a time or for good."""
+"""Pause of admission by an operator, for a time or until resumed."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import time
 from gatewayd.errors import AdmissionPaused
 
 _AGAIN_SECONDS = 30.0
-"""After which to try again where nobody knows how long it takes."""
+"""Hint for retries during a pause of unknown length."""
 
 
 class Pause:
-    """One at a time: a later one replaces it."""
+    """Pause of admission; a later one replaces it."""
 
     def __init__(self) -> None:
         self._until = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether no new request is taken."""
+        """Whether admission is paused."""
         return time.monotonic() < self._until
 
-    def begin(self, seconds: float | None) -> None:
-        """Take none for so long; None until ``end``."""
+    def start(self, seconds: float | None) -> None:
+        """Pause admission for a time; None until ``end``."""
         self._until = math.inf if seconds is None else time.monotonic() + seconds
 
     def end(self) -> None:
-        """Take them again."""
+        """Resume admission."""
         self._until = 0.0
 
     def check(self) -> None:
-        """Refuse a new request while it lasts.
+        """Refuse a new request during the pause.
 
         Raises:
             AdmissionPaused: with the time after which to try again.

@@ -1,4 +1,4 @@
-"""What requests consumed, as the engines report it when a sequence has ended."""
+"""Resource consumption of requests, as reported by engines at the end of sequences."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ class SequenceUsage(NamedTuple):
 
     Attributes:
         seconds: engine time, by its share of the tokens of each step.
-        prompt_tokens: of its prompt, computed or found in the prefix cache, each counted once.
-        cached_tokens: of these, found there when it first left the queue.
-        generated: tokens, also those that were never delivered.
+        prompt_tokens: prompt tokens computed or found in the prefix cache, each counted once.
+        cached_tokens: of these, found in the cache when it first left the queue.
+        generated: generated tokens, including undelivered ones.
     """
 
     seconds: float
@@ -25,12 +25,12 @@ class PromptUsage(NamedTuple):
     """Consumption of a prompt and all its choices, on all engines that ran it.
 
     Attributes:
-        seconds: engine time; none of an engine that was lost.
-        prompt_tokens: computed or found in the prefix cache; what several choices share, and what
-            was computed again, counts once.
-        cached_tokens: of these, found there.
-        generated: tokens of each choice, in order, on the engine that ran it last; 0 if that was
-            lost.
+        seconds: engine time, without that of lost engines.
+        prompt_tokens: prompt tokens computed or found in the prefix cache; tokens shared by choices
+            or recomputed count once.
+        cached_tokens: of these, found in the cache.
+        generated: generated tokens of each choice, in order, on the engine that ran it last; 0 if
+            that was lost.
     """
 
     seconds: float = 0.0

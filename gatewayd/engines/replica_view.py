@@ -1,4 +1,4 @@
-"""What a router is shown of a replica, and what an engine is told of a request."""
+"""Conversions: a replica as routers see it, and a job as engines receive it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd_hooks.routing import ReplicaView
 
 
 def view_of(replica: Replica, flight: SentRequests) -> ReplicaView:
-    """A replica with the requests that are at it, as routers see it."""
+    """Build the router's view of a replica and its requests."""
     stats = replica.stats
     pages = stats.free_pages + stats.cached_pages + stats.held_pages
     return ReplicaView(
@@ -25,7 +25,7 @@ def view_of(replica: Replica, flight: SentRequests) -> ReplicaView:
 
 
 def submit_of(job: EngineJob) -> Submit:
-    """A request whose choices have their sequences, as engines take it."""
+    """Build the engine command for a job whose choices have sequence ids."""
     request, trail = job.request, job.trail
     return Submit(
         sequences=[choice.sequence for choice in job.choices],

@@ -1,4 +1,4 @@
-"""What whoever has submitted a request holds of it."""
+"""Handle of a submitted request, for its submitter."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gatewayd.tracing.timeline import Timeline
 
 
 class Canceller(Protocol):
-    """Who stops jobs."""
+    """Cancels jobs."""
 
     def cancel(self, job: EngineJob, index: int | None) -> None:
-        """Stop one choice of a job, or all."""
+        """Cancel one choice of a job, or all."""
 
 
 class JobHandle:
-    """Implements ``seam.Handle``.
+    """Implements ``api.Handle``.
 
     Attributes:
-        job: what was submitted.
+        job: the submitted job.
     """
 
     __slots__ = ("_fleet", "job")
@@ -31,25 +31,25 @@ class JobHandle:
         self.job = job
 
     def cancel(self, choice: int | None = None) -> None:
-        """See ``seam.Handle``."""
+        """See ``api.Handle``."""
         self._fleet.cancel(self.job, choice)
 
     @property
     def replica(self) -> int | None:
-        """See ``seam.Handle``."""
+        """See ``api.Handle``."""
         return self.job.last_replica
 
-    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
-        """See ``seam.Handle``."""
+    def on_usage_final(self, tell: Callable[[PromptUsage], None]) -> None:
+        """See ``api.Handle``."""
         self.job.on_spent = tell
-        self.job.note_settled()
+        self.job.on_choice_settled()
 
     @property
-    def taken(self) -> PromptUsage:
-        """See ``seam.Handle``."""
-        return self.job.taken
+    def usage(self) -> PromptUsage:
+        """See ``api.Handle``."""
+        return self.job.usage
 
     @property
     def timelines(self) -> Sequence[Timeline]:
-        """See ``seam.Handle``."""
+        """See ``api.Handle``."""
         return [choice.timeline for choice in self.job.choices]

@@ -87,7 +87,7 @@ class MetricsPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, when the engines have said what they take."""
-        await self._fleet.look()
+        await self._fleet.refresh_stats()
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
         await send_body(send, generate_latest(self._registry), headers=headers)
 

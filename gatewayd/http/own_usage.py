@@ -58,7 +58,7 @@ def _answer(
         "tenant": principal.tenant,
         "since": begin,
         "models": models,
-        "limits": {} if principal.account is None else principal.account.standing(),
+        "limits": {} if principal.account is None else principal.account.limit_status(),
         "budget": {
             "period": period,
             "ends_at": None if period is None else end_of(period, now),

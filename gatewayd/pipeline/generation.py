@@ -80,7 +80,7 @@ class Pipeline:
         principal.check_use(work.model)
         if principal.account is not None:
             with request_trace.TimedSpan(ADMISSION):
-                ticket = await principal.account.admit(asked_of(work))
+                ticket = await principal.account.reserve(asked_of(work))
             work = owned(work, principal.account)
         generation = Generation(self, work, ticket)
         try:
@@ -248,7 +248,7 @@ class Generation:
 
     def room(self, queue: QueueCapacity) -> QueueCapacity:
         """What may come yet: of the tenant's limits, else of the queue."""
-        return queue if self._ticket is None else self._ticket.room(queue)
+        return queue if self._ticket is None else self._ticket.remaining_capacity(queue)
 
     @property
     def is_done(self) -> bool:
@@ -385,7 +385,7 @@ class Generation:
             else:
                 # Whoever has its answer may send the next request, also while the engine does not
                 # know yet that a stop string has ended this one.
-                ticket.leave(spent.tokens)
+                ticket.release(spent.tokens)
         n = work.num_choices
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
             choices = self.choices[at * n : (at + 1) * n]

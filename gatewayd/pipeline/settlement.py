@@ -62,14 +62,14 @@ def when_taken(
             told(at, _known(handles[at]))
 
     for at, handle in enumerate(handles):
-        handle.when_spent(partial(told, at))
+        handle.on_usage_final(partial(told, at))
     if left:
         timer = call_later(MOST_SECONDS, give_up)
 
 
 def _known(handle: Handle) -> PromptUsage:
     """The consumption so far; a prompt without any report counts as computed."""
-    taken = handle.taken
+    taken = handle.usage
     if taken.prompt_tokens or handle.replica is None:
         return taken
     return taken._replace(prompt_tokens=_WHOLE)
@@ -148,9 +148,9 @@ def withdraw(
         if spent.tokens or spent.engine_seconds:
             ticket.settle(spent)
         else:
-            ticket.give_back()
+            ticket.cancel()
 
     if handles:
         when_taken(handles, settle, call_later)
     else:
-        ticket.give_back()
+        ticket.cancel()

@@ -1,1 +1,1 @@
-"""What is stored for clients: files, batches, responses, and their expiry."""
+"""Stored resources of clients: files, batches, responses, and their expiry."""

@@ -1,4 +1,4 @@
-"""What is deleted when its time is over, a bounded number at a time."""
+"""Expiry of files, responses and batches: deletes a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gatewayd.store.tables import files, responses
 _log = logging.getLogger(__name__)
 
 AT_ONCE = 1000
-"""Of each kind in one transaction: nobody else writes meanwhile."""
+"""Per kind and transaction: no other writer can proceed meanwhile."""
 
 _AHEAD_SECONDS = 3600
-"""What was made so far ahead was made by a wrong clock."""
+"""Creation times further in the future were written with a wrong clock."""
 
 
-class Gone(NamedTuple):
-    """What was deleted: names of contents, and how many responses and batches."""
+class ExpiredObjects(NamedTuple):
+    """Deleted objects: ids of files, and numbers of responses and batches."""
 
     files: list[str]
     responses: int
@@ -34,14 +34,14 @@ class Gone(NamedTuple):
 
 
 class Expiry:
-    """Deletes.
+    """Deletes expired objects.
 
     Args:
-        database: with the rows.
-        vault: with files' contents.
-        clock: says what is over.
-        keep_seconds: of responses.
-        batch_seconds: of batches, from their end.
+        database: database of the rows.
+        vault: store of files' contents.
+        clock: decides what has expired.
+        keep_seconds: lifetime of responses.
+        batch_seconds: lifetime of batches, from their end.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Expiry:
         self._batch_seconds = batch_seconds
 
     async def sweep(self) -> None:
-        """Delete all that is over; requests come between two transactions.
+        """Delete all expired objects; other requests proceed between transactions.
 
         Raises:
             StoreUnavailable: the store cannot be written.
         """
         if self._clock.is_steady:
-            await self._database.write(self._mend)
+            await self._database.write(self._reset_future_times)
         num_files = num_responses = num_batches = 0
         try:
             while True:
@@ -83,8 +83,8 @@ class Expiry:
                     *(num_files, num_responses, num_batches),
                 )
 
-    def _mend(self, connection: Connection) -> None:
-        """What a clock that was ahead has made is as old as this moment."""
+    def _reset_future_times(self, connection: Connection) -> None:
+        """Reset creation times in the future, written with a wrong clock, to the present."""
         now = int(self._clock.now())
         for table in (files, responses):
             ahead = table.c.created_at > now + _AHEAD_SECONDS
@@ -93,10 +93,10 @@ class Expiry:
                 values["expires_at"] = files.c.expires_at - files.c.created_at + now
             connection.execute(update(table).where(ahead).values(values))
 
-    def _delete(self, connection: Connection) -> Gone:
+    def _delete(self, connection: Connection) -> ExpiredObjects:
         now = self._clock.now()
         names = file_records.remove_expired(connection, now, AT_ONCE)
-        return Gone(
+        return ExpiredObjects(
             list(names),
             _delete_responses(connection, now - self._keep_seconds),
             batch_records.remove_older(connection, now - self._batch_seconds, AT_ONCE),
@@ -104,7 +104,7 @@ class Expiry:
 
 
 def _delete_responses(connection: Connection, before: float) -> int:
-    """The oldest of those that are too old; all of a second go together."""
+    """Delete the oldest expired responses; those of the same second together."""
     earliest = select(responses.c.created_at).where(
         responses.c.created_at < before, responses.c.status.not_in(response_records.RUNNING)
     )

@@ -1,1 +1,1 @@
-"""Tenants: who may come in, how much they may use, what it costs, and who changed it."""
+"""Tenants: authentication, rate limits, budgets, billing and the audit log."""

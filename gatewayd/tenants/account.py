@@ -1,4 +1,4 @@
-"""A tenant's account: what its requests must pass before they run, and are counted by after."""
+"""A tenant's account: rate limits and budgets that admit its requests, and their charges."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from gatewayd_engine.process.messages import TenantQuota
 
 
 class RequestTerms(NamedTuple):
-    """What a tenant was promised.
+    """Service terms of a tenant: limits, budgets, weight, KV-cache quota and rights.
 
     Attributes:
-        limits: of its requests.
-        has_token_budget: whether its tokens are limited in all.
-        has_money_budget: whether its money is.
-        weight: of its requests beside those of others.
-        quota: of the KV cache; None for none.
-        grant: of more than the usual service.
+        limits: rate and concurrency limits of its requests.
+        has_token_budget: whether it has a budget in tokens.
+        has_money_budget: whether it has a budget in money.
+        weight: share of its requests in fair scheduling, relative to other tenants.
+        quota: KV-cache quota; None for none.
+        grant: rights beyond the default service class and cache retention.
     """
 
     limits: TenantLimits = TenantLimits()
@@ -38,17 +38,17 @@ class RequestTerms(NamedTuple):
 
     @property
     def are_usual(self) -> bool:
-        """Whether nothing was promised that is counted."""
+        """Whether no limit, budget, weight or quota is set, so that nothing has to be counted."""
         return self._replace(grant=Grant()) == RequestTerms()
 
 
 class TenantAccount:
-    """Of one tenant, as long as the daemon runs.
+    """Runtime account of one tenant: its limits, prices and ledger, while the daemon runs.
 
     Attributes:
-        tenant: whose it is.
-        salt: of its prefix cache; empty for the tenant of everybody.
-        terms: what it was promised.
+        tenant: the tenant's name.
+        salt: salt of its prefix-cache keys; empty for the default tenant.
+        terms: its present service terms.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TenantAccount:
         self._gate = RateGate(terms.limits, clock)
 
     def change(self, terms: RequestTerms, prices: Prices) -> None:
-        """From now on; what runs goes on as it began."""
+        """Apply new terms and prices to later requests; running requests keep theirs."""
         self._prices = prices
         if terms.limits != self._gate.limits:
             self._gate.change(terms.limits)
@@ -77,25 +77,25 @@ class TenantAccount:
 
     @property
     def counts_requests(self) -> bool:
-        """Whether its requests are limited, whatever they ask for."""
+        """Whether a request-rate or concurrency limit requires counting of arrivals."""
         return self._gate.counts_requests
 
-    def arrive(self, *, is_read: bool) -> ConcurrencySlot:
+    def acquire_slot(self, *, is_read: bool) -> ConcurrencySlot:
         """See ``RateGate.arrive``."""
-        return self._gate.arrive(is_read=is_read)
+        return self._gate.acquire_slot(is_read=is_read)
 
-    def standing(self) -> dict[str, Any]:
-        """Its limits, and what is left of each now."""
-        return self._gate.standing()
+    def limit_status(self) -> dict[str, Any]:
+        """The limits, and what remains of each now."""
+        return self._gate.limit_status()
 
-    async def admit(self, asked: RequestedCost) -> Ticket:
-        """Let a request in; waits for the disk only where there is a budget.
+    async def reserve(self, asked: RequestedCost) -> Ticket:
+        """Admit a request and reserve its maximum cost; awaits a disk write only with a budget.
 
         Raises:
             RateLimited: a limit is reached.
-            InsufficientQuota: the budget has too little left.
-            PermissionDenied: there is a budget in money and the model has no price.
-            StoreUnavailable: it could not be counted.
+            InsufficientQuota: the remaining budget is too small.
+            PermissionDenied: the budget is in money and the model has no price.
+            StoreUnavailable: the reservation cannot be written.
         """
         terms, ledger = self.terms, self._ledger
         price = self._prices.of(asked.model)
@@ -111,24 +111,25 @@ class TenantAccount:
         entry = LedgerEntry(
             new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved
         )
-        taken = self._gate.enter(asked)
+        taken = self._gate.reserve_tokens(asked)
         mark_slot = None
         if is_reserved:
             try:
                 mark_slot = await ledger.reserve(entry)
             except BaseException:
-                self._gate.leave(taken, 0)
+                self._gate.settle_tokens(taken, 0)
                 raise
         held = current_slot()
         if held is not None:
-            held.hold()
+            held.acquire()
         return Ticket(self._gate, ledger, entry, taken, mark_slot, held)
 
 
 class Ticket:
-    """One request that was let in: it must ``settle`` or ``give_back``; ``leave`` may come before.
+    """Reservation of one admitted request; ends with ``settle`` or ``cancel``.
 
-    Until then it is inside: it holds its slot, its tokens and its reservation.
+    It holds the concurrency slot, rate-limit tokens and budget reservation. ``release`` may release
+    the first two before the final usage is known.
     """
 
     __slots__ = ("_gate", "_held", "_is_inside", "_ledger", "_mark_slot", "_taken", "entry")
@@ -152,33 +153,33 @@ class Ticket:
 
     @property
     def is_marked(self) -> bool:
-        """Whether ``mark`` writes anything."""
+        """Whether the request has a crash mark, so that ``mark`` writes anything."""
         return self._mark_slot is not None
 
     def mark(self, generated: int, prompt: int, cached: int) -> None:
-        """It has come so far, which nobody was told yet; see ``Mark``."""
+        """Record the request's progress before it is sent to the client; see ``Mark``."""
         if self._mark_slot is not None:
             self._ledger.marks.write(self._mark_slot, generated, prompt, cached)
 
-    def room(self, queue: QueueCapacity) -> QueueCapacity:
-        """What may come yet, for the answer's headers."""
-        return self._gate.room(queue)
+    def remaining_capacity(self, queue: QueueCapacity) -> QueueCapacity:
+        """Remaining capacity under the tenant's limits, for the rate-limit headers."""
+        return self._gate.remaining_capacity(queue)
 
-    def leave(self, tokens: int) -> None:
-        """It is answered, and has used so many tokens; only the seconds may not be known yet."""
+    def release(self, tokens: int) -> None:
+        """Release the slot and charge ``tokens`` to the rate limit, before engine time is known."""
         if self._is_inside:
             self._is_inside = False
-            self._gate.leave(self._taken, tokens)
+            self._gate.settle_tokens(self._taken, tokens)
             if self._held is not None:  # the HTTP request that started it may have ended long ago
-                self._held.let_go()
+                self._held.release()
                 self._held = None
 
     def settle(self, spent: Spent) -> None:
-        """All that it took is known."""
-        self.leave(self._ledger.settle(self.entry, spent).tokens)
+        """Charge the final usage."""
+        self.release(self._ledger.settle(self.entry, spent).tokens)
 
-    def give_back(self) -> None:
-        """It never ran."""
-        self.leave(0)
+    def cancel(self) -> None:
+        """Cancel the reservation of a request that never ran."""
+        self.release(0)
         if self.entry.is_reserved:
             self._ledger.withdraw(self.entry)

@@ -1,6 +1,6 @@
-"""Every action on tenants as a route of the admin API; the command line runs the same ones.
+"""Tenant administration actions, as routes of the admin API and as commands.
 
-Beside a running daemon they come over its socket, else they work on its store.
+With a running daemon they are sent over its socket, otherwise they work on its store directly.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _MOST_ROWS = 10_000
 
 
 class TenantAction(NamedTuple):
-    """One of them.
+    """An action on tenants, keys, prices, usage or the audit log.
 
     Attributes:
-        method: of its route.
-        path: of its route, with names of parameters in braces.
-        body: what it is told.
-        run: does it; with the desk, parameters of the path or the query, and the body.
+        method: HTTP method of its route.
+        path: path of its route, with names of parameters in braces.
+        body: type of the request body.
+        run: the implementation; takes the ``TenantChanges``, parameters of path or query, and body.
     """
 
     method: str
@@ -38,7 +38,7 @@ class TenantAction(NamedTuple):
 
     @property
     def is_change(self) -> bool:
-        """Whether it writes."""
+        """Whether the action writes."""
         return self.method != "GET"
 
 
@@ -72,7 +72,7 @@ def _has(desk: TenantChanges, head: str) -> bool:
             f"head is {head[:80]!r}; it must be NUMBER:SEAL, as gatewayd audit and the log print",
             param="head",
         )
-    return audit.has(desk.connection, audit.Head(int(seq), mac))
+    return audit.has_row(desk.connection, audit.Head(int(seq), mac))
 
 
 def _accept(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
@@ -99,10 +99,10 @@ ACTIONS = (
 
 
 def action_of(method: str, path: str) -> tuple[TenantAction, dict[str, str]]:
-    """Which one a route is, with the parameters of its path.
+    """Return the action of a route, with the parameters of its path.
 
     Raises:
-        NotFound: none.
+        NotFound: there is no such route.
     """
     for action in ACTIONS:
         pattern = re.sub(
@@ -115,10 +115,10 @@ def action_of(method: str, path: str) -> tuple[TenantAction, dict[str, str]]:
 
 
 def body_of(action: TenantAction, given: object) -> Any:  # noqa: ANN401 - a body's struct
-    """Check a body.
+    """Convert and validate a request body.
 
     Raises:
-        InvalidRequest: it is not what the action takes.
+        InvalidRequest: it does not have the action's type.
     """
     try:
         return msgspec.convert({} if given is None else given, action.body)

@@ -1,4 +1,4 @@
-"""What operators do with tenants, keys and prices: each with its audit row, in one transaction."""
+"""Changes of tenants, keys and prices by operators: each audited in the same transaction."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Params = Mapping[str, str]
 
 
 class TenantChanges(NamedTuple):
-    """Where changes are made.
+    """Context of a change: its transaction and actor.
 
     Attributes:
-        connection: with a transaction.
+        connection: within a transaction.
         secret: the server's.
-        head: the file with the end of the audit.
+        head: the file with the head of the audit log.
         now: Unix time.
-        actor: who makes them.
-        believed: Unix time by which budgets count.
+        actor: the operator who makes the change.
+        believed: Unix time for budget periods; see ``Tenancy``.
     """
 
     connection: Connection
@@ -42,8 +42,8 @@ class TenantChanges(NamedTuple):
     actor: str
     believed: int
 
-    def note(self, action: str, target: str, **detail: Any) -> None:  # noqa: ANN401 - JSON
-        """Put a change on record."""
+    def record(self, action: str, target: str, **detail: Any) -> None:  # noqa: ANN401 - JSON
+        """Append a change to the audit log."""
         audit.append(
             self.connection,
             self.secret,
@@ -61,29 +61,29 @@ def create_tenant(desk: TenantChanges, params: Params, body: TenantBody) -> dict
     kept = kept_percent(desk.connection)
     records.add_tenant(desk.connection, body.tenant, desk.believed, values)
     check_floors(desk.connection, kept)
-    desk.note("tenant.create", body.tenant, **values)
+    desk.record("tenant.create", body.tenant, **values)
     return _tenant(desk, body.tenant)
 
 
 def change_tenant(desk: TenantChanges, params: Params, body: TenantTerms) -> dict[str, Any]:
-    """Change its limits, budget and weight."""
+    """Change a tenant's limits, budget and weight."""
     values = msgspec.to_builtins(body)
     kept = kept_percent(desk.connection)
     records.change_tenant(desk.connection, desk.secret, params["tenant"], desk.believed, values)
     check_floors(desk.connection, kept)
-    desk.note("tenant.set", params["tenant"], **values)
+    desk.record("tenant.set", params["tenant"], **values)
     return _tenant(desk, params["tenant"])
 
 
 def remove_tenant(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
-    """Remove it, with its keys and what it has kept."""
+    """Remove a tenant with its keys and stored data."""
     records.remove_tenant(desk.connection, params["tenant"], desk.now)
-    desk.note("tenant.remove", params["tenant"])
+    desk.record("tenant.remove", params["tenant"])
     return {"tenant": params["tenant"], "removed": True}
 
 
 def create_key(desk: TenantChanges, params: Params, body: KeyBody) -> dict[str, Any]:
-    """Make a key; its secret is in the answer and nowhere else."""
+    """Create a key; the response is the only place that shows its secret."""
     scopes = list(USUAL) if body.scopes is None else body.scopes
     for scope in scopes:
         if scope not in SCOPES and not scope.removeprefix(f"{INFER}:") != scope:
@@ -103,12 +103,12 @@ def create_key(desk: TenantChanges, params: Params, body: KeyBody) -> dict[str, 
     }
     digest = desk.secret.digest(made.secret.encode())
     records.add_key(desk.connection, {**values, "digest": digest})
-    desk.note("key.create", made.id, tenant=body.tenant, scopes=scopes, expires_at=expires_at)
+    desk.record("key.create", made.id, tenant=body.tenant, scopes=scopes, expires_at=expires_at)
     return _shown_once(desk, made)
 
 
 def rotate_key(desk: TenantChanges, params: Params, body: RotateBody) -> dict[str, Any]:
-    """Give a key another secret."""
+    """Replace a key's secret."""
     row = records.key(desk.connection, params["key"])
     made = new_key(row.id)
     values = {
@@ -117,47 +117,47 @@ def rotate_key(desk: TenantChanges, params: Params, body: RotateBody) -> dict[st
         "old_until": desk.now + body.overlap_seconds if body.overlap_seconds else None,
     }
     records.change_key(desk.connection, row.id, values)
-    desk.note("key.rotate", row.id, overlap_seconds=body.overlap_seconds)
+    desk.record("key.rotate", row.id, overlap_seconds=body.overlap_seconds)
     return _shown_once(desk, made)
 
 
 def revoke_key(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
-    """End a key, and what runs with it."""
+    """Revoke a key and cancel its requests."""
     records.change_key(desk.connection, params["key"], {"revoked_at": desk.now})
-    desk.note("key.revoke", params["key"])
+    desk.record("key.revoke", params["key"])
     return {"key": params["key"], "revoked": True}
 
 
 def set_price(desk: TenantChanges, params: Params, body: PriceBody) -> dict[str, Any]:
-    """Set what a model's tokens cost from now on."""
+    """Set the price of a model."""
     cached = body.input if body.cached is None else body.cached
     values = {"input": body.input, "cached": cached, "output": body.output}
     records.set_price(desk.connection, body.model, values)
-    desk.note("price.set", body.model, **values)
+    desk.record("price.set", body.model, **values)
     return {"model": body.model, **values}
 
 
 def remove_price(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
-    """Forget what a model costs."""
+    """Remove the price of a model."""
     records.remove_price(desk.connection, params["model"])
-    desk.note("price.remove", params["model"])
+    desk.record("price.remove", params["model"])
     return {"model": params["model"], "removed": True}
 
 
 def list_tenants(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
-    """All that are not removed."""
-    return [_shown(desk, row) for row in records.everything(desk.connection).tenants]
+    """List all tenants that are not removed."""
+    return [_shown(desk, row) for row in records.read_access_rows(desk.connection).tenants]
 
 
 def list_keys(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
-    """All keys, those that were revoked too; never their digests."""
+    """List all keys, revoked ones included, without their digests."""
     public = [c for c in keys.c if c.name not in ("digest", "old_digest")]
     rows = desk.connection.execute(select(*public).order_by(keys.c.created_at, keys.c.id))
     return [{"key": row.id, **_without(row, "id")} for row in rows]
 
 
 def list_prices(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
-    """Of all models that have one."""
+    """List the prices of all models that have one."""
     rows = desk.connection.execute(select(prices).order_by(prices.c.model))
     return [dict(row._mapping) for row in rows]
 

@@ -1,4 +1,4 @@
-"""All tenants and keys in memory, so that no request reads the database before it is let in."""
+"""In-memory directory of tenants and keys, so that authentication reads no database."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gatewayd.tenants.account import RequestTerms, TenantAccount
 from gatewayd.tenants.billing.budget_ledger import BudgetLedger
 from gatewayd.tenants.billing.prices import Price, Prices
 from gatewayd.tenants.grants import grant_of
-from gatewayd.tenants.keys import parsed, place_among
+from gatewayd.tenants.keys import matching_digest, parsed
 from gatewayd.tenants.limits import TenantLimits
 from gatewayd.tenants.live_key import LiveKey
 from gatewayd.tenants.principal import OPERATOR, Principal, revoked
 from gatewayd.tenants.quotas import quota_of
-from gatewayd.tenants.records import Everything
+from gatewayd.tenants.records import AccessRows
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd_engine.process.messages import TenantQuota
 
 _LOOK_SECONDS = 10.0
-"""The wall clock may be set while a timer runs that is not."""
+"""The wall clock may be set while a timer runs on the monotonic clock."""
 
 
-class Decisive(NamedTuple):
-    """What of the store decides who may do what: not what was used, which changes all the time."""
+class AccessRules(NamedTuple):
+    """The stored rows that decide about access; without usage, which changes all the time."""
 
     terms: dict[str, RequestTerms]
     keys: Sequence[Row[Any]]
@@ -38,25 +38,25 @@ class Decisive(NamedTuple):
     doubted_prices: frozenset[str] = frozenset()
 
 
-def decisive(everything: Everything) -> Decisive:
-    """Find it; equal ones need no second ``load``."""
+def access_rules(everything: AccessRows) -> AccessRules:
+    """Extract the access rules; if they are equal, no second ``load`` is needed."""
     terms = {row.id: _terms(row) for row in everything.tenants}
-    return Decisive(terms, everything.keys, everything.prices, everything.doubted_prices)
+    return AccessRules(terms, everything.keys, everything.prices, everything.doubted_prices)
 
 
 class Directory:
-    """Who may come in.
+    """Authenticates API keys and holds the tenants' accounts.
 
     Attributes:
-        operator: who comes with the configured key, or where there are none.
-        has_keys: whether there is or ever was a key: without one is nobody let in any more.
+        operator: the principal of the configured key, and of every client if there are no keys.
+        has_keys: whether a key exists or ever existed: if so, requests without a key are refused.
 
     Args:
         secret: the server's.
-        ledger: of what is used.
-        wall: Unix time, by which keys expire: also what runs with them, ten seconds late at most
-            where it was set meanwhile.
-        believed: the same, by which budgets count.
+        ledger: records usage.
+        wall: Unix time for the expiry of keys and their running requests, at most ten seconds late
+            if the clock was set.
+        believed: Unix time for budget periods; see ``Tenancy``.
     """
 
     def __init__(
@@ -73,19 +73,19 @@ class Directory:
         self._wall, self._believed = wall, believed
         self._keys: Mapping[str, LiveKey] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._must_look = False
+        self._must_schedule = False
         self._accounts: dict[str, TenantAccount] = {}
         self._quotas: list[TenantQuota] = []
-        self._tell_quotas: Callable[[list[TenantQuota]], None] | None = None
+        self._on_quotas: Callable[[list[TenantQuota]], None] | None = None
 
     def watch_quotas(self, tell: Callable[[list[TenantQuota]], None]) -> None:
-        """Tell what tenants are promised of the KV cache, if any are, and whenever it changes."""
-        self._tell_quotas = tell
+        """Report KV-cache quotas, if there are any, and whenever they change."""
+        self._on_quotas = tell
         if self._quotas:
             tell(self._quotas)
 
-    def load(self, found: Decisive) -> None:
-        """Take in what the store has now; whatever runs with a key that is gone ends."""
+    def load(self, found: AccessRules) -> None:
+        """Apply the stored rows; requests of keys that are gone are cancelled."""
         known = {row.model: Price(row.input, row.cached, row.output) for row in found.prices}
         prices = Prices(known, found.doubted_prices)
         terms = found.terms
@@ -103,7 +103,7 @@ class Directory:
             if row.revoked_at is None and row.tenant in terms
         }
         before, self._keys, self.has_keys = self._keys, live, bool(found.keys)
-        # Nobody counts what everybody uses, unless something was promised.
+        # Requests without a key are not counted, unless the default tenant has limits.
         counts = not terms[DEFAULT_TENANT].are_usual
         counted = Principal(
             tenant=DEFAULT_TENANT,
@@ -114,58 +114,60 @@ class Directory:
         quotas = [one.quota for one in terms.values() if one.quota is not None]
         if quotas != self._quotas:
             self._quotas = quotas
-            if self._tell_quotas is not None:
-                self._tell_quotas(quotas)
+            if self._on_quotas is not None:
+                self._on_quotas(quotas)
         for key_id, key in before.items():
-            key.give_way(live.get(key_id))
-        self._look()
+            key.hand_over_leases(live.get(key_id))
+        self._end_expired()
 
     def _made(self, row: Row[Any]) -> LiveKey:
         return LiveKey(row, self._accounts[row.tenant], self._keys.get(row.id))
 
-    def _look(self) -> None:
-        """End what is over by now, and come again when the next is: one timer for all keys."""
+    def _end_expired(self) -> None:
+        """End expired leases and schedule the next expiry: one timer for all keys."""
         try:
             loop = asyncio.get_running_loop()
         except RuntimeError:
-            self._must_look = True  # before the start: whoever comes first sets the timer
+            self._must_schedule = (
+                True  # before the loop runs: the first authentication sets the timer
+            )
             return
         if self._timer is not None:
             self._timer.cancel()
-        now, self._timer, self._must_look = self._wall(), None, False
+        now, self._timer, self._must_schedule = self._wall(), None, False
         soonest = min([key.next_end(now) for key in self._keys.values()], default=math.inf)
         if soonest < math.inf:
             seconds = min(soonest - now, _LOOK_SECONDS)
-            self._timer = loop.call_later(seconds, self._look)
+            self._timer = loop.call_later(seconds, self._end_expired)
         for key in self._keys.values():
-            key.end_what_is_over(now)
+            key.end_expired(now)
 
     def authenticate(self, given: bytes) -> Principal:
-        """Who has a key.
+        """Return the principal of an API key.
 
         Raises:
-            Unauthorized: nobody, or it is over.
+            Unauthorized: the key is unknown or has expired.
         """
         form = parsed(given)
         key_id, secret = form or ("", given)
         key, now = self._keys.get(key_id), self._wall()
         digests = () if key is None else key.digests(now)
-        place = place_among(self._secret, secret, digests)
+        place = matching_digest(self._secret, secret, digests)
         if place is None or key is None:
             raise Unauthorized("the API key is not valid")
-        if self._must_look:
-            self._look()
+        if self._must_schedule:
+            self._end_expired()
         return key.principal(now, digests[place])
 
     def has_account(self, tenant: str) -> bool:
-        """Whether there is such a tenant, or was since the start."""
+        """Whether the tenant exists, or existed since the start."""
         return tenant in self._accounts
 
     def principal_of(self, tenant: str, key_id: str | None) -> Principal:
-        """With whose rights something goes on that a tenant has begun.
+        """Return the principal for continuing background work of a tenant.
 
         Raises:
-            Unauthorized: its key is good no more.
+            Unauthorized: its key is no longer valid.
         """
         if key_id is None and tenant == DEFAULT_TENANT:
             return self.operator

@@ -12,14 +12,14 @@ from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 _FORM = re.compile(rb"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _SECRET_BYTES = 32
 _NOBODY = (bytes(32), bytes(32))
-"""Digests that no secret has; compared with where there is no row, or one digest only."""
+"""Digests that no secret has, for comparison in constant time where fewer digests exist."""
 
 
 class ApiKey(NamedTuple):
-    """A key, whole; shown once.
+    """An API key with its secret; shown once.
 
     Attributes:
-        id: which may be shown and logged.
+        id: may be shown and logged.
         secret: 256 random bits.
     """
 
@@ -28,28 +28,28 @@ class ApiKey(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As its owner sends it."""
+        """The key as clients send it."""
         return f"gw_{self.id}_{self.secret}"
 
 
 def new_key(key_id: str | None = None) -> ApiKey:
-    """A fresh key, or a fresh secret for one."""
+    """Generate a key, or a new secret for a key."""
     return ApiKey(key_id or secrets.token_hex(6), secrets.token_urlsafe(_SECRET_BYTES))
 
 
 def parsed(given: bytes) -> tuple[str, bytes] | None:
-    """The id and the secret of what a request sends; None for what is no key of ours."""
+    """Parse a key into id and secret; None if it does not have a key's format."""
     found = _FORM.fullmatch(given)
     return None if found is None else (found[1].decode(), found[2])
 
 
-def place_among(secret: ServerSecret, given: bytes, digests: tuple[bytes, ...]) -> int | None:
-    """Which digest a secret has, in a time that says nothing; None for none of them.
+def matching_digest(secret: ServerSecret, given: bytes, digests: tuple[bytes, ...]) -> int | None:
+    """Index of the digest that matches a secret, in constant time; None if none matches.
 
     Args:
         secret: the server's.
-        given: by a request.
-        digests: that are good now, two at most; none for an id that nobody has.
+        given: secret sent by a request.
+        digests: the valid ones, two at most; none for an unknown id.
     """
     digest = secret.digest(given)
     place = -1

@@ -1,4 +1,4 @@
-"""How much of a tenant's at a time: requests and tokens a minute, requests at once."""
+"""Rate and concurrency limits of a tenant: requests and tokens per minute, parallel requests."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gatewayd.tenants.billing.costs import RequestedCost
 _MINUTE = 60.0
 _READS_PER_REQUEST = 10
 _LEAST_READS, _LEAST_READS_AT_ONCE = 60, 8
-"""Enough to poll once a second, and several things at once."""
+"""Enough to poll once a second, and several resources in parallel."""
 
 
 class TenantLimits(NamedTuple):
-    """Of a tenant; None for no limit."""
+    """Limits of a tenant; None for no limit."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -27,10 +27,10 @@ class TenantLimits(NamedTuple):
 
 
 class Bucket:
-    """Fills up within a minute; may be in debt.
+    """Token bucket that refills within a minute; its level may be negative.
 
     Args:
-        size: most that is in it.
+        size: its capacity.
         clock: seconds; monotonic.
     """
 
@@ -44,35 +44,35 @@ class Bucket:
 
     @property
     def level(self) -> float:
-        """What is in it now."""
+        """The present level."""
         now = self._clock()
         self._level = min(self.size, self._level + (now - self._seen) * self.size / _MINUTE)
         self._seen = now
         return self._level
 
-    def take(self, amount: float) -> None:
-        """Take from it; with a minus put back."""
+    def consume(self, amount: float) -> None:
+        """Consume an amount; a negative one is refunded."""
         self._level = min(self.size, self.level - amount)
 
     def seconds_until(self, amount: float) -> float:
-        """Until so much is in it."""
+        """Seconds until the level reaches an amount."""
         return max(0.0, amount - self.level) * _MINUTE / self.size
 
 
 def _resized(bucket: Bucket | None, size: int | None, clock: Callable[[], float]) -> Bucket | None:
-    """A bucket of another size with the same amount used."""
+    """A bucket of another size with the same amount consumed."""
     if size is None:
         return None
     fresh = Bucket(size, clock)
     if bucket is not None:
-        fresh.take(bucket.size - bucket.level)
+        fresh.consume(bucket.size - bucket.level)
     return fresh
 
 
 class ConcurrencySlot:
     """A reference-counted slot of a tenant's concurrency limit.
 
-    The HTTP request holds it until its answer has ended, and each generation that it starts until
+    The HTTP request holds it until its response has ended, and each generation that it starts until
     that generation has ended, which may be later.
     """
 
@@ -82,11 +82,11 @@ class ConcurrencySlot:
         self._free = free
         self._holders = 1
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         """Add a holder."""
         self._holders += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Remove a holder; the last one frees the slot."""
         self._holders -= 1
         if not self._holders:
@@ -120,21 +120,21 @@ class _Kind:
         self.bucket = _resized(self.bucket, per_minute, self._clock)
         self.at_once = at_once
 
-    def enter(self) -> ConcurrencySlot:
+    def acquire_slot(self) -> ConcurrencySlot:
         if self.bucket is not None:
-            self.bucket.take(1)
+            self.bucket.consume(1)
         self.num_inside += 1
-        return ConcurrencySlot(self._leave)
+        return ConcurrencySlot(self._release_slot)
 
-    def _leave(self) -> None:
+    def _release_slot(self) -> None:
         self.num_inside -= 1
 
 
 class RateGate:
     """Enforces a tenant's limits: on arrival of requests, and on their tokens once these are known.
 
-    Reads (all but POST, and cancellations) have limits of their own: polling takes nothing from
-    generation, and running work can be watched and cancelled at the concurrency limit.
+    Reads (all but POST, and cancellations) have limits of their own: polling consumes nothing of
+    the generation limits, and running work can be polled and cancelled at the concurrency limit.
 
     Args:
         limits: of the tenant.
@@ -146,12 +146,12 @@ class RateGate:
         self._work, self._reads = _Kind("requests", clock), _Kind("reads", clock)
         self._tokens: Bucket | None = None
         self.counts_requests = False
-        """Whether ``arrive`` may refuse any."""
+        """Whether ``acquire_slot`` may refuse requests."""
         self.limits = TenantLimits()
         self.change(limits)
 
     def change(self, limits: TenantLimits) -> None:
-        """Change the limits; what was used still counts."""
+        """Change the limits; amounts used so far still count."""
         per_minute, at_once = limits.requests_per_minute, limits.concurrency
         self._work.change(per_minute, at_once)
         self._reads.change(
@@ -162,11 +162,11 @@ class RateGate:
         self.counts_requests = per_minute is not None or at_once is not None
         self.limits = limits
 
-    def arrive(self, *, is_read: bool) -> ConcurrencySlot:
+    def acquire_slot(self, *, is_read: bool) -> ConcurrencySlot:
         """Count a request, before its body is read.
 
         Returns:
-            Its slot, held by the caller.
+            The concurrency slot, held by the caller.
 
         Raises:
             RateLimited: a limit is reached; the request is not counted.
@@ -178,16 +178,16 @@ class RateGate:
             raise refusal
         if kind.bucket is not None and (seconds := kind.bucket.seconds_until(1)):
             raise self._refusal(f"{kind.bucket.size} {kind.name} a minute", seconds)
-        return kind.enter()
+        return kind.acquire_slot()
 
-    def enter(self, asked: RequestedCost) -> int:
-        """Take a request's tokens from the rate limit.
+    def reserve_tokens(self, asked: RequestedCost) -> int:
+        """Consume a request's maximum tokens from the rate limit.
 
         Args:
-            asked: the request; one that may take more tokens than a minute has needs all of it.
+            asked: the request; one whose maximum exceeds the limit per minute needs a full bucket.
 
         Returns:
-            Tokens that it has taken, for ``leave``.
+            Tokens consumed, for ``settle_tokens``.
 
         Raises:
             RateLimited: the limit is reached.
@@ -201,21 +201,21 @@ class RateGate:
             if shorter := asked.shorter(int(bucket.level)):
                 refusal.offers = [shorter, *refusal.offers]
             raise refusal
-        bucket.take(taken)
+        bucket.consume(taken)
         return taken
 
-    def leave(self, taken: int, used: int) -> None:
-        """A request has ended.
+    def settle_tokens(self, taken: int, used: int) -> None:
+        """Correct the consumed tokens of a request that has ended.
 
         Args:
-            taken: tokens that ``enter`` has taken.
-            used: tokens that it has used.
+            taken: tokens that ``reserve_tokens`` has consumed.
+            used: tokens that the request has used.
         """
         if self._tokens is not None:
-            self._tokens.take(used - taken)
+            self._tokens.consume(used - taken)
 
-    def room(self, queue: QueueCapacity) -> QueueCapacity:
-        """What may come yet: of the limits that there are, else of the queue."""
+    def remaining_capacity(self, queue: QueueCapacity) -> QueueCapacity:
+        """Remaining capacity under the tenant's limits, or else of the queue."""
         room, resets = queue, [0.0]
         if (bucket := self._work.bucket) is not None:
             left = max(0, int(bucket.level))
@@ -227,8 +227,8 @@ class RateGate:
             resets.append(bucket.seconds_until(bucket.size))
         return room._replace(reset_seconds=max(resets)) if len(resets) > 1 else room
 
-    def standing(self) -> dict[str, Any]:
-        """Each limit that there is, and what is left of it now."""
+    def limit_status(self) -> dict[str, Any]:
+        """Each limit, and what remains of it now."""
         found: dict[str, Any] = {}
         for name, bucket in (("requests", self._work.bucket), ("tokens", self._tokens)):
             if bucket is not None:
@@ -258,7 +258,7 @@ class RateGate:
 
 
 def go_duration(seconds: float) -> str:
-    """As OpenAI writes them, after Go's ``time.Duration``: ``12ms``, ``1.5s``, ``6m0s``."""
+    """Format a duration like Go's ``time.Duration``, as OpenAI does: ``1.5s``, ``6m0s``."""
     if seconds < 1:
         return f"{round(1000 * seconds)}ms" if seconds > 0 else "0s"
     minutes, rest = divmod(round(seconds, 3), 60)

@@ -26,7 +26,7 @@ class LiveKey:
         before: the key before the change of its row; None for a new one.
 
     Attributes:
-        tenant: whose it is.
+        tenant: tenant of the key.
     """
 
     __slots__ = ("_digest", "_expires_at", "_old_digest", "_old_until", "_principals", "tenant")
@@ -80,14 +80,14 @@ class LiveKey:
         times = (self._expires_at, None if self._old_digest is None else self._old_until)
         return min([at for at in times if at is not None and at > now], default=math.inf)
 
-    def end_what_is_over(self, now: float) -> None:
-        """End the leases of what has expired at this time."""
+    def end_expired(self, now: float) -> None:
+        """End the leases of the key or secret that has expired at this time."""
         if self._expires_at is not None and self._expires_at <= now:
             self._end(expired)
         elif self._old_digest is not None and self._old_until <= now:
             self._leases[self._old_digest].end(rotated)
 
-    def give_way(self, later: LiveKey | None) -> None:
+    def hand_over_leases(self, later: LiveKey | None) -> None:
         """Hand over to the key's next instance, or None if it was revoked; end other leases."""
         if later is None:
             self._end(revoked)

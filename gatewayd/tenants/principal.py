@@ -1,4 +1,4 @@
-"""Who sends a request: made from a key's row and nothing else, and passed on with the request."""
+"""Principal of a request: derived from an API key's row and passed on with the request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCOPES = (EVERYTHING, INFER, FILES, BATCHES, MODELS, METRICS)
 """Rights that a key may have; ``infer:MODEL`` is ``infer`` for one model."""
 
 USUAL = (INFER, FILES, BATCHES, MODELS)
-"""Of a key that is made without saying which."""
+"""Default scopes of a new key."""
 
 
 def revoked() -> Unauthorized:
@@ -53,7 +53,7 @@ class Lease:
 
     Attributes:
         is_over: whether it has ended.
-        why: makes the error for requests then.
+        why: makes the error that requests get after its end.
     """
 
     __slots__ = ("_ends", "is_over", "why")
@@ -64,15 +64,15 @@ class Lease:
         self._ends: set[Callable[[], None]] = set()
 
     def add(self, end: Callable[[], None]) -> None:
-        """Call this when it ends."""
+        """Register a callback for its end."""
         self._ends.add(end)
 
     def discard(self, end: Callable[[], None]) -> None:
-        """Do not call it any more."""
+        """Unregister a callback."""
         self._ends.discard(end)
 
     def end(self, why: Callable[[], Unauthorized]) -> None:
-        """End it: whatever runs with it is cancelled now."""
+        """End the lease and cancel the requests that hold it."""
         if self.is_over:
             return
         self.is_over, self.why = True, why
@@ -82,14 +82,14 @@ class Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who sends a request.
+    """Authenticated sender of a request.
 
     Attributes:
-        tenant: whose everything is that it makes or finds.
+        tenant: owner of the resources that it may access.
         scopes: its rights.
-        key_id: of its key; None for the operator, and for everybody where there are no keys.
-        lease: ends with its key, or with the secret of it that was sent.
-        account: counts what it uses; None where nobody counts.
+        key_id: id of its key; None for the operator, and for all clients where there are no keys.
+        lease: ends with its key, or with the secret that was sent.
+        account: counts its usage; None if usage is not counted.
     """
 
     tenant: str
@@ -106,17 +106,17 @@ class Principal:
     def grant(self) -> Grant | None:
         """The rights of its tenant; None for all: the operator, or a server without keys.
 
-        Read at each request: a change is in force at once.
+        Read at each request, so that a change takes effect at once.
         """
         if self.key_id is None or self.account is None:
             return None
         return self.account.terms.grant
 
     def check(self, scope: str) -> None:
-        """Look for a right.
+        """Check for a scope.
 
         Raises:
-            PermissionDenied: it is not there.
+            PermissionDenied: the scope is missing.
         """
         if self.is_free or scope in self.scopes:
             return
@@ -125,10 +125,10 @@ class Principal:
         raise PermissionDenied(f"this API key lacks the scope {scope}; ask for one that has it")
 
     def check_use(self, model: str) -> None:
-        """Look for the right to use a model, now.
+        """Check for the right to use a model now.
 
         Raises:
-            PermissionDenied: it is not there.
+            PermissionDenied: the scope is missing.
             Unauthorized: the key has ended since the request arrived.
         """
         if self.lease is not None and self.lease.is_over:
@@ -144,12 +144,12 @@ class Principal:
         if self.is_free or INFER in self.scopes:
             return models
         if not any(one.startswith("infer:") for one in self.scopes):
-            return models  # it may use none, and reads the list for others
+            return models  # it may use none, and may list all
         return [model for model in models if f"infer:{model}" in self.scopes]
 
 
 OPERATOR = Principal(tenant=DEFAULT_TENANT, scopes=frozenset((EVERYTHING,)))
-"""Who has the configured key, or anybody where there are none."""
+"""The principal of the configured key, and of every client if there are no keys."""
 
 _current: ContextVar[Principal] = ContextVar("gatewayd.principal", default=OPERATOR)
 
@@ -165,10 +165,10 @@ def set_current_principal(principal: Principal) -> None:
 
 
 def principal_of(scope: MutableMapping[str, Any]) -> Principal:
-    """Who sends a request.
+    """Return the authenticated sender of a request.
 
     Raises:
-        Unauthorized: nobody has looked.
+        Unauthorized: the request was not authenticated.
     """
     principal: Principal | None = scope.get(IN_SCOPE)
     if principal is None:

@@ -1,4 +1,4 @@
-"""What tenants are promised of the KV cache: ``128`` pages, or ``12.5%`` of all, of each engine."""
+"""KV-cache quotas of tenants: ``128`` pages, or ``12.5%`` of all, of each engine."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gatewayd.store.tables import tenants
 from gatewayd_engine.process.messages import Amount, TenantQuota
 
 _MOST_KEPT = Decimal(90)
-"""Percent for all floors together. Floors in pages are known to engines only, which lower all."""
+"""Percent for all floors together. Floors in pages are known to engines only, which scale all."""
 
 
 def amount_of(text: str) -> Amount:
-    """Read an amount that is of that form."""
+    """Parse an amount in that format."""
     if text.endswith("%"):
         return Amount(share=float(text[:-1]) / 100)
     return Amount(pages=int(text))
 
 
 def quota_of(row: Row[Any]) -> TenantQuota | None:
-    """Of a tenant's row; None if it has neither a floor nor a ceiling."""
+    """The quota in a tenant's row; None if it has neither a floor nor a ceiling."""
     floor, ceiling = (
         None if text is None else amount_of(text) for text in (row.kv_floor, row.kv_ceiling)
     )
@@ -31,7 +31,7 @@ def quota_of(row: Row[Any]) -> TenantQuota | None:
 
 
 def kept_percent(connection: Connection) -> Decimal:
-    """Of the KV cache, what all floors that are shares add up to."""
+    """Sum of all floors that are percentages of the KV cache."""
     query = select(tenants.c.kv_floor).where(
         tenants.c.removed_at.is_(None), tenants.c.kv_floor.endswith("%", autoescape=True)
     )
@@ -39,14 +39,14 @@ def kept_percent(connection: Connection) -> Decimal:
 
 
 def check_floors(connection: Connection, before: Decimal) -> None:
-    """See that a change leaves tenants without a floor some of the cache; lowering always may.
+    """Check that a change leaves cache to tenants without a floor; lowering is always allowed.
 
     Args:
         connection: with the change.
-        before: what the floors added up to without it, in percent.
+        before: sum of the floors before the change, in percent.
 
     Raises:
-        InvalidRequest: it does not.
+        InvalidRequest: the floors exceed the maximum.
     """
     kept = kept_percent(connection)
     if kept > max(before, _MOST_KEPT):

@@ -1,4 +1,4 @@
-"""Rows of tenants, keys and prices."""
+"""Rows of tenants, keys and prices: queries and updates."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ BUDGETS = ("most_tokens", "most_micros")
 _OVER = ("failed", "completed", "expired", "cancelled")
 
 
-class Everything(NamedTuple):
-    """All that must be known to let a request in.
+class AccessRows(NamedTuple):
+    """All rows that decide about access.
 
     Attributes:
-        doubted_prices: models whose price is not as it was left, or is gone.
+        doubted_prices: models whose price was changed or removed from outside.
     """
 
     tenants: Sequence[Row[Any]]
@@ -46,9 +46,9 @@ class Everything(NamedTuple):
     doubted_prices: frozenset[str] = frozenset()
 
 
-def everything(connection: Connection) -> Everything:
-    """Read it."""
-    return Everything(
+def read_access_rows(connection: Connection) -> AccessRows:
+    """Read the rows that decide about access."""
+    return AccessRows(
         connection.execute(_with_budgets()).all(),
         connection.execute(select(keys)).all(),
         connection.execute(select(prices)).all(),
@@ -68,7 +68,7 @@ def _with_budgets() -> Any:  # noqa: ANN401 - a select of many columns
 
 
 def tenant(connection: Connection, name: str) -> Row[Any]:
-    """One that is not removed, with its budget.
+    """Return a tenant that is not removed, with its budget.
 
     Raises:
         NotFound: there is none.
@@ -81,10 +81,10 @@ def tenant(connection: Connection, name: str) -> Row[Any]:
 
 
 def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str, Any]) -> None:
-    """Add one.
+    """Add a tenant.
 
     Raises:
-        InvalidRequest: its name cannot be one.
+        InvalidRequest: the name is invalid.
         Conflict: there is, or was, one of that name.
     """
     if not NAME.fullmatch(name):
@@ -106,21 +106,21 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
 def change_tenant(
     connection: Connection, secret: ServerSecret, name: str, now: int, values: Mapping[str, Any]
 ) -> None:
-    """Change limits and budgets; None takes one away."""
+    """Change limits and budgets; None removes one."""
     before = tenant(connection, name)
     if limits := _some(values, LIMITS):
         connection.execute(update(tenants).where(tenants.c.id == name).values(limits))
     if amounts := _some(values, BUDGETS):
         connection.execute(update(budgets).where(budgets.c.tenant == name).values(amounts))
     if values.get("budget_period", before.budget_period) != before.budget_period:
-        budget_periods.choose(connection, secret, name, values["budget_period"], now)
+        budget_periods.change_period(connection, secret, name, values["budget_period"], now)
 
 
 def remove_tenant(connection: Connection, name: str, now: int) -> None:
-    """Remove one with all that it has; what it used stays on record.
+    """Remove a tenant with all its resources; its usage stays on record.
 
     Raises:
-        Conflict: it is the tenant of everybody.
+        Conflict: it is the default tenant.
     """
     tenant(connection, name)
     if name == DEFAULT_TENANT:
@@ -137,7 +137,7 @@ def remove_tenant(connection: Connection, name: str, now: int) -> None:
 
 
 def key(connection: Connection, key_id: str) -> Row[Any]:
-    """One that is not revoked.
+    """Return a key that is not revoked.
 
     Raises:
         NotFound: there is none.
@@ -150,13 +150,13 @@ def key(connection: Connection, key_id: str) -> Row[Any]:
 
 
 def add_key(connection: Connection, values: Mapping[str, Any]) -> None:
-    """Add one of a tenant that there is."""
+    """Add a key to an existing tenant."""
     tenant(connection, values["tenant"])
     connection.execute(insert(keys).values(values))
 
 
 def change_key(connection: Connection, key_id: str, values: Mapping[str, Any]) -> None:
-    """Change one that is not revoked."""
+    """Change a key that is not revoked."""
     key(connection, key_id)
     connection.execute(update(keys).where(keys.c.id == key_id).values(values))
 
@@ -168,7 +168,7 @@ def set_price(connection: Connection, model: str, values: Mapping[str, int]) -> 
 
 
 def remove_price(connection: Connection, model: str) -> None:
-    """Forget the price of a model.
+    """Remove the price of a model.
 
     Raises:
         NotFound: it has none.

@@ -1,4 +1,4 @@
-"""Tenants of a store: who may come in, the ledger, and the way to change either."""
+"""Tenancy of a store: directory, ledger and changes, with their verification."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gatewayd.tenants.billing.budget_ledger import BudgetLedger
 from gatewayd.tenants.billing.costs import Settlement
 from gatewayd.tenants.billing.crash_marks import Marks
 from gatewayd.tenants.changes import TenantChanges
-from gatewayd.tenants.directory import Decisive, Directory, decisive
+from gatewayd.tenants.directory import AccessRules, Directory, access_rules
 from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 
@@ -39,17 +39,17 @@ _log = logging.getLogger(__name__)
 
 _PRUNED_AT_ONCE = 1000
 _WHOLE_SECONDS = 3600.0
-"""Between looks at all rows of the audit; every other look is at those that have come."""
+"""Interval of full verifications of the audit; in between only new rows are verified."""
 
 
 class PreparedTenancy(NamedTuple):
-    """What a start has found.
+    """Result of the preparation at start.
 
     Attributes:
         secret: the server's.
-        lost: what ran when the last process died, where the disk had no room to settle it.
-        verified: rows of the audit that were found whole.
-        num_faults: of reservations.
+        lost: unsettled requests of the previous process, if the disk had no room to settle them.
+        verified: verified rows of the audit.
+        num_faults: number of faults of reservations.
     """
 
     secret: ServerSecret
@@ -58,34 +58,34 @@ class PreparedTenancy(NamedTuple):
     num_faults: int = 0
 
 
-class _Seen(NamedTuple):
-    """What a look has found.
+class _VerifiedStore(NamedTuple):
+    """Result of a verification and reload.
 
     Attributes:
-        report: of what is wrong.
-        found: what may be trusted; None if it is what was loaded before.
-        head: of the audit.
+        report: faults that were found.
+        found: the trusted access rules; None if they equal those loaded before.
+        head: head of the audit.
     """
 
     report: integrity.Report
-    found: Decisive | None
+    found: AccessRules | None
     head: audit.Head
 
 
 class Tenancy:
-    """Of a running daemon.
+    """Tenants of a running daemon.
 
     Attributes:
-        directory: who may come in.
-        ledger: of what is used.
-        num_faults: of the audit and of sealed rows, when last verified, and of the
-            reservations that the start has found.
+        directory: authentication and accounts.
+        ledger: usage and budgets.
+        num_faults: faults of the audit and of sealed rows at the last verification, and of
+            reservations at the start.
 
     Args:
-        database: of the store.
-        folder: of the store.
+        database: database of the store.
+        folder: folder of the store.
         begun: see ``prepared``.
-        believed: Unix time by which budgets count: a clock that has just jumped begins no period.
+        believed: Unix time for budget periods: a clock that has just jumped starts no period.
     """
 
     def __init__(
@@ -108,23 +108,23 @@ class Tenancy:
         self._noted: str | None = None
         self._verified = begun.verified
         self._whole_at = time.monotonic()
-        self._loaded: Decisive | None = None
+        self._loaded: AccessRules | None = None
         self._head = folder / audit.NAME
         self._believed = believed
         self._changing = asyncio.Lock()
 
     def load(self, connection: Connection) -> None:
-        """Take in what the store has."""
-        self._take_in(self._seen(connection, self._verified))
+        """Load the stored tenants, keys and prices."""
+        self._apply(self._verify(connection, self._verified))
 
-    def _seen(self, connection: Connection, since: audit.VerifiedAudit | None) -> _Seen:
-        """Look through the store; what takes long is done here, in a thread."""
+    def _verify(self, connection: Connection, since: audit.VerifiedAudit | None) -> _VerifiedStore:
+        """Verify and read the store; the slow part, which runs in a thread."""
         report = integrity.examine(connection, self._secret, self._head, since)
-        found = decisive(integrity.trusted(records.everything(connection), report.faults))
+        found = access_rules(integrity.trusted(records.read_access_rows(connection), report.faults))
         is_new = self._loaded is None or found != self._loaded
-        return _Seen(report, found if is_new else None, audit.head_of(connection))
+        return _VerifiedStore(report, found if is_new else None, audit.head_of(connection))
 
-    def _take_in(self, seen: _Seen) -> None:
+    def _apply(self, seen: _VerifiedStore) -> None:
         report = seen.report
         self._verified = report.verified
         self.num_faults, sentence = self._num_at_start + len(report.all), report.sentence
@@ -138,10 +138,10 @@ class Tenancy:
     async def act(
         self, action: TenantAction, params: Mapping[str, str], body: object, actor: str
     ) -> Any:  # noqa: ANN401 - JSON
-        """Do something; a change is on the disk and in force when this returns.
+        """Run an action; a change is on the disk and in force when this returns.
 
         Raises:
-            GatewayError: it is refused, or the store cannot be used.
+            GatewayError: the action is refused, or the store cannot be used.
         """
 
         def work(connection: Connection) -> Any:  # noqa: ANN401 - JSON
@@ -151,11 +151,11 @@ class Tenancy:
             return await self._database.read(work)
         async with self._changing:
             answer = await self._database.write(work)
-            await self._look()
+            await self._reload()
         return answer
 
     async def check(self) -> None:
-        """Look through the store: what is not as it was left is on record, and not trusted.
+        """Verify the store periodically: rows changed from outside are audited, and not trusted.
 
         Raises:
             StoreUnavailable: the store cannot be used.
@@ -165,56 +165,58 @@ class Tenancy:
             if settlement.spent is not None:
                 self.ledger.settle(settlement.entry, settlement.spent)
         async with self._changing:
-            sentence = (await self._look()).sentence
+            sentence = (await self._reload()).sentence
             if sentence is not None and sentence != self._noted:
                 await self._database.write(
-                    lambda c: audit.note_fault(c, self._secret, sentence, time.time())
+                    lambda c: audit.record_fault(c, self._secret, sentence, time.time())
                 )
             self._noted = sentence
 
-    async def _look(self) -> integrity.Report:
-        """Take in what the store has now."""
+    async def _reload(self) -> integrity.Report:
+        """Verify and reload the store."""
         now, since = time.monotonic(), self._verified
         if now - self._whole_at >= _WHOLE_SECONDS:
             since = None
-        seen = await self._database.read(lambda connection: self._seen(connection, since))
+        seen = await self._database.read(lambda connection: self._verify(connection, since))
         if since is None:
             self._whole_at = now
-        self._take_in(seen)
+        self._apply(seen)
         changes = seen.report.changes
-        await asyncio.to_thread(audit.keep, self._secret, self._head, seen.head, changes)
+        await asyncio.to_thread(audit.write_head, self._secret, self._head, seen.head, changes)
         return seen.report
 
-    async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
-        """Put a change on record that was made outside of the store; it is on the disk then.
+    async def record_change(
+        self, actor: str, action: str, target: str, detail: dict[str, Any]
+    ) -> None:
+        """Audit a change that was made outside of the store; on the disk when this returns.
 
         Raises:
             GatewayError: the store cannot be used.
         """
         async with self._changing:
             await self._database.write(
-                lambda connection: self._desk(connection, actor).note(action, target, **detail)
+                lambda connection: self._desk(connection, actor).record(action, target, **detail)
             )
-            await self._look()
+            await self._reload()
 
     def has_tenant(self, name: str) -> bool:
-        """Whether there is one of that name, or was since the start: it may have pages yet."""
+        """Whether the tenant exists, or existed since the start and may still have KV pages."""
         return self.directory.has_account(name)
 
     def _desk(self, connection: Connection, actor: str) -> TenantChanges:
         now, believed = int(time.time()), int(self._believed())
         return TenantChanges(connection, self._secret, self._head, now, actor, believed)
 
-    async def add_up(self, keep: int) -> None:
-        """Leave so many rows of usage that are of single requests; older ones become sums."""
+    async def aggregate_usage(self, keep: int) -> None:
+        """Aggregate usage rows beyond the ``keep`` latest single requests."""
         left = await self._database.read(lambda c: usage_sums.num_over(c, keep))
         while left > 0:
             some = min(left, _PRUNED_AT_ONCE)
-            await self._database.write(lambda c, some=some: usage_sums.add_up(c, some))  # type: ignore[misc]
+            await self._database.write(lambda c, some=some: usage_sums.aggregate(c, some))  # type: ignore[misc]
             left -= some
 
     async def prune(self, before: float) -> None:
-        """Delete usage that is older; what it adds up to stays in the budgets."""
+        """Delete usage rows older than ``before``; budgets keep their sums."""
 
         def remove(connection: Connection) -> int:
             return ledger_records.remove_older(connection, before, _PRUNED_AT_ONCE)
@@ -223,7 +225,7 @@ class Tenancy:
             pass
 
     def close(self, submit: Callable[[Callable[[Connection], None]], object]) -> None:
-        """Hand what is left to whoever writes last."""
+        """Hand pending settlements to the final writer."""
 
         def hand(left: list[Settlement]) -> None:
             submit(lambda connection: ledger_records.settle(connection, left, self._secret))
@@ -231,43 +233,45 @@ class Tenancy:
         self.ledger.close(hand)
 
 
-def prepared(engine: Engine, folder: Path) -> PreparedTenancy:
-    """What is done once, before anybody is let in: the secret, the audit, the dead. Blocks.
+def prepare_tenancy(engine: Engine, folder: Path) -> PreparedTenancy:
+    """Prepare the store at start: secret, seals, audit, and requests of a dead process. Blocks.
 
-    Goes on with a disk that is full: what could not be written down is written later.
+    A full disk is tolerated: what cannot be written now is written later.
 
     Raises:
         StoreError: the secret or the store cannot be used.
     """
     secret, file = secret_of(folder, os.environ), folder / audit.NAME
-    sealing.watch(engine, secret)
+    sealing.seal_changes(engine, secret)
     try:
         with engine.begin() as connection:
-            if integrity.begin(connection, secret, file, time.time()):
+            if integrity.seal_once(connection, secret, file, time.time()):
                 _log.info("sealed the tenants, keys, prices and budgets of the store %s", folder)
             report = integrity.examine(connection, secret, file)
-            integrity.begin_reservations(connection, secret, report)
-            known = marks.known(folder / marks.NAME)
+            integrity.seal_reservations_once(connection, secret, report)
+            known = marks.read_marks(folder / marks.NAME)
             lost = recovery.examine(connection, secret, known, report.faults)
-        _note(engine, secret, report._replace(faults=(*report.faults, *lost.faults)).sentence)
-        left = _recovered(engine, secret, lost)
+        _record_fault(
+            engine, secret, report._replace(faults=(*report.faults, *lost.faults)).sentence
+        )
+        left = _settle_lost(engine, secret, lost)
         with engine.execution_options(readonly=True).begin() as connection:
             head = audit.head_of(connection)
     except DATABASE_ERRORS as error:
         reason = reason_of(error) or error
         raise StoreError(f"the store {folder} cannot be used: {reason}") from error
-    audit.keep(secret, file, head, report.changes)
+    audit.write_head(secret, file, head, report.changes)
     return PreparedTenancy(secret, left, report.verified, len(lost.faults))
 
 
-def _note(engine: Engine, secret: ServerSecret, fault: str | None) -> None:
-    """Put a fault on record; what comes next would hide an end that was cut off."""
+def _record_fault(engine: Engine, secret: ServerSecret, fault: str | None) -> None:
+    """Record a fault first: later rows would hide a truncated end of the log."""
     if fault is None:
         return
     _log.error("store integrity check failed: %s", fault)
     try:
         with engine.begin() as connection:
-            audit.note_fault(connection, secret, fault, time.time())
+            audit.record_fault(connection, secret, fault, time.time())
     except StoreUnavailable as error:
         _log.error("cannot write audit record for the integrity fault yet: %s", error.message)
     except DATABASE_ERRORS as error:
@@ -276,10 +280,10 @@ def _note(engine: Engine, secret: ServerSecret, fault: str | None) -> None:
         _log.error("cannot write audit record for the integrity fault yet: %s", reason_of(error))
 
 
-def _recovered(
+def _settle_lost(
     engine: Engine, secret: ServerSecret, lost: recovery.LostRequests
 ) -> Sequence[Settlement]:
-    """Settle what ran when the last process died; gives what could not be written."""
+    """Settle requests of the previous process; return those that could not be written."""
     if lost.is_nothing:
         return ()
     try:
@@ -311,13 +315,13 @@ def act_offline(
     body: object,
     actor: str,
 ) -> Any:  # noqa: ANN401 - JSON
-    """Do something while no daemon runs. Blocks.
+    """Run an action while no daemon runs. Blocks.
 
     Raises:
-        GatewayError: it is refused.
+        GatewayError: the action is refused.
         StoreError: the store cannot be used.
     """
-    secret, file = prepared(engine, folder).secret, folder / audit.NAME
+    secret, file = prepare_tenancy(engine, folder).secret, folder / audit.NAME
     with engine.begin() as connection:
         now = int(time.time())
         desk = TenantChanges(connection, secret, file, now, actor, now)
@@ -325,5 +329,5 @@ def act_offline(
     if action.is_change:
         with engine.execution_options(readonly=True).begin() as connection:
             head, state = audit.head_of(connection), seals.state_of(connection, secret)
-        audit.keep(secret, file, head, 0 if state is None else state.changes)
+        audit.write_head(secret, file, head, 0 if state is None else state.changes)
     return answer

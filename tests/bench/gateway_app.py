@@ -74,12 +74,12 @@ class FreeHandle:
         self._fleet = fleet
         self._mine = mine
 
-    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
+    def on_usage_final(self, tell: Callable[[PromptUsage], None]) -> None:
         """It took nothing."""
-        tell(self.taken)
+        tell(self.usage)
 
     @property
-    def taken(self) -> PromptUsage:
+    def usage(self) -> PromptUsage:
         """The same."""
         return PromptUsage(generated=(0,) * len(self._mine))
 
@@ -91,7 +91,7 @@ class FreeHandle:
 
 
 class FreeFleet:
-    """Implements ``seam.Fleet`` without engines."""
+    """Implements ``api.Fleet`` without engines."""
 
     model: ModelInfo | None = MODEL
     is_ready = True
@@ -143,7 +143,7 @@ class FreeFleet:
         """One replica that is always ready."""
         return [ReplicaStatus(0, ReplicaState.READY, None, 0.0, 0, "", MODEL)]
 
-    async def look(self) -> None:
+    async def refresh_stats(self) -> None:
         """There is nobody to ask."""
 
 

@@ -15,7 +15,7 @@ import httpx
 import msgspec
 import pytest
 
-from gatewayd.admin.client import AdminError, call, watch
+from gatewayd.admin.client import AdminError, call, stream_snapshots
 from gatewayd.wire.snapshot import EngineView, PrefixSummary, Snapshot
 
 Start = Callable[..., Any]
@@ -237,7 +237,7 @@ def shows_what_is_cached(daemon: Any) -> None:
 
 
 def streams_to_two(daemon: Any) -> None:
-    one, other = watch(daemon.path, 0.1), watch(daemon.path, 0.1)
+    one, other = stream_snapshots(daemon.path, 0.1), stream_snapshots(daemon.path, 0.1)
     firsts = {next(one).number, next(other).number}
     found = [next(one).number for _ in range(3)]
     assert found == sorted(found)
@@ -298,7 +298,7 @@ def shows_tenants_and_not_what_they_send(daemon: Any) -> None:
 def shows_its_end(daemon: Any) -> None:
     Asking(daemon, daemon.key).ask("last", KEPT, 120)
     until(daemon, lambda s: s.running)
-    stream = watch(daemon.path, 0.1)
+    stream = stream_snapshots(daemon.path, 0.1)
     next(stream)
     daemon.process.send_signal(signal.SIGTERM)
     states = [found.daemon.state for found in stream]

@@ -57,14 +57,14 @@ class Job:
         if len(self.cancelled) == len(self.sinks):
             self.gone.set()
 
-    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
+    def on_usage_final(self, tell: Callable[[PromptUsage], None]) -> None:
         if self.is_silent:
             self.tell = tell
         else:
-            tell(self.taken)
+            tell(self.usage)
 
     @property
-    def taken(self) -> PromptUsage:
+    def usage(self) -> PromptUsage:
         nothing = (0,) * len(self.sinks)
         if self.cached is None:
             return PromptUsage(generated=nothing)
@@ -223,5 +223,5 @@ class FakeFleet:
         machine = MachineLook(3 << 30, 80.5, 1.5, 60 << 30, 80 << 30, 0.75)
         return [ReplicaStatus(0, state, 4321, 12.5, 1, "", self.model, stats, machine=machine)]
 
-    async def look(self) -> None:
+    async def refresh_stats(self) -> None:
         return None

@@ -55,7 +55,7 @@ class Killed(NamedTuple):
 
     def seal(self, engine: Engine) -> ServerSecret:
         secret = secret_of(self.folder, {})
-        sealing.watch(engine, secret)
+        sealing.seal_changes(engine, secret)
         return secret
 
 
@@ -77,7 +77,7 @@ def kill(fresh: Path, folder: Path) -> Killed:
     for one in (X, Y, Z):
         with engine.begin() as connection:
             reserve_one(connection, one, secret)
-        slot = kept.take(one.id)
+        slot = kept.allocate(one.id)
         assert slot is not None
         kept.write(slot, DELIVERED[one.id], one.asked.prompt_tokens, 0)
     kept.close()

@@ -95,7 +95,7 @@ def test_an_older_end_hides_no_change_outside_of_the_store(store: Path) -> None:
     """Swaps, limits and pins have a row of the audit and none of their own."""
     before = (store / audit.NAME).read_bytes()
     with opened(store) as durable:
-        asyncio.run(durable.tenancy.note("me", "swap", "scheduler", {}))
+        asyncio.run(durable.tenancy.record_change("me", "swap", "scheduler", {}))
     assert fault(store) is None
     execute(store, f"DELETE FROM audit WHERE seq > {CHANGES}")
     (store / audit.NAME).write_bytes(before)
@@ -126,7 +126,7 @@ def test_rows_that_are_cut_off_beside_a_daemon_are_on_record_with_the_next_chang
 ) -> None:
     with opened(store) as durable:
         execute(store, f"DELETE FROM audit WHERE seq = {CHANGES}")
-        asyncio.run(durable.tenancy.note("me", "swap", "scheduler", {}))
+        asyncio.run(durable.tenancy.record_change("me", "swap", "scheduler", {}))
         rows = asyncio.run(durable.database.read(lambda c: audit.rows(c, 2)))
     assert [row.action for row in rows] == ["audit.broken", "swap"]
     assert "audit rows 6 to 6 are missing" in rows[0].detail

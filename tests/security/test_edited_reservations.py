@@ -63,7 +63,7 @@ class Rolled:
 
     def __init__(self, folder: Path) -> None:
         self.file, self.secret = folder / audit.NAME, secret_of(folder, {})
-        self.known = marks.known(folder / marks.NAME)
+        self.known = marks.read_marks(folder / marks.NAME)
         self.engine = connect(folder / "gatewayd.db")
 
     def start(self, *statements: tuple[str, Sequence[object]]) -> Start:
@@ -395,7 +395,7 @@ async def test_a_killed_daemons_requests_cost_what_was_delivered_whatever_its_ro
         "DELETE FROM usage WHERE tenant = 'old'",
     )
     (row,) = held("honest")
-    marked = marks.known(folder / marks.NAME)[row["id"]].generated
+    marked = marks.read_marks(folder / marks.NAME)[row["id"]].generated
     forged = row | {"id": "use_forged", "tenant": "victim"}
     put(folder, replaced("reservations", old), replaced("reservations", forged))
     daemon = await asyncio.to_thread(start_daemon, **{"store.path": folder})

@@ -10,7 +10,7 @@ from gatewayd.store.database import connect
 from gatewayd.tenants import records
 from gatewayd.tenants.tamper_evidence import audit
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
-from gatewayd.tenants.tenancy import prepared
+from gatewayd.tenants.tenancy import prepare_tenancy
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.test_audit import act, execute
 from tests.security.test_seals import report, rows_of
@@ -24,14 +24,14 @@ def older_program(folder: Path) -> ServerSecret:
         head = audit.append(
             connection, secret, at=1, actor="me", action="tenant.create", target="a", detail={}
         )
-    audit.keep(secret, folder / audit.NAME, head, 0)
+    audit.write_head(secret, folder / audit.NAME, head, 0)
     engine.dispose()
     return secret
 
 
 def begin(folder: Path) -> None:
     engine = connect(folder / "gatewayd.db")
-    prepared(engine, folder)
+    prepare_tenancy(engine, folder)
     engine.dispose()
 
 

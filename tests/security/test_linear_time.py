@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.resources.responses.response_object import in_our_words
+from gatewayd.resources.responses.response_object import with_response_fields
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model import embedded
 from gatewayd_guide_llguidance import ebnf, ebnf_lark
@@ -325,7 +325,7 @@ SCANS: dict[str, tuple[Callable[[str], object], Callable[[int], str]]] = {
         lambda n: '{"a":"' + r"\"" * (n // 2),
     ),
     "a refusal with a client's words": (
-        lambda text: in_our_words(InvalidRequest(text)),
+        lambda text: with_response_fields(InvalidRequest(text)),
         lambda n: "tools[1" * (n // 7) + "messages" * (n // 8),
     ),
 }

@@ -141,7 +141,7 @@ def test_whatever_acts_by_itself_is_found(store: Path, name: str) -> None:
 def test_what_a_trigger_does_in_a_transaction_of_ours_is_not_sealed(store: Path) -> None:
     made = act(store, "POST", "/admin/keys", {"tenant": "a", "scopes": ["models:read"]})
     engine = connect(store / "gatewayd.db")
-    sealing.watch(engine, secret_of(store, {}))
+    sealing.seal_changes(engine, secret_of(store, {}))
     with engine.begin() as connection:  # the shape was looked at before, as in a daemon that runs
         connection.execute(text("UPDATE tenants SET weight = 2 WHERE id = 'a'"))
     assert report(store).all == []
@@ -190,7 +190,7 @@ def test_it_is_not_accepted_and_the_rest_is_once_it_is_gone(store: Path) -> None
 
 def test_vacuuming_is_nothing_that_matters(store: Path) -> None:
     engine = connect(store / "gatewayd.db")
-    sealing.watch(engine, secret_of(store, {}))
+    sealing.seal_changes(engine, secret_of(store, {}))
     for weight in (2, 3):
         with engine.begin() as connection:
             connection.execute(text(f"UPDATE tenants SET weight = {weight} WHERE id = 'a'"))
@@ -203,7 +203,7 @@ def test_vacuuming_is_nothing_that_matters(store: Path) -> None:
 
 def test_an_edited_reservation_moves_no_sealed_budget(store: Path) -> None:
     engine = connect(store / "gatewayd.db")
-    sealing.watch(engine, secret_of(store, {}))
+    sealing.seal_changes(engine, secret_of(store, {}))
     entries = [
         LedgerEntry(
             f"use_{n}", RequestedCost(f"r{n}", "a", None, "/", "m", 10, 90), Price(9, 9, 9), 1, True
@@ -255,10 +255,10 @@ async def test_no_price_becomes_that_of_others_by_a_change_of_anybodys(
         found = set()
         for model in ("dear", "other", "gone"):
             try:
-                ticket = await account.admit(RequestedCost("r", "m", None, "/", model, 1, 1))
+                ticket = await account.reserve(RequestedCost("r", "m", None, "/", model, 1, 1))
             except PermissionDenied:
                 found.add(model)
             else:
-                ticket.give_back()
+                ticket.cancel()
     assert found - {"gone"} == refused
     assert ("gone" in found) == ("other" in refused and "'other'" not in statement)

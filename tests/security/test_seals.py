@@ -49,7 +49,7 @@ def used(engine: Engine, number: int, tokens: int = 5) -> None:
 
 def use(folder: Path, number: int) -> None:
     engine = connect(folder / "gatewayd.db")
-    sealing.watch(engine, secret_of(folder, {}))
+    sealing.seal_changes(engine, secret_of(folder, {}))
     used(engine, number)
     engine.dispose()
 
@@ -404,7 +404,7 @@ async def test_a_running_daemon_finds_it_within_a_look(stores: Stores, store: Pa
 
 def test_a_transaction_that_is_undone_leaves_seals_as_they_were(store: Path) -> None:
     engine = connect(store / "gatewayd.db")
-    sealing.watch(engine, secret_of(store, {}))
+    sealing.seal_changes(engine, secret_of(store, {}))
     with engine.connect() as connection, connection.begin() as transaction:
         records.change_tenant(connection, SECRET, "a", 1, {"weight": 7.0})
         transaction.rollback()

@@ -1,1 +1,1 @@
-"""What operators change while the daemon serves; it counts until the file says something else."""
+"""Runtime changes by operators, which override the configuration file until it changes."""

@@ -1,4 +1,4 @@
-"""Puts what operators changed over the configuration's file, where that is still what it was."""
+"""Overrides: persisted runtime changes on top of the configuration file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 
 from gatewayd.admin.overrides import records
 from gatewayd.admin.overrides.records import OverrideRecord
-from gatewayd.admin.overrides.sections import said, saying
+from gatewayd.admin.overrides.sections import value_of, with_value
 from gatewayd.config.chosen_strategies import hidden_settings
 from gatewayd.config.tables import Config
 
@@ -17,15 +17,15 @@ _log = logging.getLogger(__name__)
 
 
 class Overrides:
-    """Of one daemon.
+    """Runtime changes of one daemon.
 
     Args:
         changes: the last of each section, from the store.
-        write: puts a row down, without waiting.
+        write: writes a row without waiting.
         now: Unix time.
 
     Attributes:
-        file: what the configuration's file says.
+        file: the configuration file's content.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class Overrides:
         self._now = now
         self.file: Config | None = None
 
-    def over(self, file: Config) -> Config:
-        """What is in effect where the file says this: it counts where it has changed since."""
+    def apply(self, file: Config) -> Config:
+        """Apply the overrides to a configuration file, except where it has changed since."""
         config = file
         for section, change in self._changes.items():
             try:
-                base = said(file, section)
+                base = value_of(file, section)
                 if change.value == base:
                     continue
                 if base != change.base:
@@ -53,7 +53,7 @@ class Overrides:
                         section,
                     )
                     continue
-                config = saying(config, section, change.value)
+                config = with_value(config, section, change.value)
             except (AttributeError, KeyError, ValueError) as error:
                 _log.warning("runtime change of [%s] cannot be applied: %s", section, error)
                 continue
@@ -64,18 +64,18 @@ class Overrides:
             )
         return config
 
-    def keep(self, section: str, config: Config, who: str) -> None:
-        """Something was changed.
+    def persist(self, section: str, config: Config, who: str) -> None:
+        """Persist the change of a section.
 
         Args:
-            section: what.
-            config: in effect from now on.
-            who: changed it.
+            section: the changed section.
+            config: the configuration from now on.
+            who: the operator.
         """
         if self.file is None:
             return
-        base = said(self.file, section)
-        value = said(config, section)
+        base = value_of(self.file, section)
+        value = value_of(config, section)
         if any(key.partition(".")[0] == section for key in hidden_settings(config)):
             _log.warning(
                 "runtime change of [%s] not persisted: the section contains a secret", section
@@ -85,6 +85,6 @@ class Overrides:
         self._changes[section] = change
         self._write(lambda connection: records.add(connection, change))
 
-    def disregard(self) -> None:
-        """The file counts, until something is changed again."""
+    def clear(self) -> None:
+        """Discard the overrides, so that the file applies until the next change."""
         self._changes.clear()

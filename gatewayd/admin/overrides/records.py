@@ -1,4 +1,4 @@
-"""Rows of what operators changed: the last of a section counts, those before are its history."""
+"""Rows of overrides: the last of each section applies, earlier ones are its history."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sqlalchemy import Connection, delete, func, insert, select
 from gatewayd.store.tables import overrides
 
 KEPT = 100
-"""Rows of one section."""
+"""Maximum rows of a section."""
 
 
 class OverrideRecord(NamedTuple):
-    """One of them.
+    """A runtime change.
 
     Attributes:
         at: Unix time.
-        actor: who made it.
-        section: of the configuration.
-        value: from then on.
-        base: what the configuration's file said then.
+        actor: the operator.
+        section: section of the configuration.
+        value: the new value.
+        base: the value in the configuration file at that time.
     """
 
     at: int
@@ -32,7 +32,7 @@ class OverrideRecord(NamedTuple):
 
 
 def add(connection: Connection, change: OverrideRecord) -> None:
-    """Put one down, and let go of those that are long past."""
+    """Add a change, and delete the oldest ones of its section beyond the maximum."""
     row = change._replace(value=json.dumps(change.value), base=json.dumps(change.base))
     connection.execute(insert(overrides).values(row._asdict()))
     ours = overrides.c.section == change.section
@@ -41,12 +41,12 @@ def add(connection: Connection, change: OverrideRecord) -> None:
 
 
 def history(connection: Connection) -> list[OverrideRecord]:
-    """All of them, the oldest first."""
+    """All changes, oldest first."""
     return _changes(connection, select(*_COLUMNS).order_by(overrides.c.number))
 
 
 def latest(connection: Connection) -> list[OverrideRecord]:
-    """The last one of each section, in the order in which they were made."""
+    """The last change of each section, in order of time."""
     last = select(func.max(overrides.c.number)).group_by(overrides.c.section)
     query = select(*_COLUMNS).where(overrides.c.number.in_(last)).order_by(overrides.c.number)
     return _changes(connection, query)

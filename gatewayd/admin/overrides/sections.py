@@ -1,4 +1,4 @@
-"""Parts of the configuration that change while the daemon serves, by name, as JSON and back."""
+"""Sections of the configuration that can change at runtime, converted from and to JSON."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pydantic import BaseModel
 from gatewayd.config.tables import Config
 
 
-def said(config: Config, section: str) -> Any:  # noqa: ANN401 - JSON
-    """What a configuration says in a section: a table, or a key of one as ``table.key``."""
+def value_of(config: Config, section: str) -> Any:  # noqa: ANN401 - JSON
+    """The value of a section: a table, or a key of one as ``table.key``."""
     name, _, key = section.partition(".")
     table: BaseModel = getattr(config, name)
     return table.model_dump(mode="json")[key] if key else table.model_dump(mode="json")
 
 
-def saying(config: Config, section: str, value: Any) -> Config:  # noqa: ANN401 - JSON
-    """The same configuration with another value in a section.
+def with_value(config: Config, section: str, value: Any) -> Config:  # noqa: ANN401 - JSON
+    """Return the configuration with another value of a section.
 
     Raises:
-        ValueError: there is no such section, or the value is none for it.
+        ValueError: the section does not exist, or the value is not valid.
     """
     name, _, key = section.partition(".")
     table = getattr(config, name, None)

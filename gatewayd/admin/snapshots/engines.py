@@ -1,4 +1,4 @@
-"""The engines of a snapshot, as the fleet knows them."""
+"""Engines of a snapshot, from the fleet's status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OVER = (ReplicaState.FAILED, ReplicaState.STOPPED)
 
 
 def engine_view(replica: ReplicaStatus) -> EngineView:
-    """One replica."""
+    """Build the view of a replica."""
     model, stats = replica.model or _UNKNOWN, replica.stats
     machine = replica.machine or _UNSAID
     return EngineView(
@@ -60,7 +60,7 @@ def engine_view(replica: ReplicaStatus) -> EngineView:
 
 
 def state_of(replicas: Iterable[ReplicaStatus], *, is_draining: bool, condition: str) -> str:
-    """Of the daemon, in a word."""
+    """The state of the daemon, in one word."""
     if is_draining:
         return "draining"
     if condition != "not_ready":
@@ -69,7 +69,7 @@ def state_of(replicas: Iterable[ReplicaStatus], *, is_draining: bool, condition:
 
 
 def strategy_view(engine: str, row: StrategyRow) -> StrategyView:
-    """A strategy and its cost."""
+    """Build the view of a strategy and its cost."""
     return StrategyView(
         engine=engine,
         kind=row.kind,

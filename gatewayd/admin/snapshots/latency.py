@@ -1,4 +1,4 @@
-"""How long requests took that ended within the last minute."""
+"""Latencies of requests that ended within the last minute."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ANSWERED = ("stop", "length")
 
 
 class _Times(NamedTuple):
-    """Of a request, in seconds; None for what it has not."""
+    """Latencies of a request, in seconds; None for missing ones."""
 
     end: float
     ttft: float | None
@@ -25,10 +25,10 @@ class _Times(NamedTuple):
 
 
 class LastMinute:
-    """Looks at each ledger once: of those that ended since the last time.
+    """Sliding window over request timelines; reads each timeline once.
 
     Args:
-        recent: has the ledgers; of more requests a minute than it keeps, the latest count.
+        recent: the timelines; if it holds less than a minute, its latest ones count.
     """
 
     def __init__(self, recent: Recent) -> None:
@@ -37,7 +37,7 @@ class LastMinute:
         self._times: deque[_Times] = deque()
 
     def views(self, now: float) -> list[LatencyView]:
-        """Of all that ended since a minute before now, by the same clock."""
+        """Latencies of requests that ended within the minute before ``now``."""
         new: list[TimeLedger] = []
         for ledger in self._recent.backwards():
             if ledger is self._seen or ledger.end < now - _SECONDS:
@@ -66,7 +66,7 @@ def _view(name: str, seconds: Sequence[float]) -> LatencyView:
 
 
 def _nearest(in_order: Sequence[float], share: float) -> float | None:
-    """The least time, in milliseconds, within which this share of them was."""
+    """The nearest-rank quantile, in milliseconds; None without any."""
     if not in_order:
         return None
     return 1000 * in_order[math.ceil(share * len(in_order)) - 1]

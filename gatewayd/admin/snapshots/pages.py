@@ -1,4 +1,4 @@
-"""The pages of a snapshot: what engines say of their pools, and of cached prefixes."""
+"""Pages of a snapshot: KV pools and cached prefixes, as engines report them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _MOST_CHARS = 80
 
 
 def kv_view(engine: int, said: Inspected) -> KvView:
-    """The pool of an engine."""
+    """Build the view of an engine's KV pool."""
     pool = said.pool
     free, cached, active, shared, pinned = pool.counts
-    # Whoever has no tenant is counted with that of everybody.
+    # Requests without a tenant count as the default tenant's.
     tenants = [tenant or DEFAULT_TENANT for tenant in pool.tenants]
     names = list(dict.fromkeys(tenants))
     places = np.array([names.index(tenant) for tenant in tenants] + [-1], np.int32)
@@ -46,8 +46,8 @@ def kv_view(engine: int, said: Inspected) -> KvView:
     )
 
 
-def looks_of(said: Iterable[Inspected]) -> dict[int, SequenceLook]:
-    """What engines say of their sequences, by number."""
+def sequence_reports(said: Iterable[Inspected]) -> dict[int, SequenceLook]:
+    """Reports of engines on their sequences, by sequence id."""
     found: dict[int, SequenceLook] = {}
     for one in said:
         columns = (
@@ -55,23 +55,25 @@ def looks_of(said: Iterable[Inspected]) -> dict[int, SequenceLook]:
             for column in (one.computed, one.pages, one.cached, one.drafted, one.accepted)
         )
         ids = np.frombuffer(one.sequences, np.int64).tolist()
-        found.update(zip(ids, map(_look, *columns), strict=True))
+        found.update(zip(ids, map(_sequence_report, *columns), strict=True))
     return found
 
 
-def _look(computed: int, pages: int, cached: int, drafted: int, accepted: int) -> SequenceLook:
+def _sequence_report(
+    computed: int, pages: int, cached: int, drafted: int, accepted: int
+) -> SequenceLook:
     return SequenceLook(computed, pages, None if cached < 0 else cached, drafted, accepted)
 
 
 def prefixes_of(
     engine: int, parent: int | None, said: Browsed, text_of: Callable[[list[int]], str]
 ) -> PrefixSummary:
-    """The children of a page.
+    """Build the view of a page's children in the prefix tree.
 
     Args:
-        engine: its index.
-        parent: the page; None for the beginnings of prompts.
-        said: by the engine.
+        engine: index of the engine.
+        parent: the page; None for first pages of prompts.
+        said: the engine's answer.
         text_of: decodes tokens.
     """
     columns = (
@@ -103,7 +105,7 @@ def prefixes_of(
 
 
 def pages_by_tenant(views: Iterable[KvView]) -> Mapping[str, int]:
-    """In all pools together."""
+    """Pages of each tenant in all pools."""
     found: Counter[str] = Counter()
     for view in views:
         found.update(view.by_tenant)

@@ -1,4 +1,4 @@
-"""The rows of a snapshot: requests that wait, and choices that run."""
+"""Request rows of a snapshot: waiting requests, and running choices."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from gatewayd_engine.process.time_causes import Cause
 from gatewayd_hooks.scheduling import Priority
 
 _WITHOUT_ROW = frozenset((Cause.PREEMPTED, Cause.HELD, NO_ENGINE, SENT))
-"""What an admitted sequence's time goes to while it has no row."""
+"""Causes of waiting during which an admitted sequence has no batch row."""
 _PHASES = {Cause.PREFILL: "prefill", Cause.RECOMPUTE: "prefill", Cause.DECODE: "decode"}
 _HELD_BACK = "held"
 
 
 class SequenceLook(NamedTuple):
-    """What an engine says of a sequence.
+    """An engine's report on a sequence.
 
     Attributes:
-        computed: tokens.
-        pages: that it holds.
-        cached: tokens of a waiting one that need not be computed; None unknown.
-        drafted: tokens that were guessed for it.
-        accepted: of these.
+        computed: computed tokens.
+        pages: held KV pages.
+        cached: cached prompt tokens of a waiting one; None if unknown.
+        drafted: draft tokens.
+        accepted: accepted draft tokens.
     """
 
     computed: int
@@ -40,7 +40,7 @@ class SequenceLook(NamedTuple):
 
 
 NOTHING = SequenceLook(0, 0, None, 0, 0)
-"""Of a sequence that no engine has spoken of."""
+"""Report of a sequence that no engine has reported."""
 
 
 class RequestRows:
@@ -49,12 +49,12 @@ class RequestRows:
     Attributes:
         waiting, running: the first ``MOST_ROWS``.
         more_waiting, more_running: beyond those.
-        waits, runs: requests of each tenant that wait or run.
+        waits, runs: number of waiting or running requests by tenant.
 
     Args:
-        live: in the order in which they came.
-        looks: what engines say, by the number of the sequence.
-        now: by the clock of requests.
+        live: requests in order of arrival.
+        looks: reports of engines, by sequence id.
+        now: present time, by the clock of requests.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RequestRows:
                 elif first is None:
                     first = job, choice
                     if job.is_waiting:
-                        break  # nor do its others
+                        break  # then its other choices do not run either
         tenant = generation.work.principal.tenant
         if runs:
             self.runs[tenant] += 1
@@ -162,11 +162,11 @@ class RequestRows:
 
 
 def has_row(job: EngineJob, choice: SequenceSlot) -> bool:
-    """Whether a choice that goes on is in an engine's batch."""
+    """Whether an unfinished choice is in an engine's batch."""
     is_admitted = job.replica is not None and not choice.is_queued
     return is_admitted and choice.timeline.cause not in _WITHOUT_ROW
 
 
 def _rate(tokens: int, first: float | None, now: float) -> float:
-    """Tokens a second behind the first one."""
+    """Tokens per second after the first one."""
     return 0.0 if first is None or now <= first else max(0, tokens - 1) / (now - first)

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from gatewayd.admin.snapshots.pages import prefixes_of
 from gatewayd.admin.snapshots.snapshot import Snapshots
-from gatewayd.admin.watchers import Left, Watcher, Watching
+from gatewayd.admin.watchers import SnapshotBroadcast, Watcher, WatcherEnded
 from gatewayd.engines.inspection import EngineInspection
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
@@ -40,14 +40,14 @@ _NO_LINES = b"[]}"
 
 
 class SnapshotStream:
-    """Lines of the log that one reader has not had yet."""
+    """Log lines that one reader has not received yet."""
 
     def __init__(self, lines: LogLines) -> None:
         self._lines = lines
         self._last = max(0, lines.last - _FIRST_LINES)
 
-    def put_into(self, snapshot: bytes) -> bytes:
-        """A snapshot without lines, which come last, with those since the one before it."""
+    def append_to(self, snapshot: bytes) -> bytes:
+        """Append new log lines to an encoded snapshot without lines, which is its last field."""
         new = self._lines.since(self._last)
         if not new:
             return snapshot
@@ -56,40 +56,40 @@ class SnapshotStream:
 
 
 class SnapshotRoute:
-    """One snapshot."""
+    """Returns one snapshot."""
 
     def __init__(self, snapshots: Snapshots, lines: LogLines) -> None:
         self._snapshots = snapshots
         self._lines = lines
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-        snapshot = await self._snapshots.make()
-        await send_body(send, SnapshotStream(self._lines).put_into(_encode(snapshot)))
+        """Handle a request."""
+        snapshot = await self._snapshots.build()
+        await send_body(send, SnapshotStream(self._lines).append_to(_encode(snapshot)))
 
 
 class StreamRoute:
-    """One after the other, as server-sent events."""
+    """Streams snapshots as server-sent events."""
 
-    def __init__(self, watching: Watching, lines: LogLines) -> None:
+    def __init__(self, watching: SnapshotBroadcast, lines: LogLines) -> None:
         self._watching = watching
         self._lines = lines
         self._encoded: tuple[Snapshot | None, bytes] = None, b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer until the client leaves, or the daemon ends."""
+        """Stream until the client disconnects, or the daemon stops."""
         if scope["method"] == "HEAD":
             await send_body(send, b"", headers=_HEADERS)
             return
-        watcher = self._watching.enter(_interval(scope))
+        watcher = self._watching.add(_interval(scope))
         departure = departure_of(scope, receive)
-        departure.listen(watcher.leave)
+        departure.listen(watcher.end)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await self._write(watcher, send)
         finally:
-            departure.forget(watcher.leave)
-            self._watching.leave(watcher)
+            departure.forget(watcher.end)
+            self._watching.remove(watcher)
 
     async def _write(self, watcher: Watcher, send: Send) -> None:
         lines = SnapshotStream(self._lines)
@@ -97,34 +97,34 @@ class StreamRoute:
             while True:
                 event = await self._next(watcher, lines, send)
                 await send({"type": "http.response.body", "body": event, "more_body": True})
-        except Left:
+        except WatcherEnded:
             pass
-        except Exception:  # noqa: BLE001 - an answer that has begun can only end
+        except Exception:  # noqa: BLE001 - a response that has begun can only end
             _log.exception("snapshot failed")
         await send({"type": "http.response.body", "body": b""})
 
     async def _next(self, watcher: Watcher, lines: SnapshotStream, send: Send) -> bytes:
-        """The next event; while it is far away, comments are sent."""
+        """Wait for the next event, sending keep-alive comments meanwhile."""
         coming = asyncio.ensure_future(self._watching.next(watcher))
         try:
             while not (await asyncio.wait([coming], timeout=_PING_SECONDS))[0]:
                 await send({"type": "http.response.body", "body": _PING, "more_body": True})
-            return b"data: " + lines.put_into(self._shared(coming.result())) + b"\n\n"
+            return b"data: " + lines.append_to(self._shared(coming.result())) + b"\n\n"
         finally:
             coming.cancel()
 
     def _shared(self, snapshot: Snapshot) -> bytes:
-        """Encoded once for all."""
+        """Encode a snapshot once for all readers."""
         if self._encoded[0] is not snapshot:
             self._encoded = snapshot, _encode(snapshot)
         return self._encoded[1]
 
 
 class PrefixRoute:
-    """The cached pages that go on from one.
+    """Lists the cached pages that follow a page.
 
     Args:
-        inspection: asks engines.
+        inspection: queries engines.
         text_of: decodes tokens.
     """
 
@@ -133,7 +133,7 @@ class PrefixRoute:
         self._text_of = text_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Handle a request."""
         query = query_of(scope)
         engine = _number(query, "engine", 0, _MOST_ENGINES)
         parent = _number(query, "parent", None, _MOST_PAGES)
@@ -148,9 +148,9 @@ class PrefixRoute:
 
 
 def snapshot_routes(
-    snapshots: Snapshots, watching: Watching, lines: LogLines, prefixes: PrefixRoute
+    snapshots: Snapshots, watching: SnapshotBroadcast, lines: LogLines, prefixes: PrefixRoute
 ) -> list[Route]:
-    """Of what can be looked at."""
+    """All routes of snapshots."""
     return [
         route("/admin/prefixes", GET=prefixes),
         route("/admin/snapshot", GET=SnapshotRoute(snapshots, lines)),
@@ -173,7 +173,7 @@ def _interval(scope: Scope) -> float:
 
 
 def _number(query: Mapping[str, str], name: str, default: int | None, most: int) -> int | None:
-    """A number of the query; what is empty or not there is the default."""
+    """Parse a number of the query; missing or empty means the default."""
     text = query.get(name, "")
     if not text:
         return default

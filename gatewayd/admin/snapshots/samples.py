@@ -1,4 +1,4 @@
-"""One collection of everything ``/metrics`` shows: its samples, and what they say of promises."""
+"""Collection of the metrics of ``/metrics``: samples, and SLO figures derived from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from prometheus_client.samples import Sample
 from gatewayd.wire.snapshot import SloView
 
 _MOST_KEYS = 4096
-"""That are remembered: hardly any is new in the next snapshot."""
+"""Cached sample keys: hardly any is new in the next snapshot."""
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class Collected:
-    """What a registry gave at one instant.
+    """Metrics that a registry returned at one instant.
 
     Attributes:
-        at, unix: when, by ``time.monotonic`` and by the clock.
-        samples: values by what stands before them in the exposition text. Not there: buckets of
-            histograms, and what is no number, which JSON cannot say.
-        fault: why what a collector would have given is missing, in a sentence; empty if none is.
+        at, unix: time of the collection, by ``time.monotonic`` and Unix time.
+        samples: values by sample key, as in the exposition format. Without buckets of histograms,
+            and without NaN and infinity, which JSON cannot represent.
+        fault: why a collector's metrics are missing, in a sentence; empty if none are.
     """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -50,7 +50,7 @@ class Collected:
 
     @cached_property
     def slo(self) -> list[SloView]:
-        """What classes are promised, and how it is kept."""
+        """SLO targets of classes, and their attainment."""
         targets = {_slo(one): one.value for one in self._all("gatewayd_slo_target_seconds")}
         objectives = {one.labels["class"]: one.value for one in self._all("gatewayd_slo_objective")}
         bad = {_slo(one): one.value for one in self._all("gatewayd_slo_bad_total")}
@@ -79,7 +79,7 @@ class Collected:
 
 
 def key_of(sample: Sample) -> str:
-    """What stands before a sample's value in the exposition text."""
+    """The key of a sample: its name and labels in the exposition format."""
     return _key_of(sample.name, tuple(sample.labels.items()))
 
 

@@ -1,8 +1,7 @@
-"""Makes snapshots of the daemon; see ``wire_snapshot``.
+"""Builds snapshots of the daemon; see ``wire_snapshot``.
 
-What must be asked is asked first, with little patience. Then everything is looked at in one go, in
-which nothing else happens, so that its numbers fit one another. Only what ``/metrics`` shows may be
-from a moment before, if whoever asks has no need of the latest.
+Engines are queried first, with a short timeout. Then everything is read synchronously, so that its
+numbers are consistent. Only the metrics of ``/metrics`` may be older, if the caller accepts that.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gatewayd import __version__
 from gatewayd.admin.control import Control
 from gatewayd.admin.snapshots.engines import engine_view, state_of, strategy_view
 from gatewayd.admin.snapshots.latency import LastMinute
-from gatewayd.admin.snapshots.pages import kv_view, looks_of, pages_by_tenant
+from gatewayd.admin.snapshots.pages import kv_view, pages_by_tenant, sequence_reports
 from gatewayd.admin.snapshots.requests import RequestRows
 from gatewayd.admin.snapshots.samples import Collected
 from gatewayd.admin.snapshots.tenants import TenantRows
@@ -38,19 +37,19 @@ from gatewayd_engine.process.inspect_messages import Inspected
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What snapshots are made from.
+    """Sources of snapshots.
 
     Attributes:
-        url: where clients go.
-        model: its name to clients.
+        url: base URL for clients.
+        model: name of the model for clients.
         fleet: the engines.
-        control: knows strategies and limits.
-        registry: of ``/metrics``.
-        recent: the requests that have ended.
-        live: those that have not.
+        control: strategies and limits.
+        registry: metrics of ``/metrics``.
+        recent: timelines of ended requests.
+        live: running requests.
         tenancy: the tenants.
-        lines: of the log.
-        began: ``time.monotonic`` when it began to listen.
+        lines: lines of the log.
+        began: ``time.monotonic`` when the daemon began to listen.
     """
 
     url: str
@@ -66,14 +65,14 @@ class Sources:
 
 
 STREAMED_SECONDS = 1.0
-"""How old the samples of a streamed snapshot may be: they take more than all the rest of it."""
+"""Maximum age of the samples of a streamed snapshot, which are its most expensive part."""
 
 
 class Snapshots:
-    """Makes them, one at a time.
+    """Builds snapshots, one at a time.
 
     Args:
-        sources: what they are made from.
+        sources: their sources.
     """
 
     def __init__(self, sources: Sources) -> None:
@@ -85,26 +84,26 @@ class Snapshots:
         self._collected: Collected | None = None
         self._samples_age = math.inf
 
-    async def make(self, samples_age: float = 0.0) -> Snapshot:
-        """The daemon now, without lines of its log; who asks while one is made gets that one.
+    async def build(self, samples_age: float = 0.0) -> Snapshot:
+        """Build a snapshot without log lines; concurrent callers share one.
 
         Args:
-            samples_age: seconds that may have passed since what ``/metrics`` shows was collected.
+            samples_age: maximum age of the metrics, in seconds.
         """
         self._samples_age = min(self._samples_age, samples_age)
         if self._making is None or self._making.done():
-            self._making = asyncio.create_task(self._make(), name="snapshot")
+            self._making = asyncio.create_task(self._build(), name="snapshot")
         return await asyncio.shield(self._making)
 
-    async def _make(self) -> Snapshot:
-        said = await self._sources.fleet.inspection.look(PATIENCE_SECONDS)
-        if (reading := self._tenants.look()) is not None:
+    async def _build(self) -> Snapshot:
+        said = await self._sources.fleet.inspection.inspect(PATIENCE_SECONDS)
+        if (reading := self._tenants.start_reading()) is not None:
             await asyncio.wait([reading], timeout=PATIENCE_SECONDS)
-        return self._look(said)
+        return self._assemble(said)
 
-    def _look(self, said: Mapping[int, Inspected]) -> Snapshot:
+    def _assemble(self, said: Mapping[int, Inspected]) -> Snapshot:
         sources, now = self._sources, time.monotonic()
-        rows = RequestRows(sources.live, looks_of(said.values()), now)
+        rows = RequestRows(sources.live, sequence_reports(said.values()), now)
         kv = [kv_view(engine, said[engine]) for engine in sorted(said)]
         collected = self._collect(now)
         tenants, more_tenants = self._tenants.views(rows, pages_by_tenant(kv))
@@ -130,7 +129,7 @@ class Snapshots:
         )
 
     def _collect(self, now: float) -> Collected:
-        """The last collection if nobody who waits wants a younger one."""
+        """The last collection, or a new one if a waiting caller wants a more recent one."""
         age, self._samples_age = self._samples_age, math.inf
         if self._collected is None or now - self._collected.at >= age:
             self._collected = Collected(self._sources.registry.collect())
@@ -147,5 +146,5 @@ class Snapshots:
                 fleet.status(), is_draining=fleet.is_draining, condition=fleet.condition
             ),
             uptime_seconds=now - sources.began,
-            troubles=[*fleet.troubles(), *([fault] if fault else [])],
+            troubles=[*fleet.problems(), *([fault] if fault else [])],
         )

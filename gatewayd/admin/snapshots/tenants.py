@@ -1,4 +1,4 @@
-"""The tenants of a snapshot: what the store says of them, and what they use now."""
+"""Tenants of a snapshot: stored terms and budgets, and present usage."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _ACTOR = "the console"
 
 
 class TenantRows:
-    """What the store says, read again once a second or for a new tenant, and only when asked for.
+    """Stored rows of tenants, read at most once a second, or for a new tenant, on demand.
 
     Args:
-        tenancy: reads it.
-        live: knows who has sent anything.
+        tenancy: reads the rows.
+        live: running requests, by tenant.
     """
 
     def __init__(self, tenancy: Tenancy, live: LiveRequests[Generation]) -> None:
@@ -38,8 +38,8 @@ class TenantRows:
         self._read_at = -_FRESH_SECONDS
         self._reading: asyncio.Task[None] | None = None
 
-    def look(self) -> asyncio.Task[None] | None:
-        """Begin to read if it is time; what there is to wait for."""
+    def start_reading(self) -> asyncio.Task[None] | None:
+        """Start reading if the rows are old; return the pending read, if any."""
         is_over = self._reading is None or self._reading.done()
         is_old = time.monotonic() - self._read_at >= _FRESH_SECONDS
         if is_over and (is_old or self._live.num_tenants != self._num_tenants):
@@ -48,11 +48,11 @@ class TenantRows:
         return None if self._reading is None or self._reading.done() else self._reading
 
     def views(self, rows: RequestRows, pages: Mapping[str, int]) -> tuple[list[TenantView], int]:
-        """The busiest tenants, and how many more there are.
+        """The busiest tenants, and the number of others.
 
         Args:
-            rows: of requests.
-            pages: of the KV pools, by tenant.
+            rows: rows of requests.
+            pages: pages in the KV pools, by tenant.
         """
 
         def busy(row: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -66,7 +66,7 @@ class TenantRows:
     async def _read(self) -> None:
         try:
             self._rows = await self._tenancy.act(self._action, {}, Nothing(), _ACTOR)
-        except Exception as error:  # noqa: BLE001 - the rest of a snapshot does not depend on it
+        except Exception as error:  # noqa: BLE001 - the snapshot is useful without tenants
             _log.debug("cannot read tenants: %s", error)
         self._read_at = time.monotonic()
 

@@ -1,1 +1,1 @@
-"""Grammars that requests bring: what they ask for, and whether it can be compiled."""
+"""Grammar checks: whether a request's grammar can be compiled within the limits."""

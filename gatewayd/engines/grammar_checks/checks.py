@@ -1,7 +1,7 @@
-"""Checks grammars before engines see them, in expendable processes; see ADR 0015.
+"""Checks grammars in sandboxed processes before engines compile them; see ADR 0015.
 
 Tenants share the processes by fair queueing, charged by the seconds used. Results are cached per
-tenant: otherwise response times would reveal what others use.
+tenant: otherwise response times would reveal which grammars other tenants use.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LEAST_CHARS, _MOST_CHARS = 1 << 10, 64 << 10
 _ROOM_CHARS = 512 << 10
 """Queue capacity, in characters; a single tenant gets half of it."""
 _SPARE = 2
-"""Processes to have after one was lost: a replacement, and one for the next tenant."""
+"""Processes to keep after one was lost: a replacement, and one for the next tenant."""
 
 
 class _Answer(NamedTuple):
@@ -58,13 +58,13 @@ _Key = tuple[str, GuideSpec, bytes]
 
 @dataclass(slots=True, eq=False)
 class _Asked:
-    """A check, and how many wait for it.
+    """A pending check and its waiters.
 
     Attributes:
-        answer: done once it is known.
-        task: finds it out.
-        waiters: requests.
-        has_begun: whether a process looks at it, or will at once.
+        answer: future of the result.
+        task: performs the check.
+        waiters: number of waiting requests.
+        has_begun: whether a process checks it, or is about to.
     """
 
     answer: asyncio.Future[_Answer] = field(
@@ -76,16 +76,16 @@ class _Asked:
 
 
 class GuideChecks:
-    """Asks a few processes, which are started when they are needed.
+    """Checks grammars in a pool of processes, started on demand.
 
     Attributes:
-        queue: for them.
-        losses: of them.
+        queue: fair queue for the processes.
+        losses: rate limit on killed processes.
 
     Args:
-        table: the configuration of now; a process that was started by another is replaced.
-        folder: of the checkpoint.
-        fleet: knows the model.
+        table: the present configuration; processes with an older one are replaced.
+        folder: folder of the checkpoint.
+        fleet: provides the model's properties.
     """
 
     def __init__(self, table: Callable[[], GuideTable], folder: str, fleet: Fleet) -> None:
@@ -111,20 +111,20 @@ class GuideChecks:
     async def check(
         self, spec: GuideSpec, param: str, tenant: str = DEFAULT_TENANT, turn: str = ""
     ) -> GuideSpec:
-        """See that a grammar can be compiled.
+        """Check that a grammar can be compiled.
 
         Args:
-            spec: what the answer is to follow.
-            param: the request's field, for the error.
-            tenant: that asks; its earlier results are cached.
-            turn: name under which it is scheduled; empty for its tenant's.
+            spec: the grammar.
+            param: the request's field, for errors.
+            tenant: tenant of the request; its earlier results are cached.
+            turn: name under which it is queued; empty for the tenant's.
 
         Returns:
-            The same.
+            The grammar.
 
         Raises:
-            InvalidRequest: it cannot; the sentence says why, or names the limit.
-            StrategyUnavailable: nobody can say.
+            InvalidRequest: it cannot; the message has the reason, or the limit.
+            StrategyUnavailable: the guide fails, so the result is unknown.
             NotAdmitted: the queue is full, or the tenant's grammars killed too many
                 processes.
         """
@@ -146,7 +146,7 @@ class GuideChecks:
         self.queue.wake()
 
     async def close(self) -> None:
-        """End the processes."""
+        """Cancel all checks and stop the processes."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -171,13 +171,13 @@ class GuideChecks:
         )
 
     async def _wait(self, key: _Key, config: CheckConfig, turn: str) -> _Answer:
-        """Many ask for the same at once: one process looks at it, and none once all have left."""
+        """Wait for the shared check of equal grammars; cancel it once all waiters have left."""
         asked = self._asked.get(key)
         if asked is None:
-            if key[0] != DEFAULT_TENANT:  # there one client would close it for all the others
+            if key[0] != DEFAULT_TENANT:  # one client of it would block it for all the others
                 self.losses.check(key[0])
             asked = self._asked[key] = _Asked()
-            asked.task = asyncio.create_task(self._find_out(asked, key, config, turn))
+            asked.task = asyncio.create_task(self._run_check(asked, key, config, turn))
             self._tasks.add(asked.task)
             asked.task.add_done_callback(self._tasks.discard)
         asked.waiters += 1
@@ -185,16 +185,16 @@ class GuideChecks:
             return await asyncio.shield(asked.answer)
         finally:
             asked.waiters -= 1
-            # One that a process looks at ends soon, and its answer is good for others.
+            # A running check ends soon, and its result may serve others.
             if not asked.waiters and not asked.has_begun and asked.task is not None:
                 asked.task.cancel()
-                self._drop(key, asked)
+                self._discard(key, asked)
 
-    def _drop(self, key: _Key, asked: _Asked) -> None:
+    def _discard(self, key: _Key, asked: _Asked) -> None:
         if self._asked.get(key) is asked:
             del self._asked[key]
 
-    async def _find_out(self, asked: _Asked, key: _Key, config: CheckConfig, turn: str) -> None:
+    async def _run_check(self, asked: _Asked, key: _Key, config: CheckConfig, turn: str) -> None:
         """Deliver the result; replacing a lost process is charged to the tenant that asked."""
         tenant, spec, encoded = key
         answer = asked.answer
@@ -202,39 +202,39 @@ class GuideChecks:
             size = min(max(len(spec.text), _LEAST_CHARS), _MOST_CHARS)
             with await self.queue.acquire(turn, size):
                 asked.has_begun = True
-                found = await self._ask(spec, config)
+                found = await self._compile(spec, config)
                 if found.is_sure:
                     self._known.put(tenant, (spec, encoded), found)
-                self._drop(key, asked)
+                self._discard(key, asked)
                 answer.set_result(found)
                 if found.is_lost:
-                    self.losses.note(tenant)
+                    self.losses.record(tenant)
                     self.queue.restrain(turn, SECONDS)
                     await self._replace(config)
-        except Exception as error:  # noqa: BLE001 - whoever waits is to be told, whatever it is
+        except Exception as error:  # noqa: BLE001 - raised in the waiters
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # mark as retrieved: the waiters may be gone
+                answer.exception()  # mark as retrieved: the waiters may have left
             else:
                 _log.exception("cannot restart a grammar checker")
         finally:
-            self._drop(key, asked)
+            self._discard(key, asked)
             answer.cancel()
 
     async def _replace(self, config: CheckConfig) -> None:
         others = self.queue.num_running - 1
         await self._pool.refill(config, min(_SPARE, self._table().processes - others))
 
-    async def _ask(self, spec: GuideSpec, config: CheckConfig) -> _Answer:
+    async def _compile(self, spec: GuideSpec, config: CheckConfig) -> _Answer:
         try:
-            process = await self._pool.take(config)
+            process = await self._pool.acquire(config)
         except (CheckLost, NotConfined, OSError, CheckerUnusable) as error:
             _log.error("cannot check grammars: %s", error)
             return _Answer(is_fault=True)
         try:
-            verdict = await process.ask(spec)
+            verdict = await process.check(spec)
         except CheckLost as lost:
-            # Not remembered: on another day the machine may be less busy.
+            # Not cached: the result depends on the load of the machine.
             if lost.was_slow:
                 limit = f"{config.seconds:g} s ([guide] compile_seconds)"
                 refusal = f"it takes longer to compile than the limit of {limit}; simplify it"
@@ -245,7 +245,7 @@ class GuideChecks:
         except BaseException:
             process.kill()
             raise
-        await self._pool.give_back(process, self._table().processes)
+        await self._pool.release(process, self._table().processes)
         if verdict.is_fault:
             _log.error("guide %s failed on a grammar: %s", config.guide.name, verdict.refusal)
         return _Answer(verdict.refusal, verdict.is_fault, is_sure=True, chars=len(spec.text))

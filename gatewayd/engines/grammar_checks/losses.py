@@ -25,7 +25,7 @@ class CheckerLosses:
         """Requests refused, since the start."""
         self._lost: dict[str, deque[float]] = {}
 
-    def note(self, tenant: str) -> None:
+    def record(self, tenant: str) -> None:
         """Count a killed checker."""
         now = self._clock()
         for name in [name for name, times in self._lost.items() if times[-1] <= now - SECONDS]:

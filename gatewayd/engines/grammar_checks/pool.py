@@ -16,11 +16,11 @@ class CheckPool:
     def __init__(self) -> None:
         self._idle: list[CheckProcess] = []
 
-    async def take(self, config: CheckConfig) -> CheckProcess:
-        """An idle checker, or a new one.
+    async def acquire(self, config: CheckConfig) -> CheckProcess:
+        """Return an idle checker, or a new one.
 
         Raises:
-            CheckLost: it does not come up.
+            CheckLost: it died while starting.
             NotConfined: applying the confinement failed.
             OSError: it cannot be started.
             Unusable: the guide cannot be loaded.
@@ -32,7 +32,7 @@ class CheckPool:
             await process.stop()
         return await _started(config)
 
-    async def give_back(self, process: CheckProcess, most: int) -> None:
+    async def release(self, process: CheckProcess, most: int) -> None:
         """Return a checker to the pool, or stop it if the pool has ``most``."""
         if len(self._idle) < most:
             self._idle.append(process)
@@ -43,7 +43,7 @@ class CheckPool:
         """Start checkers until ``wanted`` are idle, so that no request waits for a start.
 
         Raises:
-            CheckLost, NotConfined, OSError, Unusable: as ``take``.
+            CheckLost, NotConfined, OSError, Unusable: as ``acquire``.
         """
         while len(self._idle) < wanted:
             self._idle.append(await _started(config))

@@ -1,4 +1,4 @@
-"""One process that compiles grammars to see what comes of it; it may not live long."""
+"""A disposable process that compiles grammars within time and memory limits."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _log = logging.getLogger(__name__)
 _START_SECONDS = 60.0
 _EXIT_SECONDS = 1.0
 _GRACE = 5.0
-"""Times the limit of a compilation after which a process is ended that has not ended itself."""
+"""Factor on the compile limit after which a process that has not ended itself is killed."""
 
 
 @functools.cache
-def _tell(reason: str) -> None:
-    """Log it, once."""
+def _warn_unsandboxed(reason: str) -> None:
+    """Log the missing sandbox, once for each reason."""
     _log.warning("grammar checkers run without a sandbox: %s", reason)
 
 
 class CheckLost(Exception):
-    """The process has ended.
+    """The checker process has died.
 
     Attributes:
-        was_slow: whether it had taken longer than it may.
+        was_slow: whether it exceeded the time limit.
     """
 
     def __init__(self, *, was_slow: bool, status: int | None = None) -> None:
@@ -51,11 +51,11 @@ class NotConfined(Exception):
 
 
 class CheckProcess:
-    """A child process; asked one thing after the other.
+    """A checker child process; handles one request at a time.
 
     Args:
-        child: itself.
-        config: what it was told.
+        child: the process.
+        config: its configuration.
     """
 
     def __init__(self, child: asyncio.subprocess.Process, config: CheckConfig) -> None:
@@ -64,32 +64,32 @@ class CheckProcess:
 
     @classmethod
     async def start(cls, config: CheckConfig) -> tuple[CheckProcess, Verdict]:
-        """Start one; what it says of its configuration.
+        """Start a checker; return it with the result of its initialization.
 
-        It is confined and cannot read the store, unless the system lacks the mechanisms or the
-        guide cannot be opened there, which is logged. A process that dies, or cannot be confined,
-        is no reason to run without: it may be for lack of memory, which a client can cause.
+        It is sandboxed and cannot read the store, unless the system lacks the mechanisms or the
+        guide cannot be opened there, which is logged. A process that dies, or cannot be sandboxed,
+        does not justify running without: a client may have exhausted the memory.
 
         Raises:
-            CheckLost: it does not come up.
+            CheckLost: it died while starting.
             NotConfined: the system supports confinement, but applying it failed twice.
             OSError: it cannot be started.
         """
         process, verdict = await cls._start_confined(config)
         if verdict.note:
-            _tell(verdict.note)
+            _warn_unsandboxed(verdict.note)
         if not verdict.refusal:
             return process, verdict
         why = verdict.refusal
         await process.stop()
         process, verdict = await cls._start(config, COMMAND)
         if not verdict.refusal:
-            _tell(f"the guide {config.guide.name} needs more than its own files: {why}")
+            _warn_unsandboxed(f"the guide {config.guide.name} needs more than its own files: {why}")
         return process, verdict
 
     @classmethod
     async def _start_confined(cls, config: CheckConfig) -> tuple[CheckProcess, Verdict]:
-        """Start it confined; retried once, since memory may have been short for a moment.
+        """Start a sandboxed checker, with one retry, since memory may have been short for a moment.
 
         Raises:
             CheckLost: the second one died, too.
@@ -132,11 +132,11 @@ class CheckProcess:
             process.kill()
             raise
 
-    async def ask(self, spec: GuideSpec) -> Verdict:
-        """What becomes of a grammar.
+    async def check(self, spec: GuideSpec) -> Verdict:
+        """Compile a grammar and return the verdict.
 
         Raises:
-            CheckLost: it took too much.
+            CheckLost: it exceeded a limit.
         """
         return await self._talk(encode(spec), self.config.seconds * _GRACE)
 
@@ -160,8 +160,8 @@ class CheckProcess:
     async def _ended(self) -> int:
         """The exit status of a process that has closed its output.
 
-        It is not killed at once: Popen polls before it signals, and would take the status of one
-        that is dead from asyncio, which then says 255.
+        It is not killed at once: Popen polls before it signals, and would reap the status of a dead
+        process before asyncio, which then reports 255.
         """
         try:
             async with asyncio.timeout(_EXIT_SECONDS):
@@ -171,11 +171,11 @@ class CheckProcess:
             return await self._child.wait()
 
     def kill(self) -> None:
-        """End it."""
+        """Kill the process."""
         with contextlib.suppress(ProcessLookupError):
             self._child.kill()
 
     async def stop(self) -> None:
-        """End it and wait."""
+        """Kill the process and wait."""
         self.kill()
         await self._child.wait()

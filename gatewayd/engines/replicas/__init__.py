@@ -1,1 +1,1 @@
-"""One engine replica: its process, start and restart, heartbeat, and the requests it has."""
+"""An engine replica: process, restarts, heartbeat, and its requests."""

@@ -1,4 +1,4 @@
-"""Which requests may have caused the loss of engines, and the trial of those, one at a time."""
+"""Suspects: requests that may have crashed engines, retried one at a time."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from gatewayd.engines.job import EngineJob
 
 _SUSPECT_AFTER = 2
-"""Losses after which a request is sent with no other such request in the queue beside it."""
+"""Losses after which a request is sent only while no other such request is queued."""
 
 
 class CrashSuspects:
-    """Counts the losses of jobs; at most one suspect waits at the engines."""
+    """Counts the engine losses of jobs; at most one suspect waits at the engines."""
 
     def __init__(self) -> None:
         self._trial: EngineJob | None = None  # the suspect whose admission is awaited
 
-    def blame(self, jobs: Sequence[EngineJob]) -> None:
-        """Count a death for those jobs of a lost engine that may have caused it.
+    def record_loss(self, jobs: Sequence[EngineJob]) -> None:
+        """Count a loss as caused by those jobs that may have caused it.
 
-        An engine tells of an admission after the step, so a job that ends it at once is still
-        called waiting. Suspects are therefore tried one by one, and one on trial is the cause.
+        An engine reports an admission after the step, so a job that crashes it at once still
+        counts as waiting. Suspects are therefore tried one by one; one on trial is the cause.
         """
         if self._trial in jobs:
             blamed = [job for job in jobs if job is self._trial]
@@ -35,16 +35,16 @@ class CrashSuspects:
             job.losses += 1
 
     def must_wait(self, job: EngineJob) -> bool:
-        """Whether a job may not be sent now, because another suspect is on trial."""
+        """Whether a job must stay pending because another suspect is on trial."""
         return self._trial is not None and _is_suspect(job)
 
     def sent(self, job: EngineJob) -> None:
-        """A job was sent to an engine: a suspect is on trial from now on."""
+        """Record that a job was sent: a suspect is on trial from now on."""
         if _is_suspect(job):
             self._trial = job
 
     def end_trial(self) -> bool:
-        """End the trial if its job was admitted, or is held; returns whether one ended."""
+        """End the trial if its job was admitted, or is held; return whether one ended."""
         if self._trial is None or (self._trial.is_waiting and not self._trial.is_held):
             return False
         self._trial = None

@@ -1,4 +1,4 @@
-"""Engine processes: started by an executor, which may be a plugin's, waited for, ended."""
+"""Engine processes: start by an executor, which may be a plugin's, exit and shutdown."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGIL
 _CRASHES |= {signal.SIGINT}  # engines ignore it, but Python ends by it after a KeyboardInterrupt
 """Signals by which a process ends through its own fault."""
 _LAST_SECONDS = 1.0
-"""For one whose connection has ended to end by itself: its exit status says why."""
+"""Time for a process whose connection has ended to exit by itself, with a telling status."""
 _METHODS = ("poll", "terminate", "abort", "kill")
 
 
 class FencedProcess:
-    """A started engine whose methods do not raise.
+    """Wrapper of an engine process whose methods do not raise.
 
     Attributes:
         pid: its process id.
-        socket: our end of its stream socket.
+        socket: the daemon's end of its stream socket.
     """
 
     def __init__(self, process: EngineProcess) -> None:
-        """Look at what an executor has started.
+        """Validate what an executor has started.
 
         Raises:
-            TypeError: it is no engine process.
+            TypeError: it is not an engine process.
         """
         self.pid, self.socket = process.pid, process.socket
         if not isinstance(self.pid, int) or not isinstance(self.socket, socket.socket):
@@ -47,7 +47,7 @@ class FencedProcess:
         self._process = process
 
     def poll(self) -> int | None:
-        """Its exit status; None while it lives, and while nobody knows."""
+        """Its exit status; None while it runs, or if the status is unknown."""
         try:
             status = self._process.poll()
         except Exception as error:  # noqa: BLE001 - an executor may be a plugin's
@@ -56,15 +56,15 @@ class FencedProcess:
         return status if isinstance(status, int) else None
 
     def terminate(self) -> None:
-        """Ask it to stop."""
+        """Ask it to stop, with SIGTERM."""
         self._signal("terminate")
 
     def abort(self) -> None:
-        """Make it write its stacks and die."""
+        """Make it dump its stacks and exit, with SIGABRT."""
         self._signal("abort")
 
     def kill(self) -> None:
-        """Stop it now."""
+        """Kill it."""
         self._signal("kill")
 
     def _signal(self, method: str) -> None:
@@ -78,21 +78,21 @@ class FencedProcess:
 
 
 def start(executor: ExecutorStrategy, command: EngineCommand) -> FencedProcess:
-    """Start one engine.
+    """Start an engine process.
 
     Raises:
-        Exception: whatever the executor raises, or what is wrong with its answer.
+        Exception: any error of the executor, or of the process that it returns.
     """
     return FencedProcess(executor.start(command))
 
 
 def has_crashed(status: int | None) -> bool:
-    """Whether a process ended by itself, or by a signal that its own fault brings about."""
+    """Whether a process exited by itself, or by a signal that its own fault causes."""
     return status is not None and (status >= 0 or -status in _CRASHES)
 
 
 class ProcessExit(Enum):
-    """How far an engine has come when its process is to end."""
+    """State of an engine when its process is to end."""
 
     LOADING = "loading"
     ASKED = "asked"
@@ -100,19 +100,19 @@ class ProcessExit(Enum):
     LOST = "lost"
 
 
-async def bury(
+async def end_process(
     process: FencedProcess, patience: SilenceLimits, ending: ProcessExit, more_seconds: float = 0.0
 ) -> int | None:
-    """End a process and wait for it.
+    """End an engine process and wait for its exit.
 
     Args:
-        process: the engine.
-        patience: how long it may take.
-        ending: how far it has come.
-        more_seconds: that one may take which was asked to end.
+        process: the process.
+        patience: timeouts.
+        ending: state of the engine.
+        more_seconds: additional time for an engine that was asked to stop.
 
     Returns:
-        Its exit status; None if it will not go.
+        Its exit status; None if it does not exit.
     """
     if ending is ProcessExit.HUNG:
         process.abort()
@@ -130,23 +130,23 @@ async def bury(
 
 
 async def wait_exit(process: FencedProcess, seconds: float) -> int | None:
-    """Wait for its exit status; None if it has none by then."""
+    """Wait for the exit status; None after the timeout."""
     deadline = time.monotonic() + seconds
     while (status := process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)  # an executor offers no event, for it may be far away
+        await asyncio.sleep(0.005)  # an executor offers no event: its process may be remote
     return status
 
 
 def backoff(failures: int) -> float:
-    """Seconds before the next start: none after an engine that served."""
+    """Seconds before the next start: 0 after an engine that served."""
     if not failures:
         return 0.0
     base = _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1]
     return base * random.uniform(0.75, 1.25)
 
 
-def ending(status: int | None) -> str:
-    """How a process ended, in words."""
+def describe_exit(status: int | None) -> str:
+    """Describe how a process ended."""
     if status is None:
         return "it does not exit"
     if status < 0:

@@ -1,4 +1,4 @@
-"""Everything that one engine has been sent and has not ended, and the way of its tokens.
+"""Requests at one engine, and the delivery of their output to sinks.
 
 ``deliver`` runs for every step of every engine: columns become lists once per step, and one
 bound method is called per sequence.
@@ -41,18 +41,18 @@ _log = logging.getLogger(__name__)
 
 
 class SentRequests:
-    """The choices at one engine, by sequence id.
+    """Unfinished choices at one engine, by sequence id.
 
     Args:
-        backlog: of all engines.
-        abort: makes the engine forget sequences.
-        strategy_of: names the strategy that a cause is due to there.
+        backlog: backlog of all engines.
+        abort: aborts sequences at the engine.
+        strategy_of: names the strategy responsible for a cause of waiting.
 
     Attributes:
-        pace: of its steps.
+        pace: token rate of its steps.
         num_waiting: sequences in its queue.
-        queued_tokens: prompt tokens of jobs of which it has admitted nothing.
-        dropped_tokens: tokens for sequences that are over, or that never were.
+        queued_tokens: prompt tokens of jobs none of whose choices was admitted.
+        dropped_tokens: tokens received for sequences that have ended or are unknown.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class SentRequests:
         self._backlog = backlog
         self._abort = abort
         self._choices: dict[int, SequenceSlot] = {}
-        self._leaving: dict[int, SequenceSlot] = {}  # cancelled, and not settled yet
+        self._leaving: dict[int, SequenceSlot] = {}  # cancelled, usage not final yet
         self._rarely = Rarely()
         self.pace = TokenPace(strategy_of)
         self.num_waiting = 0
@@ -72,17 +72,17 @@ class SentRequests:
         self.dropped_tokens = 0
 
     def __len__(self) -> int:
-        """Sequences that go on."""
+        """Number of unfinished sequences."""
         return len(self._choices)
 
     @property
     def jobs(self) -> list[EngineJob]:
-        """Those that go on, in order of arrival."""
+        """Unfinished jobs, in order of arrival."""
         jobs = {choice.job.number: choice.job for choice in self._choices.values()}
         return [jobs[number] for number in sorted(jobs)]
 
     def add(self, job: EngineJob) -> None:
-        """The job was sent to this engine; its choices have their sequence ids."""
+        """Add a job that was sent to this engine; its choices have sequence ids."""
         now = time.monotonic()
         for choice in job.choices:
             if not choice.is_over:
@@ -94,8 +94,8 @@ class SentRequests:
                 self._leaving[choice.sequence] = choice
         self.queued_tokens += job.prompt_len
 
-    def drop(self, choice: SequenceSlot) -> None:
-        """The choice is over; no effect if this engine does not have it."""
+    def remove(self, choice: SequenceSlot) -> None:
+        """Remove an ended choice; no effect if this engine does not have it."""
         if self._choices.pop(choice.sequence, None) is None:
             return
         if not choice.is_settled:
@@ -106,13 +106,13 @@ class SentRequests:
         job = choice.job
         if job.is_waiting and job.is_over:
             self.queued_tokens -= job.prompt_len
-            self._backlog.leave(job)
+            self._backlog.remove(job)
 
-    def lose(self) -> list[EngineJob]:
-        """Forget everything: the engine is lost.
+    def clear_lost(self) -> list[EngineJob]:
+        """Remove everything, after the engine was lost.
 
         Returns:
-            The jobs that it had, in order of arrival.
+            The unfinished jobs, in order of arrival.
         """
         jobs, now = self.jobs, time.monotonic()
         for choice in self._choices.values():
@@ -126,10 +126,10 @@ class SentRequests:
         return jobs
 
     def deliver(self, step: StepOutput) -> None:
-        """Hand what a step produced to the sinks.
+        """Deliver the output of a step to the sinks.
 
         Raises:
-            FrameError: its columns contradict each other; nothing was delivered.
+            FrameError: its columns are inconsistent; nothing was delivered.
         """
         runs = _token_runs(step) if step.sequences else []
         if any(not 0 <= finished.reason < len(FINISH_REASONS) for finished in step.finished):
@@ -141,10 +141,10 @@ class SentRequests:
             if choice := self._choices.get(sequence):
                 choice.timeline.moved(cause, share)
         for admitted in step.admitted:
-            self._admit(admitted)
+            self._on_admitted(admitted)
         for sequence, _, _, reached in moves:
             if reached:
-                self._reach(sequence, reached)
+                self._on_progress(sequence, reached)
         for sequence in step.preempted:
             if choice := self._choices.get(sequence):
                 self._call(choice, choice.sink.preempted)
@@ -175,30 +175,30 @@ class SentRequests:
                 continue
             if not choice.is_started:
                 choice.is_started = True
-                choice.job.begin()
+                choice.job.on_first_token()
             self._call(choice, choice.sink.tokens, ids, logprobs.get(sequence))
 
-    def _reach(self, sequence: int, tokens: int) -> None:
-        """A chunk of a prompt is computed, perhaps of one whose client has left meanwhile."""
+    def _on_progress(self, sequence: int, tokens: int) -> None:
+        """Record the progress of a prompt, perhaps of a cancelled sequence."""
         choice = self._choices.get(sequence) or self._leaving.get(sequence)
         if choice is not None and tokens > choice.reached:
             choice.reached = tokens
             if not choice.is_over:
                 self._call(choice, choice.sink.computed, tokens)
 
-    def _admit(self, admitted: Admitted) -> None:
+    def _on_admitted(self, admitted: Admitted) -> None:
         choice = self._choices.get(admitted.sequence)
         if choice is None or not choice.is_queued:
             if gone := self._leaving.get(admitted.sequence):
-                gone.admit(admitted.cached_tokens)
+                gone.on_admitted(admitted.cached_tokens)
             return
         choice.is_queued = False
         self.num_waiting -= 1
         job = choice.job
         if job.is_waiting:
             self.queued_tokens -= job.prompt_len
-            self._backlog.admitted(job, admitted.queue_seconds)
-        if choice.admit(admitted.cached_tokens):
+            self._backlog.record_admission(job, admitted.queue_seconds)
+        if choice.on_admitted(admitted.cached_tokens):
             self._call(choice, choice.sink.admitted, admitted.cached_tokens, admitted.queue_seconds)
 
     def _finish(self, finished: Finished) -> None:
@@ -207,8 +207,8 @@ class SentRequests:
             return
         choice.is_over = True
         choice.timeline.stop(time.monotonic())
-        # Where steps overlap, the one behind its last may compute it, and what it took comes then.
-        self.drop(choice)
+        # With overlapped steps the following step may still compute it; its usage comes after that.
+        self.remove(choice)
         if finished.reason == ERROR:
             with about(choice.job.trail):
                 error = self._error(finished, choice.job.request)
@@ -218,7 +218,7 @@ class SentRequests:
             self._call(choice, choice.sink.finished, reason, finished.stop_token)
 
     def _error(self, finished: Finished, request: EngineRequest) -> GatewayError:
-        """The client's view of an engine's error; what is unknown is logged, not shown."""
+        """Convert an engine's error for the client; unknown errors are logged, not shown."""
         code, message = finished.error or ("unknown", "")
         if code == "numerical_error":
             return NumericalError(message)
@@ -238,15 +238,15 @@ class SentRequests:
     def _call(self, choice: SequenceSlot, method: Callable[..., None], *args: object) -> None:
         if not choice.call(method, *args) and not choice.is_over:
             choice.fail(InternalError("internal error"))
-            self.drop(choice)
+            self.remove(choice)
             self._abort([choice.sequence])
 
 
 def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
-    """The tokens of each sequence that got some.
+    """Group the tokens of a step by sequence.
 
     Raises:
-        FrameError: the columns do not fit together.
+        FrameError: the columns are inconsistent.
     """
     try:
         sequences = memoryview(step.sequences).cast("q").tolist()
@@ -256,15 +256,15 @@ def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
     if len(set(sequences)) == len(sequences):
         return [(sequence, (token,)) for sequence, token in pairs]
-    # Where drafts were kept a sequence got several, one after the other.
+    # With accepted draft tokens a sequence has several, in consecutive rows.
     return [(of, [token for _, token in run]) for of, run in groupby(pairs, itemgetter(0))]
 
 
 def _moves(step: StepOutput) -> Sequence[tuple[int, int, float, int]]:
-    """Sequences whose time went to something else, what, their share of the step, how far they are.
+    """Decode the sequences with a new cause of waiting: id, cause, share of the step, progress.
 
     Raises:
-        FrameError: the columns do not fit together.
+        FrameError: the columns are inconsistent.
     """
     try:
         sequences = memoryview(step.moved).cast("q").tolist()
@@ -278,10 +278,10 @@ def _moves(step: StepOutput) -> Sequence[tuple[int, int, float, int]]:
 
 
 def _ended(step: StepOutput) -> Sequence[tuple[int, SequenceUsage]]:
-    """Sequences that have ended, and what each took of the engine.
+    """Decode the ended sequences and their usage.
 
     Raises:
-        FrameError: the columns do not fit together.
+        FrameError: the columns are inconsistent.
     """
     try:
         sequences = memoryview(step.ended).cast("q").tolist()

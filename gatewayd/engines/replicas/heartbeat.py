@@ -1,4 +1,4 @@
-"""When an engine was last heard, and what its silence means."""
+"""Heartbeat of an engine: the time of its last message, and limits on its silence."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import ModelInfo
 
 
-class Pulse:
-    """One engine after the other.
+class Heartbeat:
+    """Heartbeat state of a replica, across its engines.
 
     Attributes:
-        patience: the limits.
+        patience: limits on silence.
     """
 
     def __init__(self, patience: SilenceLimits) -> None:
@@ -21,28 +21,28 @@ class Pulse:
         self._heard_at = self._ready_at = self._moved_at = 0.0
         self._computed = 0
 
-    def begin(self) -> None:
-        """Another engine starts."""
+    def reset(self) -> None:
+        """Reset for a new engine."""
         self._ready_at = 0.0
-        self.hear()
+        self.record_message()
         self._moved_at = self._heard_at
 
-    def hear(self) -> None:
-        """It has said something."""
+    def record_message(self) -> None:
+        """Record a message of the engine."""
         self._heard_at = time.monotonic()
 
-    def step(self, stats: EngineStats) -> None:
-        """It has made a step."""
+    def record_step(self, stats: EngineStats) -> None:
+        """Record a step of the engine."""
         if not stats.num_running or stats.computed_tokens != self._computed:
             self._computed, self._moved_at = stats.computed_tokens, time.monotonic()
 
-    def ready(self) -> None:
-        """It has said that it is loaded."""
+    def record_ready(self) -> None:
+        """Record that the engine has loaded."""
         self._ready_at = self._moved_at = time.monotonic()
 
     @property
     def has_served(self) -> bool:
-        """Whether it was loaded at any time."""
+        """Whether it was loaded."""
         return self._ready_at > 0
 
     @property
@@ -52,22 +52,22 @@ class Pulse:
 
     @property
     def silence(self) -> float:
-        """Seconds since it was heard."""
+        """Seconds since its last message."""
         return time.monotonic() - self._heard_at
 
     @property
     def standstill(self) -> float:
-        """Seconds for which it has had sequences in its batch and computed nothing for them."""
+        """Seconds for which it had running sequences without computing any tokens."""
         return time.monotonic() - self._moved_at
 
     def is_doubtful(self, model: ModelInfo | None) -> bool:
-        """Whether a loaded engine has been silent for longer than it should be."""
+        """Whether a loaded engine has been silent for suspiciously long."""
         patience = self.patience
-        # What a full step may take at its slowest is not yet a reason for doubt.
+        # The duration of the slowest full step is no reason for doubt yet.
         doubt = patience.doubt_seconds * patience.limit(model) / patience.hang_seconds
         return self.silence >= doubt
 
     def is_gone(self, model: ModelInfo | None) -> bool:
-        """Whether it has been silent for so long that it is to be replaced."""
+        """Whether it has been silent for so long that it must be replaced."""
         limit = self.patience.limit(model if self.has_served else None)
         return self.silence > limit

@@ -1,4 +1,4 @@
-"""From the configuration to engines: what is served, and how each engine is set up."""
+"""Configuration of engines, derived from the daemon's configuration."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gatewayd_hooks.helpers import children
 
 ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
 
-# glibc reads its settings before any of our code runs. Left alone it gives the activations of
-# each prompt back to the system and asks for them again, layer by layer: 5 % of a prefill.
+# glibc reads its settings before any of our code runs. By default it returns the activations of
+# each prompt to the system and maps them again, layer by layer: 5 % of a prefill.
 _KEEP = str(1 << 30)
 ENGINE_ENV = {
     "MALLOC_MMAP_THRESHOLD_": _KEEP,
@@ -29,19 +29,19 @@ ENGINE_ENV = {
 
 
 def model_folder(config: Config) -> Path:
-    """The checkpoint to serve, absolute: the configured folder, or the embedded model."""
+    """Absolute folder of the served checkpoint: the configured one, or the embedded model."""
     if config.model.path is None:
         return embedded.folder()
     return Path(config.model.path).expanduser().absolute()
 
 
 def served_name(config: Config) -> str:
-    """What clients call the model."""
+    """Model name for clients."""
     return config.model.served_name or model_folder(config).resolve().name
 
 
 def context_len(config: Config) -> int:
-    """Tokens of the model's context as far as its folder tells; the engine knows better.
+    """Context length in tokens by the checkpoint's ``config.json``; the engine may differ.
 
     Raises:
         OSError, ValueError: ``config.json`` cannot be read.
@@ -53,7 +53,7 @@ def context_len(config: Config) -> int:
 
 
 def checked_context_len(config: Config) -> int:
-    """Tokens of the model's context.
+    """Context length in tokens by the checkpoint's ``config.json``.
 
     Raises:
         ValueError: the model's ``config.json`` cannot be read; with its path.
@@ -69,29 +69,29 @@ def checked_context_len(config: Config) -> int:
 
 
 def environment(config: Config, more: Mapping[str, str] = ENGINE_ENV) -> dict[str, str]:
-    """The environment of a process that computes, whole.
+    """Build the complete environment of a compute process.
 
     Args:
-        config: names what is passed on besides the list of ``children``.
-        more: variables of ours.
+        config: names variables to inherit in addition to the list of ``children``.
+        more: variables to set.
     """
     return children.environment(more, config.engine.environment)
 
 
 def queue_limits(config: Config) -> QueueLimits:
-    """The caps on waiting work."""
+    """The limits on waiting work."""
     queue = config.queue
     return QueueLimits(queue.max_waiting_requests, queue.max_waiting_tokens)
 
 
 def deadlines(config: Config) -> tuple[float | None, ...]:
-    """Seconds within which a request of each ``Priority`` is to have begun; None for no wish."""
+    """Time-to-first-token targets by ``Priority``, seconds; None for none."""
     classes = (config.slo.realtime, config.slo.standard, config.slo.batch)
     return tuple(None if c.ttft_ms is None else c.ttft_ms / 1000 for c in classes)
 
 
 def patience(config: Config) -> SilenceLimits:
-    """The limits on an engine's silence."""
+    """Limits on an engine's silence."""
     engine = config.engine
     return SilenceLimits(
         load_seconds=engine.load_seconds,
@@ -101,7 +101,7 @@ def patience(config: Config) -> SilenceLimits:
 
 
 def engine_config(config: Config) -> EngineConfig:
-    """What each engine is told first."""
+    """Initial configuration of each engine."""
     engine, model, chosen = config.engine, config.model, sizes(config.engine)
     return EngineConfig(
         model=str(model_folder(config)),
@@ -151,7 +151,7 @@ def _optional(table: StrategyTable) -> StrategyChoice | None:
 
 
 def _quantizer(table: QuantizerTable) -> StrategyChoice | None:
-    """The choice; for ``auto`` with the tables of all, for the engine reads the checkpoint."""
+    """The choice; for ``auto`` the tables of all, since only the engine reads the checkpoint."""
     if table.strategy == AUTO:
         return StrategyChoice(AUTO, dict(table.model_extra or {}))
     return _optional(table)

@@ -1,7 +1,7 @@
-"""What is wrong with an engine that nobody does anything about: for whoever watches the daemon.
+"""Unresolved problems of an engine, for health monitoring of the daemon.
 
-A hung engine is replaced by its replica, and that is no trouble of the daemon's. It is one if the
-engine has fallen silent and was not declared lost yet, or if what should replace it does not.
+A hung engine is replaced, which is not a problem of the daemon. It is one if the engine is silent
+without being declared lost, or if its replacement does not become ready.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ from gatewayd.engines.api import ReplicaState
 from gatewayd.engines.replicas.replica import Replica
 
 _BURY_SECONDS = 60.0
-"""To end one engine and to begin with the next, at most."""
+"""Maximum seconds to end one engine and start the next."""
 
 
-def trouble_of(replica: Replica) -> str:
-    """One sentence; empty if the engine is well, or if it is known that it is not."""
-    state, pulse = replica.state, replica.pulse
-    patience = pulse.patience
+def problem_of(replica: Replica) -> str:
+    """Describe a replica's problem; empty if there is none, or if it is reported already."""
+    state, heartbeat = replica.state, replica.heartbeat
+    patience = heartbeat.patience
     if replica.is_over or state is ReplicaState.UNLOADED:
         return ""
     if state is not ReplicaState.READY:
-        if pulse.silence > patience.load_seconds + _BURY_SECONDS:
-            return f"engine {replica.index} has been {state.value} for {pulse.silence:.0f} s"
+        if heartbeat.silence > patience.load_seconds + _BURY_SECONDS:
+            return f"engine {replica.index} has been {state.value} for {heartbeat.silence:.0f} s"
     elif not replica.is_responsive:
-        return f"engine {replica.index} has been silent for {pulse.silence:.0f} s"
-    elif pulse.standstill > 2 * patience.limit(replica.model):
-        return f"engine {replica.index} has computed nothing for {pulse.standstill:.0f} s"
+        return f"engine {replica.index} has been silent for {heartbeat.silence:.0f} s"
+    elif heartbeat.standstill > 2 * patience.limit(replica.model):
+        return f"engine {replica.index} has computed nothing for {heartbeat.standstill:.0f} s"
     return ""

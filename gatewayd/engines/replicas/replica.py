@@ -1,8 +1,8 @@
-"""One engine process, kept alive: start, watch, bury, start again.
+"""Supervisor of one engine process: start, heartbeat, shutdown and restart.
 
-Nothing about requests is known here; the owner is told what the engine says and when it is
-lost. Loss is seen at the end of the stream (milliseconds), at the process's exit (a tick), or
-when the engine has been silent for too long.
+It knows nothing about requests; its owner is notified of the engine's events and of its loss. Loss
+is detected at the end of the stream (milliseconds), at the process's exit (a tick), or after too
+long a silence.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from gatewayd.engines.api import ReplicaState, ReplicaStatus
 from gatewayd.engines.replicas.engine_process import (
     FencedProcess,
     ProcessExit,
-    bury,
-    ending,
+    describe_exit,
+    end_process,
     has_crashed,
     start,
 )
-from gatewayd.engines.replicas.heartbeat import Pulse
+from gatewayd.engines.replicas.heartbeat import Heartbeat
 from gatewayd.engines.replicas.replica_owner import ReplicaOwner
-from gatewayd.engines.replicas.restart_backoff import Setbacks
+from gatewayd.engines.replicas.restart_backoff import RestartBackoff
 from gatewayd.engines.replicas.setup import EngineSetup, Launch
 from gatewayd.tracing.strategy_of_cause import strategy_of
 from gatewayd_engine.process.client import EngineClient
@@ -57,7 +57,7 @@ _TICK_SECONDS = 0.1
 
 
 class Replica:
-    """See the module."""
+    """Supervisor of one engine process; see the module."""
 
     def __init__(self, index: int, launch: Launch, owner: ReplicaOwner[Replica]) -> None:
         self.index = index
@@ -74,13 +74,13 @@ class Replica:
         self._process: FencedProcess | None = None
         self._client: EngineClient | None = None
         self._loss: asyncio.Future[str] | None = None
-        self.pulse = Pulse(launch.patience)
-        self._is_final = False  # the engine has said that no restart will help
+        self.heartbeat = Heartbeat(launch.patience)
+        self._is_final = False  # the engine has reported that a restart will not help
         self._is_stopping = False
         self._is_wanted = True
-        self._is_unloading = False  # also when one is wanted again before it has ended
-        self._stirred = asyncio.Event()  # what is wanted has changed
-        self._is_gone = asyncio.Event()  # unloaded, and its memory is free
+        self._is_unloading = False  # stays set if one is wanted again before it has ended
+        self._wanted_changed = asyncio.Event()  # the wanted state has changed
+        self._is_gone = asyncio.Event()  # unloaded, and its memory is freed
         self._save_seconds = 0.0
 
     @property
@@ -95,20 +95,20 @@ class Replica:
 
     @property
     def is_responsive(self) -> bool:
-        """Whether it serves and has spoken lately."""
-        return self.can_serve and not self.pulse.is_doubtful(self.model)
+        """Whether it serves and has sent a message recently."""
+        return self.can_serve and not self.heartbeat.is_doubtful(self.model)
 
     def strategy_of(self, cause: int) -> str:
-        """The strategy that a cause is due to here; empty for what none decides."""
+        """The strategy responsible for a cause of waiting; empty for none."""
         return strategy_of(self.setup.config, cause)
 
     def status(self) -> ReplicaStatus:
-        """A snapshot."""
+        """A snapshot of its status."""
         return ReplicaStatus(
             index=self.index,
             state=self.state,
             pid=self._process.pid if self._process is not None else None,
-            uptime_seconds=self.pulse.uptime if self.can_serve else 0.0,
+            uptime_seconds=self.heartbeat.uptime if self.can_serve else 0.0,
             restarts=self.restarts,
             detail=self.detail,
             model=self.model,
@@ -118,51 +118,51 @@ class Replica:
         )
 
     def send(self, command: Command) -> None:
-        """Send a command to the engine; lost when there is none.
+        """Send a command to the engine; discarded if there is none.
 
         Raises:
-            FrameError: it is too large.
+            FrameError: it exceeds the size of a frame.
         """
         if self._client is not None:
             self._client.send(command)
 
     def abort(self, sequences: list[int]) -> None:
-        """Make the engine forget sequences."""
+        """Abort sequences at the engine."""
         self.send(Abort(sequences))
 
     def adopt(self, config: EngineConfig, *, is_known: bool = False) -> None:
-        """Serve with other strategies from now on, and whenever an engine starts.
+        """Change the strategies of the present engine and of later ones.
 
         Args:
-            config: with these.
-            is_known: the engine that serves has them already; if not, it is told, and nobody
-                waits for its answer.
+            config: configuration with the new strategies.
+            is_known: whether the present engine has them already; if not, it is sent the change
+                without waiting for an answer.
         """
         if is_known:
-            self.setup.settle(config)
+            self.setup.mark_applied(config)
             return
         self.setup.config = config
         if self.can_serve:
-            self._tell_news()
+            self._send_updates()
 
-    def limit(self, limits: SetLimits) -> None:
-        """Change limits, now and whenever an engine starts."""
-        self.setup.limit(limits)
+    def set_limits(self, limits: SetLimits) -> None:
+        """Change the limits of the present engine and of later ones."""
+        self.setup.set_limits(limits)
         if self.can_serve:
-            self._tell_news()
+            self._send_updates()
 
-    def bound(self, quotas: list[TenantQuota]) -> None:
-        """Bound tenants, now and whenever an engine starts."""
-        self.setup.bound(quotas)
+    def set_quotas(self, quotas: list[TenantQuota]) -> None:
+        """Set tenants' KV-cache quotas of the present engine and of later ones."""
+        self.setup.set_quotas(quotas)
         if self.can_serve:
-            self._tell_news()
+            self._send_updates()
 
-    def _tell_news(self) -> None:
-        for command in self.setup.news():
+    def _send_updates(self) -> None:
+        for command in self.setup.pending_updates():
             self.send(command)
 
     async def run(self) -> None:
-        """Keep an engine running until ``stop``, or until starting has failed too often."""
+        """Keep an engine running until ``stop``, or until too many starts have failed."""
         try:
             await self._run()
         finally:
@@ -170,86 +170,86 @@ class Replica:
             self.setup.close()
 
     async def _run(self) -> None:
-        setbacks = Setbacks()
+        backoff = RestartBackoff()
         while not self._is_stopping:
             if self._is_unloading:
-                await self._rest()
-                setbacks = Setbacks()
+                await self._stay_unloaded()
+                backoff = RestartBackoff()
                 continue
-            reason, uptime = await self._live()
+            reason, uptime = await self._run_engine()
             if self._is_stopping or self._is_unloading:
                 continue
             self.restarts += 1
-            setbacks.note(uptime)
+            backoff.record(uptime)
             self.detail = reason
-            if setbacks.are_too_many or self._is_final:
+            if backoff.are_too_many or self._is_final:
                 _log.error("engine %d failed: %s", self.index, reason)
                 self.state = ReplicaState.FAILED
                 return
             self.state = ReplicaState.RESTARTING
-            pause = setbacks.pause()
+            pause = backoff.pause()
             _log.warning("engine %d: %s; restarting in %.1f s", self.index, reason, pause)
             await self._sleep(pause)
         self.state = ReplicaState.STOPPED
         self.detail = "stopped"
 
     def stop(self, save_seconds: float) -> None:
-        """Ask the engine to end; ``run`` returns when it has saved for at most so long."""
+        """Ask the engine to stop; ``run`` returns after at most this time for persisting caches."""
         self._save_seconds = save_seconds
         self._is_stopping = True
-        self._stirred.set()
-        self._lose("stopped")
+        self._wanted_changed.set()
+        self._report_loss("stopped")
 
     async def unload(self, save_seconds: float) -> None:
-        """End the engine, and start none until ``load``; returns when its memory is free.
+        """Stop the engine until ``load``; returns when its memory is free.
 
         Args:
-            save_seconds: for which it may write what a later one finds again.
+            save_seconds: time to persist its prefix cache.
         """
         if not self._is_wanted or self.is_over:
             return
         self._save_seconds = save_seconds
         self._is_wanted, self._is_unloading = False, True
         self._is_gone.clear()
-        self._stirred.set()
-        self._lose("unloaded")
+        self._wanted_changed.set()
+        self._report_loss("unloaded")
         if not self.is_over:
             self.state, self.detail = ReplicaState.UNLOADED, "its engine ends"
         await self._is_gone.wait()
 
     def load(self) -> None:
-        """Start an engine again."""
+        """Start the engine again after ``unload``."""
         if not self._is_wanted:
             self._is_wanted = True
-            self._stirred.set()
+            self._wanted_changed.set()
 
-    async def _rest(self) -> None:
-        """Have no engine, until one is wanted again or there is to be none."""
+    async def _stay_unloaded(self) -> None:
+        """Stay without an engine until ``load`` or ``stop``."""
         self.state, self.detail = ReplicaState.UNLOADED, "unloaded by an operator"
         self.stats = EngineStats()
         self._is_gone.set()
         while not (self._is_wanted or self._is_stopping):
-            self._stirred.clear()
-            await self._stirred.wait()
-            self._is_gone.set()  # loaded and unloaded again, there is still none
+            self._wanted_changed.clear()
+            await self._wanted_changed.wait()
+            self._is_gone.set()  # loaded and unloaded in the meantime: there is still no engine
         self._is_unloading = False
         self.state = ReplicaState.STARTING
 
-    def hurry(self) -> None:
-        """Let an engine that ends write no longer."""
+    def stop_saving(self) -> None:
+        """Stop the persisting of the prefix cache by an engine that is ending."""
         if self._save_seconds and self._process is not None:
             self._process.terminate()
 
-    async def _live(self) -> tuple[str, float | None]:
-        """One engine's life: returns why it ended, and for how long it served, if ever."""
+    async def _run_engine(self) -> tuple[str, float | None]:
+        """Run one engine; return why it ended, and for how long it served, if ever."""
         launch = self._launch
         self.detail, self.stats = "starting", EngineStats()
-        self.pulse.begin()
+        self.heartbeat.reset()
         loss = self._loss = asyncio.get_running_loop().create_future()
         self.rows = []
-        config = self.setup.begin()
+        config = self.setup.start_config()
         try:
-            # In this thread: the kernel ends an engine with the thread that started it.
+            # In this thread: the kernel signals an engine when the thread that started it ends.
             process = start(launch.executor, EngineCommand(launch.command, launch.env, self.index))
         except Exception as error:  # noqa: BLE001 - an executor may be a plugin's
             return f"could not be started: {error}", None
@@ -264,39 +264,39 @@ class Replica:
             if loss.done():
                 break
             if process.poll() is not None:
-                # Its last words may still be in the socket; the stream's end follows them.
+                # Its last messages may still be in the socket, followed by the end of the stream.
                 await asyncio.wait([loss], timeout=_TICK_SECONDS)
-                self._lose("ended")
-            if self.pulse.is_gone(self.model):
+                self._report_loss("ended")
+            if self.heartbeat.is_gone(self.model):
                 is_hung = True
-                self._lose(f"sent no heartbeat for {self.pulse.silence:.0f} s")
-        uptime = self.pulse.uptime if self.pulse.has_served else None
+                self._report_loss(f"sent no heartbeat for {self.heartbeat.silence:.0f} s")
+        uptime = self.heartbeat.uptime if self.heartbeat.has_served else None
         if self._ends:
             client.send(Shutdown(self._save_seconds))
         reason = loss.result()
-        will = self._last_will(is_hung=is_hung)
-        status = await bury(process, launch.patience, will, self._save_seconds)
+        will = self._exit_state(is_hung=is_hung)
+        status = await end_process(process, launch.patience, will, self._save_seconds)
         client.close()
         self._process = self._client = None
-        how = "" if is_hung or self._is_final else f" ({ending(status)})"
+        how = "" if is_hung or self._is_final else f" ({describe_exit(status)})"
         if is_hung or has_crashed(status):
-            whose, is_unloadable = self.setup.blame()
+            whose, is_unloadable = self.setup.quarantine_culprit()
             reason += whose
-            # None has started with it yet: the configuration is wrong.
+            # No engine has started with it yet: the configuration is wrong.
             self._is_final |= is_unloadable and self.model is None
         return reason + how, uptime
 
     def _on_event(self, event: Event) -> None:
         if self._loss is None or self._loss.done():
-            return  # the last words of an engine that is being buried
-        self.pulse.hear()
+            return  # last messages of an engine that is being stopped
+        self.heartbeat.record_message()
         if isinstance(event, StepOutput):
             self.stats = event.stats
-            self.pulse.step(event.stats)
+            self.heartbeat.record_step(event.stats)
             try:
                 self._owner.on_step(self, event)
             except FrameError as error:
-                self._lose(f"sent nonsense: {error}")
+                self._report_loss(f"sent nonsense: {error}")
         elif isinstance(event, Loading):
             self.detail = f"{event.stage} {event.fraction:.0%}"
         elif isinstance(event, EngineReady):
@@ -319,7 +319,7 @@ class Replica:
     def _on_ready(self, event: EngineReady) -> None:
         if event.version != PROTOCOL_VERSION:
             self._is_final = True
-            self._lose(
+            self._report_loss(
                 f"speaks version {event.version} of the protocol; "
                 f"this daemon speaks {PROTOCOL_VERSION}"
             )
@@ -327,24 +327,26 @@ class Replica:
         self.model, self.load_seconds = event.model, event.load_seconds
         self.state = ReplicaState.READY
         self.detail = f"loaded in {event.load_seconds:.1f} s"
-        self.pulse.ready()
+        self.heartbeat.record_ready()
         _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
-        self._tell_news()
+        self._send_updates()
         self._owner.on_ready(self)
 
     def _on_fatal(self, event: Fatal) -> None:
-        # An engine that explains why it cannot start says the same the next time, unless one
-        # has started before: then what it lacks (memory, a device) may come back.
+        # An engine that cannot start fails in the same way at the next start, unless one has
+        # started before: then the missing resource (memory, a device) may become available again.
         self._is_final = self.model is None
         if event.strategy:
             self.setup.quarantine(*event.strategy)
-        self._lose(event.message)
+        self._report_loss(event.message)
 
     def _on_stream_end(self, error: Exception | None) -> None:
-        self._lose("the connection ended" if error is None else f"the connection broke: {error}")
+        self._report_loss(
+            "the connection ended" if error is None else f"the connection broke: {error}"
+        )
 
-    def _lose(self, reason: str) -> None:
-        """The engine serves no longer: tell the owner now, bury the process afterwards."""
+    def _report_loss(self, reason: str) -> None:
+        """Report the loss of the engine to the owner; ``_run_engine`` then ends the process."""
         if self._loss is None or self._loss.done():
             return
         self._loss.set_result(reason)
@@ -353,22 +355,22 @@ class Replica:
             self.state = ReplicaState.STOPPED if is_stopping else ReplicaState.RESTARTING
             self._owner.on_lost(self, reason)
 
-    def _last_will(self, *, is_hung: bool) -> ProcessExit:
+    def _exit_state(self, *, is_hung: bool) -> ProcessExit:
         if is_hung:
             return ProcessExit.HUNG
         if not self._ends:
             return ProcessExit.LOST
-        # One that still loads reads no command.
-        return ProcessExit.ASKED if self.pulse.has_served else ProcessExit.LOADING
+        # A loading engine reads no commands.
+        return ProcessExit.ASKED if self.heartbeat.has_served else ProcessExit.LOADING
 
     async def _sleep(self, seconds: float) -> None:
-        """Wait before another start, unless none is wanted any more."""
-        self._stirred.clear()
+        """Wait before the next start, unless no engine is wanted any more."""
+        self._wanted_changed.clear()
         if not self._ends:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stirred.wait(), seconds)
+                await asyncio.wait_for(self._wanted_changed.wait(), seconds)
 
     @property
     def _ends(self) -> bool:
-        """Whether the engine that there is must end."""
+        """Whether the present engine must end."""
         return self._is_stopping or self._is_unloading

@@ -1,4 +1,4 @@
-"""Who has a replica, and is told what becomes of it."""
+"""Owner of a replica, notified of its events."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ ReplicaT = TypeVar("ReplicaT", contravariant=True)
 
 
 class ReplicaOwner(Protocol[ReplicaT]):
-    """Who is told; every method is called from the event loop and returns soon."""
+    """Receiver of a replica's events; called from the event loop, and must return soon."""
 
     def on_ready(self, replica: ReplicaT) -> None:
-        """It serves from now on."""
+        """Handle that it has become ready to serve."""
 
     def on_step(self, replica: ReplicaT, step: StepOutput) -> None:
-        """It has made a step. ``FrameError`` from here ends this engine."""
+        """Handle the output of a step. ``FrameError`` from here ends this engine."""
 
     def on_swapped(self, replica: ReplicaT, event: Swapped) -> None:
-        """It has replaced a strategy, or refused to."""
+        """Handle the answer to a swap of strategies."""
 
     def on_pinned(self, replica: ReplicaT, event: Pinned) -> None:
-        """It has pinned what is cached of a prompt, or cannot."""
+        """Handle the answer to a pin."""
 
     def on_evicted(self, replica: ReplicaT, event: Evicted) -> None:
-        """It has given up cached pages, or refuses to."""
+        """Handle the answer to an eviction."""
 
     def on_inspected(self, replica: ReplicaT, event: Looked) -> None:
-        """It has said how it is, or which pages go on from one."""
+        """Handle the answer to an inspection, or a list of cached pages."""
 
     def on_lost(self, replica: ReplicaT, reason: str) -> None:
-        """It serves no longer; called once for each ``on_ready``."""
+        """Handle its loss; called once for each ``on_ready``."""

@@ -1,4 +1,4 @@
-"""How often engines have died lately, and how long to wait before the next one."""
+"""Restart backoff: recent failures of engines, and the delay before the next start."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ from gatewayd.engines.replicas.engine_process import backoff
 
 MAX_FAILED_STARTS = 3
 MAX_BRIEF_LIVES = 5
-"""Engines in a row that may die young before the next ones are waited for: one request may cost
-so many."""
+"""Consecutive short-lived engines before starts are delayed: one request may cost that many."""
 BRIEF_SECONDS = 10.0
 
 
-class Setbacks:
-    """Counts the engines of one replica that did not start, and those that died young."""
+class RestartBackoff:
+    """Counts consecutive failed starts and short-lived engines of a replica."""
 
     def __init__(self) -> None:
         self._failed = self._brief = 0
 
-    def note(self, uptime: float | None) -> None:
-        """An engine has died.
+    def record(self, uptime: float | None) -> None:
+        """Record the end of an engine.
 
         Args:
             uptime: seconds for which it served; None if it never did.
@@ -28,9 +27,9 @@ class Setbacks:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether starting another is in vain."""
+        """Whether further starts are pointless."""
         return self._failed >= MAX_FAILED_STARTS
 
     def pause(self) -> float:
-        """Seconds to wait before another is started."""
+        """Seconds to wait before the next start."""
         return backoff(max(self._failed, self._brief - MAX_BRIEF_LIVES))

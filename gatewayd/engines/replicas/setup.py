@@ -1,4 +1,4 @@
-"""What an engine is told: its configuration, what was changed since, who may not serve again."""
+"""Setup of a replica's engines: configuration, runtime changes and quarantined strategies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How engines are started and watched; the same for every replica."""
+    """How engines are started and supervised; the same for every replica."""
 
     executor: ExecutorStrategy
     command: tuple[str, ...]
@@ -34,14 +34,14 @@ class Launch:
 
 
 class EngineSetup:
-    """The configuration of one replica, through all its lives.
+    """Configuration of one replica, across its engines.
 
     Args:
-        config: the same for every replica.
-        index: which of them it is.
+        config: initial configuration, the same for every replica.
+        index: index of the replica.
 
     Attributes:
-        config: for the next engine, and what the one that serves is brought to.
+        config: configuration of the next engine, to which the present one is updated.
     """
 
     def __init__(self, config: EngineConfig, index: int) -> None:
@@ -52,26 +52,26 @@ class EngineSetup:
         self._known = config
         self._marker = Marker.shared()
 
-    def begin(self) -> EngineConfig:
-        """An engine starts: what it is told first."""
+    def start_config(self) -> EngineConfig:
+        """Return the initial configuration for an engine that starts."""
         self._marker.clear()
         self._known = self.config
         return msgspec.structs.replace(self.config, replica=self._index, marker=self._marker.path)
 
-    def settle(self, config: EngineConfig) -> None:
-        """The engine serves with this already."""
+    def mark_applied(self, config: EngineConfig) -> None:
+        """Record a configuration that the present engine has already."""
         self.config = self._known = config
 
-    def limit(self, limits: SetLimits) -> None:
-        """Limits for this engine and the next ones."""
+    def set_limits(self, limits: SetLimits) -> None:
+        """Set limits for the present engine and later ones."""
         self._limits = limits
 
-    def bound(self, quotas: list[TenantQuota]) -> None:
-        """Quotas of tenants for this engine and the next ones."""
+    def set_quotas(self, quotas: list[TenantQuota]) -> None:
+        """Set tenants' KV-cache quotas for the present engine and later ones."""
         self._quotas = SetQuotas(quotas)
 
-    def news(self) -> list[Command]:
-        """What a loaded engine does not know yet; it makes no step before it does."""
+    def pending_updates(self) -> list[Command]:
+        """Commands that update a loaded engine; it makes no step before it has them."""
         before, self._known = self._known, self.config
         told = (self._limits, self._quotas)
         news: list[Command] = [command for command in told if command is not None]
@@ -81,11 +81,11 @@ class EngineSetup:
             if before.choices(kind) != self.config.choices(kind)
         ]
 
-    def blame(self) -> tuple[str, bool]:
-        """Whose call an engine did not survive: the next one starts without that strategy.
+    def quarantine_culprit(self) -> tuple[str, bool]:
+        """Quarantine the strategy whose call or import crashed an engine.
 
         Returns:
-            The end of a sentence, and whether it was being loaded.
+            A suffix for the error message, and whether the strategy was being loaded.
         """
         loading = self._marker.loaded()
         name = loading or self._marker.running()
@@ -98,12 +98,12 @@ class EngineSetup:
         return f" in {name}", False
 
     def quarantine(self, kind: str, name: str) -> None:
-        """The next engines start without a strategy."""
+        """Exclude a strategy from later engines."""
         if [kind, name] not in self.config.quarantined:
             _log.error("%s.%s quarantined: it crashed an engine", kind, name)
             quarantined = [*self.config.quarantined, [kind, name]]
             self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
 
     def close(self) -> None:
-        """No engine starts any more."""
+        """Release the crash marker; no engine starts any more."""
         self._marker.close()

@@ -1,7 +1,7 @@
-"""How long an engine may be silent before it counts as hung.
+"""Limits on an engine's silence before it counts as hung.
 
-A loaded engine speaks at least once a second, except inside one step. A step of a large model
-on a CPU lasts minutes, so patience grows with the work a full step can hold.
+A loaded engine sends a message at least once a second, except during a step. A step of a large
+model on a CPU lasts minutes, so the limits grow with the work of a full step.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 
 from gatewayd_engine.process.messages import ModelInfo
 
-# Far below what any supported machine does, in operations per second: this is when a step
-# is certainly stuck, not when it is slow.
+# Operations per second, far below those of any supported machine: the limit must detect steps that
+# are certainly stuck, not slow ones.
 _SLOWEST = {"cpu": 5e9, "cuda": 5e12}
 
 
 @dataclass(frozen=True, slots=True)
 class SilenceLimits:
-    """The limits on silence.
+    """Limits on an engine's silence, and timeouts of its shutdown.
 
     Attributes:
-        load_seconds: without a word while the model loads.
-        hang_seconds: without a word afterwards, at least.
-        doubt_seconds: after which the daemon no longer calls itself ready.
-        dump_seconds: to write its stacks after SIGABRT, before SIGKILL.
-        stop_seconds: to end by itself after ``Shutdown``.
+        load_seconds: maximum silence while the model loads.
+        hang_seconds: maximum silence afterwards, at least.
+        doubt_seconds: silence after which the daemon no longer reports itself ready.
+        dump_seconds: time to dump its stacks after SIGABRT, before SIGKILL.
+        stop_seconds: time to exit by itself after ``Shutdown``.
     """
 
     load_seconds: float = 600.0
@@ -34,7 +34,7 @@ class SilenceLimits:
     stop_seconds: float = 3.0
 
     def limit(self, model: ModelInfo | None) -> float:
-        """Seconds of silence after which the engine is hung; ``model`` None while loading."""
+        """Seconds of silence after which the engine is hung; ``model`` is None while loading."""
         if model is None:
             return self.load_seconds
         speed = _SLOWEST.get(model.device.partition(":")[0], _SLOWEST["cpu"])

@@ -79,11 +79,11 @@ class RequestGate:
         """
         account = principal.account
         if account is not None and account.counts_requests:
-            self._arrive(account, scope).let_go()
+            self._arrive(account, scope).release()
 
     def _arrive(self, account: TenantAccount, scope: Scope) -> ConcurrencySlot:
         try:
-            return account.arrive(is_read=_is_read(scope))
+            return account.acquire_slot(is_read=_is_read(scope))
         except RateLimited:
             self.num_refused += 1
             scope["endpoint"] = self._endpoint(scope)
@@ -104,7 +104,7 @@ class RequestGate:
             await self._routes(scope, receive, send)
         finally:
             if slot is not None:
-                slot.let_go()
+                slot.release()
 
 
 def _is_read(scope: Scope) -> bool:

@@ -1,1 +1,1 @@
-"""Batches: files of requests, answered in the background, each line once, whatever dies."""
+"""Batches: files of requests, run in the background, each line once even after crashes."""

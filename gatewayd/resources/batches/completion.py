@@ -1,4 +1,4 @@
-"""The end of a batch: its results as files, then one transaction that says so."""
+"""Completion of a batch: writes results into files and records them in one transaction."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _EXPIRED = {
 
 
 class BatchCompletion(NamedTuple):
-    """What is left to write down.
+    """Final state of a batch, to be recorded.
 
     Attributes:
-        batch_id: of the batch.
-        status: in which it ends.
-        output: file of answers; None without any.
-        errors: file of what failed; None without any.
+        batch_id: id of the batch.
+        status: its final status.
+        output: file of successful responses; None without any.
+        errors: file of failed requests; None without any.
         now: Unix time.
     """
 
@@ -43,13 +43,13 @@ class BatchCompletion(NamedTuple):
     errors: FileRow | None
     now: float
 
-    def enter(self, connection: Connection) -> BatchRow:
-        """Write the files' rows and the state; results are in the files from now on."""
+    def record(self, connection: Connection) -> BatchRow:
+        """Record the files and the status; the files are visible to the client from then on."""
         for row in (self.output, self.errors):
             if row is not None:
                 file_records.add(connection, row)
         usage = records.usage(connection, self.batch_id)
-        return records.move(
+        return records.set_status(
             connection,
             self.batch_id,
             self.status,
@@ -61,12 +61,12 @@ class BatchCompletion(NamedTuple):
 
 
 def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float) -> BatchCompletion:
-    """Put results into files, in the order of the input. Blocks.
+    """Write results into files, in the order of the input. Blocks.
 
-    A process that dies behind this leaves contents without rows, which the next start deletes.
+    After a crash, contents without rows are deleted at the next start.
 
     Raises:
-        StoreUnavailable: the files cannot be written; nothing of them is left.
+        StoreUnavailable: the files cannot be written; no part of them is left.
     """
     failed: Iterator[bytes] = records.outputs(connection, row.id, is_ok=False)
     status = "cancelled" if row.status == "cancelling" else "completed"
@@ -95,7 +95,7 @@ def _and_expired(
     try:
         for line in all_lines(vault.path(row.input_file_id), row.endpoint, row.total, done):
             yield output_line(line.custom_id, response=None, error=_EXPIRED)
-    except OSError as error:  # what was answered is told all the same
+    except OSError as error:  # responses are delivered all the same
         _log.error("cannot read the input of batch %s: %s", row.id, error.strerror)
 
 
@@ -117,7 +117,7 @@ def _write(
             purpose="batch_output",
             tenant=row.tenant,
         )
-        draft.keep(file.id)
+        draft.commit(file.id)
         return file
     finally:
-        draft.drop()
+        draft.discard()

@@ -1,4 +1,4 @@
-"""How many batch lines of a tenant run at once: fewer after refusals, more after answers.
+"""Congestion window for batch lines of a tenant: shrinks after refusals, grows after responses.
 
 A congestion window with a slow-start threshold. A refusal sets it to the number still running, and
 nothing is sent until a backoff is over; with none running, a single line probes then and the others
@@ -18,10 +18,10 @@ ninth of the time at most."""
 
 
 class CongestionWindow:
-    """The window of one tenant.
+    """Congestion window of one tenant.
 
     Attributes:
-        num_running: lines that run now.
+        num_running: number of running lines.
         backoff_seconds: the next backoff, unless the refusal names one.
 
     Args:
@@ -43,17 +43,17 @@ class CongestionWindow:
             return None
         return max(0.0, self._resume_at - self._clock())
 
-    def begin(self) -> int:
-        """A line starts; returns the era to pass to ``answered`` or ``refused``."""
+    def start_line(self) -> int:
+        """Count a line that starts; return the era to pass to ``answered`` or ``refused``."""
         self.num_running += 1
         return self._era
 
-    def end(self) -> None:
-        """A line has ended, whatever its outcome."""
+    def end_line(self) -> None:
+        """Count a line that has ended, whatever its outcome."""
         self.num_running -= 1
 
     def answered(self, era: int) -> None:
-        """A line that is about to end was answered."""
+        """Widen the window after a response; call before ``end_line``."""
         if era != self._era:
             return  # sent before the last refusal
         self.backoff_seconds = _FIRST_SECONDS
@@ -63,11 +63,11 @@ class CongestionWindow:
             self._threshold = math.inf
 
     def refused(self, era: int, seconds: float) -> None:
-        """A line that has ended was refused.
+        """Shrink the window after a refusal; call after ``end_line``.
 
         Args:
-            era: from ``begin``.
-            seconds: of the backoff.
+            era: from ``start_line``.
+            seconds: duration of the backoff.
         """
         if era == self._era:
             self._era += 1

@@ -1,4 +1,4 @@
-"""Requests from inside: the data plane's own app, called without a connection."""
+"""In-process requests: the data plane's ASGI app, called without a connection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gatewayd.tenants.principal import IN_SCOPE, Principal
 
 
 class InternalAnswer(NamedTuple):
-    """What came back.
+    """Response of an in-process request.
 
     Attributes:
-        status: of the answer.
-        body: all of it.
-        request_id: that the gateway gave.
-        retry_after: seconds, if it asks to wait.
+        status: HTTP status.
+        body: complete body.
+        request_id: id given by the gateway.
+        retry_after: seconds to wait before a retry, or None.
     """
 
     status: int
@@ -27,7 +27,7 @@ class InternalAnswer(NamedTuple):
 
 
 async def call(app: App, path: str, body: bytes, principal: Principal) -> InternalAnswer:
-    """Send a JSON body and wait for the whole answer; whoever is cancelled leaves like a client."""
+    """Send a JSON body and wait for the response; cancellation acts as a client's disconnect."""
     incoming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     status, headers, pieces = 0, dict[bytes, bytes](), list[bytes]()
 

@@ -1,4 +1,4 @@
-"""One line: sent as a client would send it, and what its answer means for it."""
+"""Runs one line of a batch as a client's request, and interprets the response."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from gatewayd.store.ids import new_id
 from gatewayd.tenants.directory import Directory
 
 _PAUSE_SECONDS = 5.0
-"""Most while admission is paused: it may be resumed long before it would end by itself."""
+"""Maximum backoff while admission is paused: it may be resumed early."""
 _ATTEMPTS = 3
-"""Of a line whose engine was lost: the loss may be the line's own doing."""
+"""Attempts at a line whose engine was lost: the line itself may be the cause."""
 
 
 class LineRetry(NamedTuple):
-    """A line has to be sent again.
+    """A line has to be retried.
 
     Attributes:
         seconds: to wait before the next attempt.
@@ -37,17 +37,17 @@ class LineRetry(NamedTuple):
 async def attempt(
     app: App, directory: Directory, row: BatchRow, line: BatchLine, *, losses: int, seconds: float
 ) -> LineResult | LineRetry:
-    """Send a line; its result is the answer that another attempt would not change.
+    """Run a line; its result is final: a retry would not change it.
 
-    It has the rights that its batch's key has now: a key that was revoked ends here, too.
+    It runs with the present rights of its batch's key: after a revocation it is refused.
 
     Args:
-        app: answers it.
-        directory: says with whose rights.
-        row: of its batch.
-        line: of the input.
-        losses: engines that ended under it before.
-        seconds: to wait after a refusal that says nothing of it.
+        app: the data plane's app.
+        directory: provides the principal.
+        row: row of its batch.
+        line: the line.
+        losses: engines lost during earlier attempts.
+        seconds: backoff after a refusal without a hint.
     """
     try:
         principal = directory.principal_of(row.tenant, row.key_id)
@@ -59,28 +59,28 @@ async def attempt(
     if is_lost and losses + 1 < _ATTEMPTS:
         return LineRetry(_wait(code, answer, seconds), is_lost=True)
     if answer.status in (429, 503) and not _is_final(code, answer):
-        # Not all tenants at once when there is room again.
+        # Jittered, so that tenants do not all retry at once.
         wait = _wait(code, answer, seconds) * random.uniform(1.0, 1.25)
         return LineRetry(wait, is_lost=False)
     return _result(row.id, line, answer)
 
 
 def refused_line(batch_id: str, line: BatchLine, error: GatewayError) -> LineResult:
-    """What comes of a line that is not sent at all."""
+    """The result of a line that is refused without being sent."""
     return _result(
         batch_id, line, InternalAnswer(error.status, encode_json(error.body()), "", None)
     )
 
 
 def _wait(code: str | None, answer: InternalAnswer, seconds: float) -> float:
-    """Seconds until it is worth another attempt, of which there have been some."""
+    """Seconds until a retry may succeed."""
     if code == AdmissionPaused.code:
         return min(seconds, _PAUSE_SECONDS)
     return max(seconds, answer.retry_after or 0)
 
 
 def _is_final(code: str | None, answer: InternalAnswer) -> bool:
-    """Whether what is lacking does not come by itself."""
+    """Whether the condition cannot resolve by itself, so that a retry is pointless."""
     is_spent = code == "insufficient_quota" and answer.retry_after is None
     return is_spent or code in ("strategy_unavailable", "cancelled")
 
@@ -88,7 +88,7 @@ def _is_final(code: str | None, answer: InternalAnswer) -> bool:
 def output_line(
     custom_id: str, *, response: dict[str, Any] | None, error: Mapping[str, str] | None
 ) -> bytes:
-    """A line of the output or error file, as OpenAI writes it."""
+    """Encode a line of the output or error file, in OpenAI's format."""
     shown = {
         "id": new_id("batch_req_"),
         "custom_id": custom_id,
@@ -125,7 +125,7 @@ class _Details(msgspec.Struct):
 
 
 class _Usage(msgspec.Struct):
-    """Tokens, under the names of chat completions or under those of responses."""
+    """Token usage, with the field names of chat completions and of responses."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0

@@ -1,8 +1,7 @@
-"""Which line runs next: fair queueing between tenants, then scheduling among a tenant's batches.
+"""Scheduler of batch lines: fair queueing between tenants, then among each tenant's batches.
 
-A slot is held while a line is answered and its result is stored, never while the line waits for a
-limit, a pause or a full queue: meanwhile its tenant holds at most one slot, for the line that
-probes.
+A slot is held while a line runs and its result is stored, never while the line waits for a limit, a
+pause or a full queue: meanwhile its tenant holds at most one slot, for the probing line.
 """
 
 from __future__ import annotations
@@ -17,48 +16,48 @@ from gatewayd.resources.batches.congestion_window import CongestionWindow
 
 
 class Permit:
-    """A slot for one line; to be closed, which is idempotent."""
+    """A slot for one line; must be closed, which is idempotent."""
 
     __slots__ = ("_era", "_is_open", "_lane", "_slot")
 
     def __init__(self, lane: Lane, slot: QueueSlot) -> None:
         self._lane = lane
         self._slot = slot
-        self._era = lane.window.begin()
+        self._era = lane.window.start_line()
         self._is_open = True
 
     def answered(self) -> None:
-        """The line was answered; the permit is held until the result is stored."""
+        """Report a response; the permit is held until the result is stored."""
         self._lane.window.answered(self._era)
 
     def refused(self, seconds: float) -> None:
-        """The line has to be sent again; no line of the tenant is sent for so many seconds."""
+        """Release the slot after a refusal; the tenant's lines pause for this many seconds."""
         self.close()
         self._lane.window.refused(self._era, seconds)
-        self._lane.look()
+        self._lane.wake()
 
     def close(self, _: object = None) -> None:
         """Release the slot."""
         if self._is_open:
             self._is_open = False
-            self._lane.window.end()
+            self._lane.window.end_line()
             self._slot.release()
-            self._lane.look()
+            self._lane.wake()
 
 
 class Lane:
     """Schedules the batches of one tenant.
 
     Turns alternate between its oldest batch and the batch that has had the fewest turns: a small
-    batch ends soon beside a large one, and among many large ones the oldest still progress.
+    batch ends soon despite a large one, and among many large ones the oldest still progress.
 
     Attributes:
-        window: how many lines may run at once.
+        window: limits the number of running lines.
         checking: held while an input of the tenant is validated.
 
     Args:
         tenant: its name.
-        slots: of all tenants.
+        slots: fair queue shared by all tenants.
         clock: seconds; monotonic.
     """
 
@@ -73,29 +72,29 @@ class Lane:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    async def turn(self, batch_id: str) -> Permit:
+    async def acquire(self, batch_id: str) -> Permit:
         """Wait until the next line of a batch may run; at most one waiter per batch."""
         future = asyncio.get_running_loop().create_future()
         self._waiting[batch_id] = future
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"batches of {self._tenant}")
-        self.look()
+        self.wake()
         try:
             permit: Permit = await future
         except asyncio.CancelledError:
             self._waiting.pop(batch_id, None)
             if not future.cancelled():
                 future.result().close()
-            self.look()
+            self.wake()
             raise
         return permit
 
-    def forget(self, batch_id: str) -> None:
-        """A batch is over."""
+    def discard_batch(self, batch_id: str) -> None:
+        """Discard the state of a batch that has ended."""
         self._num_turns.pop(batch_id, None)
 
-    def look(self) -> None:
-        """Reconsider what may run: a window, a slot or a waiter has changed."""
+    def wake(self) -> None:
+        """Wake the scheduler: a window, a slot or a waiter has changed."""
         self._changed.set()
 
     async def stop(self) -> None:
@@ -123,7 +122,7 @@ class Lane:
             self._task = None
 
     def _next(self) -> asyncio.Future[Permit]:
-        """The waiter of the next batch; ids of batches sort by creation time."""
+        """Pick the waiter of the next batch; ids of batches sort by creation time."""
         self._is_oldests = not self._is_oldests
         batch_id = min(
             self._waiting,

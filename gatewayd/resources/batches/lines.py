@@ -1,7 +1,7 @@
-"""The lines of a batch's input: parsing them, and reading them in small pieces. Blocks.
+"""Lines of a batch's input: parsing, and reading in bounded pieces. Blocks.
 
-A body stays the bytes that it is: millions of objects of a large one would stall the daemon, and
-the route that answers it reads it anyway.
+A body stays raw bytes: materializing the millions of objects of a large one would stall the daemon,
+and the route that runs it parses it anyway.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ MAX_CUSTOM_ID = 512
 
 _LINES_AT_ONCE = 32
 _BYTES_AT_ONCE = 64 << 10
-"""Limits of reading ahead for each open batch; a longer line is read alone."""
+"""Read-ahead limits for each open batch; a longer line is read alone."""
 _SCANNED_LINES, _SCANNED_BYTES = 4096, 1 << 20
-"""Limits of a piece when skipping lines that have a result."""
+"""Limits of a piece while skipping lines that have a result."""
 
 _NULL = msgspec.Raw(b"null")
 
@@ -33,7 +33,7 @@ class _Request(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """Unknown fields, maybe a million, are not materialized."""
+    """Other fields, possibly a million, are not materialized."""
 
     stream: msgspec.Raw = _NULL
     background: msgspec.Raw = _NULL
@@ -48,13 +48,13 @@ _string = msgspec.json.Decoder(str).decode
 
 
 class BatchLine(NamedTuple):
-    """A request.
+    """A request of a batch.
 
     Attributes:
-        number: of the line, from 1.
-        offset: of its first byte in the input.
-        custom_id: its client's name for it.
-        body: of the request, in the class ``batch``.
+        number: line number, from 1.
+        offset: offset of its first byte in the input.
+        custom_id: the client's name for it.
+        body: body of the request, with the priority class ``batch``.
     """
 
     number: int
@@ -69,7 +69,7 @@ class Position(NamedTuple):
     Attributes:
         offset: bytes before it.
         number: lines before it.
-        requests: of these, those that are not empty.
+        requests: those of them that are not empty.
     """
 
     offset: int = 0
@@ -80,23 +80,23 @@ class Position(NamedTuple):
 def some_lines(
     path: Path, endpoint: str, at: Position, *, total: int, without: Container[int]
 ) -> tuple[list[BatchLine], Position | None]:
-    """The next requests of a validated input, except for some.
+    """Read the next requests of a validated input, except for some.
 
-    A bounded piece of work, a few milliseconds: it may find none though there are more. A long line
-    is returned alone.
+    A bounded piece of work of a few milliseconds, which may find none although more follow. A long
+    line is returned alone.
 
     Args:
-        path: of the content.
-        endpoint: that every line names.
-        at: where to begin.
-        total: requests of the whole input; nothing is read after the last.
+        path: path of the content.
+        endpoint: endpoint that every line names.
+        at: position to read from.
+        total: number of requests of the whole input; nothing is read after the last.
         without: numbers of lines to skip.
 
     Returns:
         The requests, and the next position; None at the end.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the input cannot be read.
     """
     found: list[BatchLine] = []
     num_bytes = 0
@@ -121,10 +121,10 @@ def some_lines(
 def all_lines(
     path: Path, endpoint: str, total: int, without: Container[int]
 ) -> Iterator[BatchLine]:
-    """All requests of the input, except for some.
+    """Iterate over all requests of the input, except for some.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the input cannot be read.
     """
     at: Position | None = Position()
     while at is not None:
@@ -133,10 +133,10 @@ def all_lines(
 
 
 def line_at(path: Path, endpoint: str, offset: int, number: int) -> BatchLine:
-    """Read a line again.
+    """Read a line again by its offset.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the input cannot be read.
     """
     with path.open("rb") as file:
         file.seek(offset)
@@ -144,13 +144,13 @@ def line_at(path: Path, endpoint: str, offset: int, number: int) -> BatchLine:
 
 
 class LineRequest(NamedTuple):
-    """What a line asks for.
+    """Parsed request of a line.
 
     Attributes:
-        custom_id: its client's name for it.
-        body: of the request, a JSON object as it was written.
-        model: that it names, if it does.
-        has_class: whether it names its class of service.
+        custom_id: the client's name for it.
+        body: body of the request, a JSON object as written.
+        model: the model that it names, or None.
+        has_class: whether it sets a priority class.
     """
 
     custom_id: str
@@ -163,8 +163,8 @@ class InvalidLine(Exception):
     """A line of the input is invalid.
 
     Attributes:
-        code: OpenAI's.
-        message: what is wrong.
+        code: OpenAI's error code.
+        message: description of the error.
         param: the field at fault.
     """
 
@@ -174,7 +174,7 @@ class InvalidLine(Exception):
 
 
 def request_of(text: bytes, endpoint: str) -> LineRequest:
-    """What a line asks for.
+    """Parse a line.
 
     Raises:
         InvalidLine: the line is invalid.

@@ -1,4 +1,4 @@
-"""All batches that are not over: begun, resumed when the daemon starts, cancelled."""
+"""Registry of open batches: start, resumption after a restart, and cancellation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd.fairness.tenant_cap import TenantCap
 from gatewayd.http.asgi import App
 from gatewayd.resources.batches import records
 from gatewayd.resources.batches.line_scheduler import Lanes
-from gatewayd.resources.batches.run import BatchContext, BatchLimits, BatchRun, forget_results
+from gatewayd.resources.batches.run import BatchContext, BatchLimits, BatchRun, delete_results
 from gatewayd.resources.files.content_store import Vault
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
@@ -21,23 +21,23 @@ from gatewayd.tenants.directory import Directory
 _log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 30.0
-"""After a mistake of ours, which may have passed."""
+"""Delay before a retry after an internal error, which may be transient."""
 _RETRY_SECONDS = 30.0
-"""A batch of a few lines has ended by then."""
+"""Retry hint: a batch of a few lines has ended by then."""
 
 
 class Batches:
-    """Runs batches in tasks of its own; between ``start`` and ``stop``.
+    """Runs open batches in background tasks, between ``start`` and ``stop``.
 
     Attributes:
-        cap: of unfinished batches; ``begin`` needs a reservation there.
+        cap: limit on open batches; ``start_batch`` needs a reservation.
 
     Args:
-        database: with their rows.
-        vault: with their files.
-        limits: of all of them.
-        room: for new ones.
-        clock: for their times.
+        database: database of their rows.
+        vault: store of their files.
+        limits: limits of batches.
+        room: storage quota for new ones.
+        clock: clock for their times.
     """
 
     def __init__(
@@ -65,11 +65,11 @@ class Batches:
         )
 
     async def start(self, app: App, directory: Directory) -> None:
-        """Go on where the last process ended.
+        """Resume the batches of the previous process.
 
         Args:
-            app: answers lines.
-            directory: says with whose rights.
+            app: runs lines.
+            directory: provides principals.
         """
         self._shared = BatchContext(
             app,
@@ -80,19 +80,19 @@ class Batches:
             self.room,
             self.clock,
             Lanes(lambda: self.limits.concurrency),
-            # Each tenant waits for as many as it may have open.
+            # Each tenant queues as many as it may have open.
             FairQueue("inputs of batches", lambda: 1, most_waiting=None),
             FairQueue("ends of batches", lambda: 1, most_waiting=None),
         )
         for batch_id, tenant in await self.database.read(records.unfinished):
             _log.info("resuming batch %s", batch_id)
             self.cap.count(tenant)
-            self.begin(tenant, batch_id)
-        if left_behind := await self.database.read(records.left_behind):
-            self._go_on(self._forget(left_behind), "results of batches")
+            self.start_batch(tenant, batch_id)
+        if left_behind := await self.database.read(records.with_leftover_results):
+            self._spawn(self._delete_leftovers(left_behind), "results of batches")
 
     async def stop(self) -> None:
-        """Leave everything as it is; lines that run are run again after the next start."""
+        """Stop all batches; interrupted lines run again after the next start."""
         shared, self._shared = self._shared, None
         tasks = list(self._tasks)
         for task in tasks:
@@ -103,7 +103,7 @@ class Batches:
 
     @property
     def queues(self) -> dict[str, QueueStats]:
-        """Counts of the queues of lines, inputs and ends; all zero before the start."""
+        """Statistics of the queues of lines, inputs and ends; all zero before the start."""
         shared = self._shared
         if shared is None:
             return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), QueueStats())
@@ -113,34 +113,34 @@ class Batches:
             "batch_ends": shared.ending.standing,
         }
 
-    def begin(self, tenant: str, batch_id: str) -> None:
-        """Run a batch that was reserved; if the daemon stops, the next one resumes it."""
+    def start_batch(self, tenant: str, batch_id: str) -> None:
+        """Run a batch that was reserved; after a stop, the next start resumes it."""
         if self._shared is None:
             return
         run = self._runs[batch_id] = BatchRun(self._shared, batch_id)
-        self._go_on(self._run(tenant, batch_id, run), f"batch {batch_id}")
+        self._spawn(self._run(tenant, batch_id, run), f"batch {batch_id}")
 
     def cancel(self, batch_id: str) -> None:
-        """A batch is ``cancelling`` now."""
+        """Cancel the running lines of a batch whose status is ``cancelling``."""
         if (run := self._runs.get(batch_id)) is not None:
             run.cancel()
 
-    def _go_on(self, work: Coroutine[None, None, None], name: str) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _forget(self, batch_ids: Sequence[str]) -> None:
-        """Delete results that the last process had no time to delete after a batch's end."""
+    async def _delete_leftovers(self, batch_ids: Sequence[str]) -> None:
+        """Delete results that the previous process did not delete after a batch's end."""
         for batch_id in batch_ids:
-            await forget_results(self.database, batch_id)
+            await delete_results(self.database, batch_id)
 
     async def _run(self, tenant: str, batch_id: str, run: BatchRun) -> None:
         try:
             while True:
                 try:
                     return await run.run()
-                except Exception:  # noqa: BLE001 - it must not be lost for a mistake of ours
+                except Exception:  # noqa: BLE001 - an internal error must not lose the batch
                     _log.exception("batch %s failed; it is retried", batch_id)
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:

@@ -1,6 +1,6 @@
-"""The lines of one batch that have no result: those not read yet, and those to be sent again.
+"""Pending lines of one batch: lines not read yet, and refused lines to be retried.
 
-A few are read ahead into memory; of refused ones only their offset in the input is kept.
+A few lines are read ahead into memory; of refused ones only the offset in the input is stored.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gatewayd.resources.batches.lines import BatchLine, Position, line_at, some_
 _MOST_REFUSED = 64
 """Refused lines in memory, beyond which no further line is read before one of them is retried."""
 _MOST_SECONDS = 600.0
-"""Longest backoff of a line that was refused repeatedly."""
+"""Maximum backoff of a line that was refused repeatedly."""
 
 
-class Todo(NamedTuple):
-    """A line to be sent.
+class PendingLine(NamedTuple):
+    """A line to run.
 
     Attributes:
-        line: of the input.
-        refusals: that it has met.
-        losses: of these, those because its engine was lost.
+        line: the line.
+        refusals: number of its refusals.
+        losses: of these, refusals because its engine was lost.
     """
 
     line: BatchLine
@@ -36,7 +36,7 @@ class Todo(NamedTuple):
 
 
 class _PendingRetry(NamedTuple):
-    """A refused line, by the time of its next attempt."""
+    """A refused line, ordered by the time of its next attempt."""
 
     at: float
     number: int
@@ -46,12 +46,12 @@ class _PendingRetry(NamedTuple):
 
 
 class PendingLines:
-    """Yields lines to send, one by one.
+    """Yields lines to run, one by one.
 
     Args:
-        path: of the input.
-        endpoint: that every line names.
-        total: requests of the input.
+        path: path of the input.
+        endpoint: endpoint that every line names.
+        total: number of requests of the input.
         done: numbers of lines that have a result.
         clock: seconds; monotonic.
     """
@@ -77,7 +77,7 @@ class PendingLines:
         self._changed = asyncio.Event()
 
     async def has_more(self) -> bool:
-        """Wait until there may be a line to send; False once all have results."""
+        """Wait until there may be a line to run; return False once all have results."""
         while not (self._read_ahead or self._position or self._refused):
             if not self._num_out:
                 return False
@@ -85,8 +85,8 @@ class PendingLines:
             await self._changed.wait()
         return True
 
-    async def next(self) -> Todo | None:
-        """The next line; None if it turns out that there is none now.
+    async def next(self) -> PendingLine | None:
+        """Return the next line; None if there is none now.
 
         Raises:
             OSError: the input cannot be read.
@@ -105,11 +105,11 @@ class PendingLines:
             self._read_ahead.extend(found)
         if self._read_ahead:
             self._num_out += 1
-            return Todo(self._read_ahead.popleft())
+            return PendingLine(self._read_ahead.popleft())
         return await self._again() if self._refused else None
 
-    def refused(self, todo: Todo, seconds: float, *, is_lost: bool) -> None:
-        """Schedule another attempt at a line, not before so many seconds."""
+    def refused(self, todo: PendingLine, seconds: float, *, is_lost: bool) -> None:
+        """Schedule a retry of a line, not before this many seconds."""
         backoff = min(seconds * 2.0**todo.refusals, max(seconds, _MOST_SECONDS))
         one = _PendingRetry(
             self._clock() + backoff,
@@ -122,7 +122,7 @@ class PendingLines:
         self.ended()
 
     def ended(self) -> None:
-        """A line from ``next`` has a result, or was refused."""
+        """Count a line of ``next`` that has a result, or was refused."""
         self._num_out -= 1
         self._changed.set()
 
@@ -131,8 +131,8 @@ class PendingLines:
             return False
         return self._refused[0].at <= self._clock() or len(self._refused) > _MOST_REFUSED
 
-    async def _again(self) -> Todo:
+    async def _again(self) -> PendingLine:
         one = heapq.heappop(self._refused)
         self._num_out += 1
         line = await asyncio.to_thread(line_at, self._path, self._endpoint, one.offset, one.number)
-        return Todo(line, one.refusals, one.losses)
+        return PendingLine(line, one.refusals, one.losses)

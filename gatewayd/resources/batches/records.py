@@ -1,7 +1,6 @@
-"""Rows of batches: their states, and one result for each line.
+"""Rows of batches: status, and one result for each line.
 
-What moves a batch from state to state is one transaction each; so is a result with the count of
-results.
+Each status change is one transaction; so is a result together with the count of results.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ NEXT = {
     "finalizing": ("completed", "expired", "failed"),
     "cancelling": ("cancelled", "failed"),
 }
-"""From each state, those that may follow."""
+"""Valid transitions: for each status, those that may follow."""
 
 _FORGOTTEN_AT_ONCE = 128
-"""Results in one transaction, each up to some megabytes: nobody else writes meanwhile."""
+"""Results per transaction, each up to some megabytes: no other writer can proceed meanwhile."""
 
 BatchRow = Row[Any]
 
 
 class LineResult(NamedTuple):
-    """What came of a line; in the order of the table's columns.
+    """Result of a line; fields in the order of the table's columns.
 
     Attributes:
-        batch_id: of its batch.
-        line: its number.
-        is_ok: whether its request was answered with 200.
+        batch_id: id of its batch.
+        line: its line number.
+        is_ok: whether the response had status 200.
         output: its line of the output or error file.
-        input_tokens: of its prompt.
+        input_tokens: tokens of its prompt.
         cached_tokens: of those, found in the prefix cache.
-        output_tokens: generated.
-        reasoning_tokens: of those, of the reasoning.
+        output_tokens: generated tokens.
+        reasoning_tokens: of those, tokens of the reasoning.
     """
 
     batch_id: str
@@ -57,13 +56,13 @@ class LineResult(NamedTuple):
 
 
 def add(connection: Connection, values: Mapping[str, Any]) -> BatchRow:
-    """Add one, in the state ``validating``."""
+    """Add a batch, with the status ``validating``."""
     connection.execute(insert(batches).values(status="validating", **values))
     return find(connection, values["id"])
 
 
 def find(connection: Connection, batch_id: str) -> BatchRow:
-    """One of them, for the daemon itself.
+    """Return a batch, of any tenant.
 
     Raises:
         NotFound: there is no such batch.
@@ -72,10 +71,10 @@ def find(connection: Connection, batch_id: str) -> BatchRow:
 
 
 def find_of(connection: Connection, tenant: str, batch_id: str) -> BatchRow:
-    """One of a tenant's.
+    """Return a batch of a tenant.
 
     Raises:
-        NotFound: it has no such batch.
+        NotFound: the tenant has no such batch.
     """
     mine = select(batches).where(batches.c.id == batch_id, batches.c.tenant == tenant)
     return _one(connection, mine, batch_id)
@@ -89,24 +88,24 @@ def _one(connection: Connection, query: Select[Any], batch_id: str) -> BatchRow:
 
 
 def page(connection: Connection, tenant: str, page: Page) -> Sequence[BatchRow]:
-    """A tenant's of a page, and one more if there are more."""
+    """A page of a tenant's batches, and one more row if more follow."""
     mine = select(batches).where(batches.c.tenant == tenant)
     return connection.execute(paged(mine, batches, page)).all()
 
 
 def unfinished(connection: Connection) -> list[tuple[str, str]]:
-    """Ids of unfinished batches, each with its tenant, the oldest first."""
+    """Ids of unfinished batches, each with its tenant, oldest first."""
     query = select(batches.c.id, batches.c.tenant).where(batches.c.status.not_in(OVER))
     return [(row.id, row.tenant) for row in connection.execute(query.order_by(batches.c.id))]
 
 
-def move(
+def set_status(
     connection: Connection, batch_id: str, status: str, now: float, **values: object
 ) -> BatchRow:
-    """Bring one to another state.
+    """Change the status of a batch.
 
     Raises:
-        Conflict: that state does not follow on its own.
+        Conflict: the transition is not valid.
     """
     before = find(connection, batch_id).status
     if status not in NEXT.get(before, ()):
@@ -117,18 +116,20 @@ def move(
 
 
 def cancel(connection: Connection, tenant: str, batch_id: str, now: float) -> BatchRow:
-    """Ask for the end of one of a tenant's; once more changes nothing.
+    """Set a tenant's batch to ``cancelling``; idempotent.
 
     Raises:
-        NotFound: it has no such batch.
-        Conflict: it is over, or about to be.
+        NotFound: the tenant has no such batch.
+        Conflict: it has ended, or is finalizing.
     """
     row = find_of(connection, tenant, batch_id)
-    return row if row.status == "cancelling" else move(connection, batch_id, "cancelling", now)
+    return (
+        row if row.status == "cancelling" else set_status(connection, batch_id, "cancelling", now)
+    )
 
 
 def record(connection: Connection, result: LineResult) -> bool:
-    """Write down what came of a line; only the first result of a line counts.
+    """Record the result of a line; only the first result of a line counts.
 
     Returns:
         Whether it was the first.
@@ -146,13 +147,13 @@ def record(connection: Connection, result: LineResult) -> bool:
 
 
 def lines_done(connection: Connection, batch_id: str) -> LineSet:
-    """Lines that have a result."""
+    """Numbers of lines that have a result."""
     query = select(batch_results.c.line).where(batch_results.c.batch_id == batch_id)
     return LineSet(connection.execute(query.execution_options(yield_per=1000)).scalars())
 
 
 def outputs(connection: Connection, batch_id: str, *, is_ok: bool) -> Iterator[bytes]:
-    """Results in the order of the input."""
+    """Iterate over results in the order of the input."""
     query = (
         select(batch_results.c.output)
         .where(batch_results.c.batch_id == batch_id, batch_results.c.is_ok.is_(is_ok))
@@ -162,7 +163,7 @@ def outputs(connection: Connection, batch_id: str, *, is_ok: bool) -> Iterator[b
 
 
 def usage(connection: Connection, batch_id: str) -> dict[str, Any]:
-    """OpenAI's usage of a batch, of its results."""
+    """Total usage of a batch's results, in OpenAI's format."""
     table = batch_results.c
     names = (table.input_tokens, table.cached_tokens, table.output_tokens, table.reasoning_tokens)
     query = select(*[func.coalesce(func.sum(each), 0) for each in names])
@@ -177,16 +178,16 @@ def usage(connection: Connection, batch_id: str) -> dict[str, Any]:
     }
 
 
-def forget_results(connection: Connection, batch_id: str) -> bool:
-    """Delete some results of a batch that has ended; returns whether there may be more."""
+def delete_some_results(connection: Connection, batch_id: str) -> bool:
+    """Delete some results of a batch that has ended; return whether there may be more."""
     table = batch_results.c
     some = select(table.line).where(table.batch_id == batch_id).limit(_FORGOTTEN_AT_ONCE)
     mine = delete(batch_results).where(table.batch_id == batch_id, table.line.in_(some))
     return connection.execute(mine).rowcount == _FORGOTTEN_AT_ONCE
 
 
-def left_behind(connection: Connection) -> Sequence[str]:
-    """Ids of batches that have ended and still have result rows, which are in files, too."""
+def with_leftover_results(connection: Connection) -> Sequence[str]:
+    """Ids of batches that have ended and still have result rows, which are also in files."""
     has_some = exists().where(batch_results.c.batch_id == batches.c.id)
     query = select(batches.c.id).where(batches.c.status.in_(OVER), has_some)
     return connection.execute(query).scalars().all()
@@ -200,7 +201,7 @@ def remove_older(connection: Connection, ended_at: float, most: int) -> int:
     """
     ends = (batches.c[f"{status}_at"] for status in OVER)
     old = select(batches.c.id).where(
-        # Ids begin with the creation time, which bounds the scan.
+        # Ids start with the creation time, which bounds the scan.
         batches.c.id < f"batch_{max(0, int(ended_at * 1e9)):016x}",
         batches.c.status.in_(OVER),
         func.coalesce(*ends, batches.c.created_at) < ended_at,
@@ -210,7 +211,7 @@ def remove_older(connection: Connection, ended_at: float, most: int) -> int:
 
 
 def shown(row: BatchRow) -> dict[str, Any]:
-    """OpenAI's batch object."""
+    """Build OpenAI's batch object."""
     values = dict(row._mapping)
     counts = {name: values.pop(name) for name in ("total", "completed", "failed")}
     for name in ("output_seconds", "tenant", "key_id"):

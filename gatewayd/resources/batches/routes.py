@@ -1,4 +1,4 @@
-"""``/v1/batches``."""
+"""Routes of ``/v1/batches``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class BatchCreate:
         self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take a batch on; its input is looked at after the answer."""
+        """Create a batch; its input is validated after the response."""
         body = await read_json_body(scope, receive, _BODY_BYTES)
         request, ignored = parse(BatchRequest, body)
         now = int(self._batches.clock.stamp())
@@ -56,11 +56,11 @@ class BatchCreate:
         except BaseException:
             self._batches.cap.give_up(principal.tenant)
             raise
-        self._batches.begin(principal.tenant, row.id)
+        self._batches.start_batch(principal.tenant, row.id)
         await send_json(send, records.shown(row), headers=ignored_header(ignored))
 
     async def _check_room(self, principal: Principal, request: BatchRequest) -> None:
-        """Refuse one whose results would not fit; an input that is not there is told later."""
+        """Refuse a batch whose results would not fit; a missing input is reported later."""
         room, file_id = self._batches.room, request.input_file_id
         row_bytes = BATCH_BYTES + len(encode_json(request.metadata))
         await room.check(principal, row_bytes)
@@ -77,7 +77,7 @@ class BatchList:
         self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """List them, the newest first."""
+        """List batches, newest first."""
         page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
         tenant = principal_of(scope).tenant
         rows = await self._batches.database.read(
@@ -93,7 +93,7 @@ class BatchOne:
         self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Show it."""
+        """Show a batch."""
         batch_id, tenant = scope["path_params"]["batch_id"], principal_of(scope).tenant
         row = await self._batches.database.read(
             lambda connection: records.find_of(connection, tenant, batch_id)
@@ -108,7 +108,7 @@ class BatchCancel:
         self._batches = batches
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Ask for its end; it comes once what runs was stopped and results are in files."""
+        """Cancel a batch; it ends once its lines were stopped and results are in files."""
         batch_id, now = scope["path_params"]["batch_id"], self._batches.clock.stamp()
         tenant = principal_of(scope).tenant
         row = await self._batches.database.write(

@@ -1,8 +1,8 @@
-"""One batch, from the state it is found in to its end.
+"""Run of one batch, from its present status to its end.
 
-Every step leaves the database such that the next start goes on from there: a line's result is
+Every step leaves the database in a state from which the next start resumes: a line's result is
 written with the count of results, files of results with the end. A line that was running when the
-process died has no result and is run again.
+process died has no result and runs again.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gatewayd.resources.batches.completion import BatchCompletion, write_files
 from gatewayd.resources.batches.line import LineRetry, attempt, refused_line
 from gatewayd.resources.batches.line_scheduler import Lanes, Permit
 from gatewayd.resources.batches.line_set import LineSet
-from gatewayd.resources.batches.pending_lines import PendingLines, Todo
+from gatewayd.resources.batches.pending_lines import PendingLine, PendingLines
 from gatewayd.resources.batches.records import BatchRow, LineResult
-from gatewayd.resources.batches.validation import Checked, Checking, LineError
+from gatewayd.resources.batches.validation import InputValidation, LineError, ValidationResult
 from gatewayd.resources.files.content_store import Vault
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
@@ -36,24 +36,24 @@ from gatewayd.tenants.directory import Directory
 T = TypeVar("T")
 
 _PIECE_SECONDS = 0.02
-"""Time slice of validating an input; then the next tenant is scheduled."""
+"""Time slice of validating an input, after which the next tenant is scheduled."""
 
 _TURNS_OF_A_LOOK = 32
 """Lines between two checks of the tenant's store quota."""
 
 _LOOK_SECONDS = 60.0
-"""Between two looks at the clock: a machine may sleep meanwhile."""
+"""Interval of clock checks, since the machine may be suspended."""
 
 
 class BatchLimits(NamedTuple):
-    """What batches may take.
+    """Limits of batches.
 
     Attributes:
-        concurrency: lines that run at once, of all batches together.
+        concurrency: parallel lines, of all batches together.
         open: unfinished batches of a tenant.
-        lines: of a batch, empty ones too.
-        line_bytes: of a line.
-        window: seconds in which a batch ends.
+        lines: lines of a batch, including empty ones.
+        line_bytes: bytes of a line.
+        window: seconds within which a batch ends.
     """
 
     concurrency: int = 32
@@ -64,19 +64,19 @@ class BatchLimits(NamedTuple):
 
 
 class BatchContext(NamedTuple):
-    """What all batches share.
+    """Context shared by all batches.
 
     Attributes:
-        app: answers lines.
-        directory: says with whose rights.
-        database: with their rows.
-        vault: with their files.
-        limits: of batches.
-        room: for results.
-        clock: for their times.
-        lanes: schedule lines, by tenant.
-        reading: queue for validating inputs, in pieces: many at once would take all threads.
-        ending: queue for ends of batches, one at a time: each takes a reader of the database.
+        app: runs lines.
+        directory: provides principals.
+        database: database of their rows.
+        vault: store of their files.
+        limits: limits of batches.
+        room: storage quota for results.
+        clock: clock for their times.
+        lanes: schedulers of lines, by tenant.
+        reading: queue for validating inputs, in pieces: in parallel they would take all threads.
+        ending: queue for ends of batches, one at a time: each uses a database reader.
     """
 
     app: App
@@ -92,11 +92,11 @@ class BatchContext(NamedTuple):
 
 
 class BatchRun:
-    """Works on one batch.
+    """Runs one batch.
 
     Args:
-        shared: with all others.
-        batch_id: of the batch.
+        shared: context shared with other batches.
+        batch_id: id of the batch.
     """
 
     def __init__(self, shared: BatchContext, batch_id: str) -> None:
@@ -105,11 +105,11 @@ class BatchRun:
         self._cancelled = asyncio.Event()
 
     def cancel(self) -> None:
-        """The batch is ``cancelling`` now: what runs of it ends."""
+        """Stop the running lines after the status has become ``cancelling``."""
         self._cancelled.set()
 
     async def run(self) -> None:
-        """Go on until it is over."""
+        """Run until the batch has ended."""
         row = await self._read(lambda connection: records.find(connection, self._id))
         while row.status in records.NEXT:
             match row.status:
@@ -119,11 +119,11 @@ class BatchRun:
                     row = await self._work(row)
                 case _:
                     row = await self._end(row)
-        await forget_results(self._shared.database, self._id)
+        await delete_results(self._shared.database, self._id)
 
     async def _validate(self, row: BatchRow) -> BatchRow:
         try:
-            # One input of a tenant at a time: the state of a validation takes memory.
+            # One input per tenant at a time: the state of a validation takes memory.
             async with self._shared.lanes.of(row.tenant).checking:
                 checked = await self._check(row)
         except OSError:
@@ -133,21 +133,21 @@ class BatchRun:
             return await self._move("failed", errors=shown)
         return await self._move("in_progress", total=checked.total, model=checked.model)
 
-    async def _check(self, row: BatchRow) -> Checked:
+    async def _check(self, row: BatchRow) -> ValidationResult:
         limits = self._shared.limits
-        checking = Checking(
+        checking = InputValidation(
             self._input(row), row.endpoint, most_lines=limits.lines, line_bytes=limits.line_bytes
         )
         while True:
             if self._cancelled.is_set():
-                return Checked(0, None, [])
+                return ValidationResult(0, None, [])
             with await self._shared.reading.acquire(row.tenant):
-                checked = await asyncio.to_thread(checking.go_on, _PIECE_SECONDS)
+                checked = await asyncio.to_thread(checking.step, _PIECE_SECONDS)
             if checked is not None:
                 return checked
 
     async def _work(self, row: BatchRow) -> BatchRow:
-        """Run lines until all have results, the batch is cancelled, or its time is over."""
+        """Run lines until all have results, the batch is cancelled, or its window ends."""
         working = asyncio.create_task(self._run_lines(row))
         cancelled = asyncio.create_task(self._cancelled.wait())
         ended = asyncio.create_task(self._until_over(row))
@@ -166,7 +166,7 @@ class BatchRun:
         return await self._move("finalizing")
 
     async def _until_over(self, row: BatchRow) -> None:
-        """Until its time is over; at most a window after a jump, whatever clock wrote its end."""
+        """Wait for the end of its window; after a clock jump at most one whole window."""
         clock, window = self._shared.clock, self._shared.limits.window
         end = float(row.expires_at)
         while (left := min(end - clock.now(), window)) > 0:
@@ -184,7 +184,7 @@ class BatchRun:
                     if num_turns % _TURNS_OF_A_LOOK == 0:
                         refusal = await self._refusal(row)
                     num_turns += 1
-                    permit = await lane.turn(self._id)
+                    permit = await lane.acquire(self._id)
                     try:
                         todo = await source.next()
                     except BaseException:
@@ -194,10 +194,10 @@ class BatchRun:
                         permit.close()
                         continue
                     task = group.create_task(self._run_line(row, source, todo, permit, refusal))
-                    # It may be cancelled before it has begun.
+                    # It may be cancelled before it has started.
                     task.add_done_callback(permit.close)
         finally:
-            lane.forget(self._id)
+            lane.discard_batch(self._id)
 
     async def _lines_done(self, row: BatchRow) -> LineSet:
         with await self._shared.reading.acquire(row.tenant):
@@ -206,9 +206,9 @@ class BatchRun:
             )
 
     async def _refusal(self, row: BatchRow) -> StoreFull | None:
-        """Why the next lines are not run, if their tenant has used up its store quota."""
+        """The refusal of the next lines if their tenant has used up its storage quota."""
         shared = self._shared
-        with contextlib.suppress(Unauthorized):  # each line is told so
+        with contextlib.suppress(Unauthorized):  # reported for each line
             owner = shared.directory.principal_of(row.tenant, row.key_id)
             try:
                 await until_done(lambda: shared.room.check_line(owner))
@@ -220,7 +220,7 @@ class BatchRun:
         self,
         row: BatchRow,
         source: PendingLines,
-        todo: Todo,
+        todo: PendingLine,
         permit: Permit,
         refusal: StoreFull | None,
     ) -> None:
@@ -242,15 +242,15 @@ class BatchRun:
             source.refused(todo, result.seconds, is_lost=result.is_lost)
             return
         permit.answered()
-        # Holding the slot: if the store cannot be written, no more is computed than fits in memory.
+        # Keep the slot: while the store cannot be written, results in memory stay bounded.
         await self._write(lambda connection: records.record(connection, result))
         permit.close()
         source.ended()
 
     async def _end(self, row: BatchRow) -> BatchRow:
-        """Write the files of results, then say so."""
+        """Write the files of results, then record the final status."""
         ending = await until_done(lambda: self._files_written(row))
-        return await self._write(ending.enter)
+        return await self._write(ending.record)
 
     async def _files_written(self, row: BatchRow) -> BatchCompletion:
         vault, now = self._shared.vault, self._shared.clock.stamp()
@@ -260,7 +260,7 @@ class BatchRun:
             )
 
     async def _fail(self) -> BatchRow:
-        """The input cannot be read."""
+        """Fail the batch because its input cannot be read."""
         error = LineError("input_unreadable", None, "the input file cannot be read", None)
         return await self._move("failed", errors=[error.shown()])
 
@@ -270,8 +270,8 @@ class BatchRun:
         def move(connection: Connection) -> BatchRow:
             row = records.find(connection, self._id)
             if status not in records.NEXT[row.status]:
-                return row  # it was cancelled meanwhile
-            return records.move(connection, self._id, status, now, **values)
+                return row  # it was cancelled in the meantime
+            return records.set_status(connection, self._id, status, now, **values)
 
         return await self._write(move)
 
@@ -285,9 +285,9 @@ class BatchRun:
         return await until_done(lambda: self._shared.database.write(work))
 
 
-async def forget_results(database: Database, batch_id: str) -> None:
-    """Delete the results of a batch that is over, a few in each transaction."""
+async def delete_results(database: Database, batch_id: str) -> None:
+    """Delete the results of a batch that has ended, a few in each transaction."""
     while await until_done(
-        lambda: database.write(lambda connection: records.forget_results(connection, batch_id))
+        lambda: database.write(lambda connection: records.delete_some_results(connection, batch_id))
     ):
         pass

@@ -20,7 +20,7 @@ _WORK_SECONDS, _REST_SECONDS = 0.001, 0.0002
 
 
 class LineError(NamedTuple):
-    """What is wrong with a line, or with the whole file; OpenAI's batch error."""
+    """Error of a line, or of the whole file; OpenAI's batch error."""
 
     code: str
     line: int | None
@@ -28,17 +28,17 @@ class LineError(NamedTuple):
     param: str | None
 
     def shown(self) -> dict[str, Any]:
-        """As JSON."""
+        """Build the JSON object."""
         return self._asdict()
 
 
-class Checked(NamedTuple):
+class ValidationResult(NamedTuple):
     """The result of a validation.
 
     Attributes:
         total: number of requests.
-        model: of the first request.
-        errors: at most ``MAX_ERRORS``; with any, nothing is run.
+        model: model of the first request.
+        errors: at most ``MAX_ERRORS``; with any, no line is run.
     """
 
     total: int
@@ -46,12 +46,12 @@ class Checked(NamedTuple):
     errors: list[LineError]
 
 
-class Checking:
+class InputValidation:
     """A validation in progress.
 
     Args:
-        path: of the content.
-        endpoint: that every line must name.
+        path: path of the content.
+        endpoint: endpoint that every line must name.
         most_lines: maximum of lines, empty ones included.
         line_bytes: maximum length of a line.
     """
@@ -68,14 +68,14 @@ class Checking:
         self._model: str | None = None
         self._is_skipping = False
 
-    def go_on(self, seconds: float) -> Checked | None:
-        """Validate for about so many seconds, at least one line.
+    def step(self, seconds: float) -> ValidationResult | None:
+        """Validate for about this many seconds, at least one line.
 
         Returns:
             The result; None if the input has more lines.
 
         Raises:
-            OSError: it cannot be read.
+            OSError: the input cannot be read.
         """
         began = time.monotonic()
         end, rest_at = began + seconds, began + _WORK_SECONDS
@@ -91,10 +91,10 @@ class Checking:
                     rest_at = time.monotonic() + _WORK_SECONDS
         if not self._total:
             self._errors.append(LineError("empty_file", None, "the file has no requests", None))
-        return Checked(self._total, self._model, self._errors)
+        return ValidationResult(self._total, self._model, self._errors)
 
     def _next(self, file: BinaryIO) -> bool:
-        """Validate a line, or skip a piece of an overlong one; returns whether to continue."""
+        """Validate a line, or skip a piece of an overlong one; return whether to continue."""
         if self._is_skipping:
             rest = file.readline(_SKIP_BYTES)
             self._is_skipping = bool(rest) and not rest.endswith(b"\n")
@@ -117,13 +117,13 @@ class Checking:
             message = (
                 f"the line is longer than {self._line_bytes} bytes, the maximum of a request body"
             )
-            return self._wrong(LineError("line_too_long", self._number, message, None))
+            return self._add_error(LineError("line_too_long", self._number, message, None))
         if not text.strip():
             return True
         self._total += 1
-        return self._look(text)
+        return self._validate_line(text)
 
-    def _look(self, text: bytes) -> bool:
+    def _validate_line(self, text: bytes) -> bool:
         try:
             request = request_of(text, self._endpoint)
             custom_id = request.custom_id.encode(errors="surrogatepass")
@@ -135,12 +135,12 @@ class Checking:
                     "custom_id",
                 )
         except InvalidLine as refused:
-            return self._wrong(
+            return self._add_error(
                 LineError(refused.code, self._number, refused.message, refused.param)
             )
         self._model = self._model or request.model
         return True
 
-    def _wrong(self, error: LineError) -> bool:
+    def _add_error(self, error: LineError) -> bool:
         self._errors.append(error)
         return len(self._errors) < MAX_ERRORS

@@ -1,1 +1,1 @@
-"""Files: uploaded by clients or written by batches; contents in a folder, facts in the database."""
+"""Files: uploaded by clients or written by batches; contents in a folder, rows in the database."""

@@ -1,7 +1,7 @@
-"""The folder of contents. All of it blocks: call it in threads.
+"""Store of file contents: a folder. All of it blocks: call it in threads.
 
-A content is written under another name, forced to the disk and renamed; its row comes after that.
-Whatever has no row when the daemon starts was not finished, or was being deleted.
+A content is written under a temporary name, synced to the disk and renamed; its row follows. A
+content without a row at the start of the daemon was incomplete, or was being deleted.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from gatewayd.store.atomic_files import sync_folder
 _log = logging.getLogger(__name__)
 
 _OURS = re.compile(r"draft-.*\.part|file-[0-9a-f]{32}")
-"""Names that are given here; whatever else is in the folder is the operator's."""
+"""File names of this store; others in the folder belong to the operator."""
 
 
 class ContentTally:
-    """Bytes of all contents; counted in whatever thread writes or deletes."""
+    """Total bytes of all contents; thread-safe."""
 
     def __init__(self) -> None:
         self.bytes = 0
         self._lock = threading.Lock()
 
     def add(self, num_bytes: int) -> None:
-        """Count what has come, or with a minus what is gone."""
+        """Add a number of bytes; negative when contents are deleted."""
         with self._lock:
             self.bytes += num_bytes
 
 
 class Draft:
-    """A content that is being written.
+    """Content that is being written.
 
     Attributes:
         size: bytes so far.
@@ -54,7 +54,7 @@ class Draft:
         self.size = 0
 
     def write(self, data: bytes) -> None:
-        """Add to it.
+        """Append data.
 
         Raises:
             OSError: the disk is full, or cannot be written.
@@ -63,11 +63,11 @@ class Draft:
         self.size += len(data)
         self._tally.add(len(data))
 
-    def keep(self, name: str) -> None:
-        """It is whole: put it on the disk under its name.
+    def commit(self, name: str) -> None:
+        """Complete the content: sync it to the disk and rename it.
 
         Raises:
-            OSError: the disk is full, or cannot be written; nothing has that name.
+            OSError: the disk is full, or cannot be written; no content has that name.
         """
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -76,14 +76,14 @@ class Draft:
         try:
             sync_folder(self._folder)
         except OSError:
-            # No row will name it.
+            # No row will refer to it.
             with contextlib.suppress(OSError):
                 os.unlink(self._folder / name)
             raise
         self._is_kept = True
 
-    def drop(self) -> None:
-        """Forget it; no effect once it is kept."""
+    def discard(self) -> None:
+        """Delete the draft; no effect once it is complete."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -94,10 +94,10 @@ class Draft:
 
 
 class Vault:
-    """Contents by their ids.
+    """Store of contents by their ids.
 
     Args:
-        folder: made if it does not exist.
+        folder: created if it does not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -110,19 +110,19 @@ class Vault:
 
     @property
     def bytes(self) -> int:
-        """Of all contents, those that are being written too."""
+        """Total bytes of all contents, including drafts."""
         return self._tally.bytes
 
     def draft(self) -> Draft:
-        """Begin a content."""
+        """Start a content."""
         return Draft(self._folder, self._tally)
 
     def path(self, name: str) -> Path:
-        """Where a content is."""
+        """Path of a content."""
         return self._folder / name
 
     def remove(self, names: Collection[str]) -> None:
-        """Delete contents whose rows are gone; what cannot be is left to the next start."""
+        """Delete contents whose rows were deleted; failures are retried at the next start."""
         for name in names:
             path = self._folder / name
             try:
@@ -135,7 +135,7 @@ class Vault:
                 _log.warning("cannot delete file content %s: %s", name, error.strerror)
 
     def clean(self, known: Collection[str]) -> int:
-        """Delete what is ours and has no row; for the start, before anything is written.
+        """Delete contents without rows; at the start, before anything is written.
 
         Returns:
             How many contents were deleted.

@@ -1,4 +1,4 @@
-"""What the routes of files share."""
+"""Context shared by the routes of files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gatewayd.store.disk_quota import DiskQuota
 
 
 class FileContext(NamedTuple):
-    """Files, and what may become one.
+    """Dependencies and limits of the files API.
 
     Attributes:
-        database: with their rows.
-        vault: with their contents.
-        room: for new ones.
-        clock: for their times.
-        limit: bytes of one.
+        database: database of their rows.
+        vault: store of their contents.
+        room: storage quota for new ones.
+        clock: clock for their times.
+        limit: maximum bytes of a file.
         only_local_pages: whether to refuse uploads by web pages of other machines.
     """
 

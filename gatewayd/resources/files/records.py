@@ -1,4 +1,4 @@
-"""Rows of files."""
+"""Rows of files: queries and updates."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from gatewayd.store.paging import Page, paged
 from gatewayd.store.tables import DEFAULT_TENANT, batches, files
 
 OVER = ("failed", "completed", "expired", "cancelled")
-"""States in which a batch does not need its input any more."""
+"""Statuses in which a batch does not need its input any more."""
 
 
 class FileRow(NamedTuple):
-    """One file; in the order of the table's columns.
+    """A file; fields in the order of the table's columns.
 
     Attributes:
         id: ``file-...``.
         created_at: Unix time.
         expires_at: Unix time after which it is deleted, or None.
-        bytes: of its content.
-        filename: as its client called it.
+        bytes: size of its content.
+        filename: name given by the client.
         purpose: ``batch``, ``user_data`` or ``batch_output``.
-        tenant: whose it is.
+        tenant: its owner.
     """
 
     id: str
@@ -37,7 +37,7 @@ class FileRow(NamedTuple):
     tenant: str = DEFAULT_TENANT
 
     def shown(self) -> dict[str, Any]:
-        """OpenAI's file object."""
+        """Build OpenAI's file object."""
         return {
             "id": self.id,
             "object": "file",
@@ -52,15 +52,15 @@ class FileRow(NamedTuple):
 
 
 def add(connection: Connection, row: FileRow) -> None:
-    """Add one, whose content is in its place."""
+    """Add a file whose content is complete."""
     connection.execute(insert(files).values(row._asdict()))
 
 
 def find(connection: Connection, tenant: str, file_id: str, *, param: str = "file_id") -> FileRow:
-    """One of a tenant's.
+    """Return a file of a tenant.
 
     Raises:
-        NotFound: it has no such file.
+        NotFound: the tenant has no such file.
     """
     mine = select(files).where(files.c.id == file_id, files.c.tenant == tenant)
     found = connection.execute(mine).one_or_none()
@@ -70,13 +70,13 @@ def find(connection: Connection, tenant: str, file_id: str, *, param: str = "fil
 
 
 def size(connection: Connection, tenant: str, file_id: str) -> int:
-    """Bytes of one of a tenant's; 0 where it has no such file."""
+    """Bytes of a tenant's file; 0 if there is no such file."""
     mine = select(files.c.bytes).where(files.c.id == file_id, files.c.tenant == tenant)
     return connection.execute(mine).scalar() or 0
 
 
 def page(connection: Connection, tenant: str, page: Page, purpose: str | None) -> list[FileRow]:
-    """A tenant's of a page, and one more if there are more."""
+    """A page of a tenant's files, and one more if more follow."""
     query = select(files).where(files.c.tenant == tenant)
     if purpose is not None:
         query = query.where(files.c.purpose == purpose)
@@ -84,16 +84,16 @@ def page(connection: Connection, tenant: str, page: Page, purpose: str | None) -
 
 
 def ids(connection: Connection) -> set[str]:
-    """Of all files."""
+    """Ids of all files."""
     return set(connection.execute(select(files.c.id)).scalars())
 
 
 def remove(connection: Connection, tenant: str, file_id: str) -> None:
-    """Delete one of a tenant's; its content comes after.
+    """Delete the row of a tenant's file; its content is deleted afterwards.
 
     Raises:
-        NotFound: it has no such file.
-        Conflict: a batch reads it.
+        NotFound: the tenant has no such file.
+        Conflict: an unfinished batch reads it.
     """
     find(connection, tenant, file_id)
     users = select(batches.c.id).where(
@@ -105,7 +105,7 @@ def remove(connection: Connection, tenant: str, file_id: str) -> None:
 
 
 def remove_expired(connection: Connection, now: float, most: int) -> Sequence[str]:
-    """Delete at most so many whose time is over and that no batch reads; their ids."""
+    """Delete at most ``most`` expired files that no batch reads; return their ids."""
     users = select(batches.c.input_file_id).where(batches.c.status.not_in(OVER))
     over = select(files.c.id).where(files.c.expires_at <= now, files.c.id.not_in(users)).limit(most)
     query = delete(files).where(files.c.id.in_(over)).returning(files.c.id)

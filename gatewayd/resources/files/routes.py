@@ -1,4 +1,4 @@
-"""``/v1/files``."""
+"""Routes of ``/v1/files``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FileCreate:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Take a file in."""
+        """Receive a file."""
         files = self._files
         if files.only_local_pages:
             check_origin(scope)
@@ -42,7 +42,7 @@ class FileList:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """List them, or those of a purpose."""
+        """List files, optionally those of a purpose."""
         query, tenant = query_of(scope), principal_of(scope).tenant
         page = page_of(query, default=_DEFAULT_LIMIT, most=_MOST)
         rows = await self._files.database.read(
@@ -58,7 +58,7 @@ class FileOne:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Show it."""
+        """Show a file."""
         row = await _found(self._files, scope)
         await send_json(send, row.shown())
 
@@ -70,7 +70,7 @@ class FileDelete:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delete it, unless a batch reads it."""
+        """Delete a file, unless a batch reads it."""
         files, file_id = self._files, scope["path_params"]["file_id"]
         tenant = principal_of(scope).tenant
         await files.database.write(lambda connection: records.remove(connection, tenant, file_id))
@@ -85,7 +85,7 @@ class FileContent:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it piece by piece; one that is deleted meanwhile is sent to its end."""
+        """Send the content in pieces; if it is deleted meanwhile, it is still sent completely."""
         row = await _found(self._files, scope)
         content = await asyncio.to_thread(_open, self._files.vault.path(row.id))
         try:

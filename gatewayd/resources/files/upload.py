@@ -1,4 +1,4 @@
-"""A file on its way in: from the form to the vault, then to its row."""
+"""Upload of a file: from the multipart form to the vault, then to its row."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ PURPOSES = ("batch", "user_data")
 LEAST_SECONDS, MOST_SECONDS = 3600, 30 * 86_400
 
 
-class _Into:
+class _DraftSink:
     """Writes a draft in threads.
 
-    What finds no room is read to its end, for only then do most clients look at an answer.
+    An upload that exceeds the quota is read to its end, since most clients read no response before.
 
     Attributes:
-        refusal: why nothing more is written.
+        refusal: why writing has stopped.
     """
 
     def __init__(self, draft: Draft, room: DiskQuota, owner: Owner, hold: TenantShare) -> None:
@@ -43,8 +43,8 @@ class _Into:
         try:
             await self._room.check(self._owner, len(data) + FILE_BYTES)
         except StoreFull as refusal:
-            self.refusal = refusal.with_traceback(None)  # it leads here, and to the data
-            await asyncio.to_thread(self._draft.drop)
+            self.refusal = refusal.with_traceback(None)  # the traceback would keep the data alive
+            await asyncio.to_thread(self._draft.discard)
             self._hold.give_back()
         else:
             self._hold.add(len(data))
@@ -55,28 +55,28 @@ class _Into:
 async def receive_file(
     scope: Scope, receive: Receive, files: FileContext, owner: Owner
 ) -> tuple[FileRow, list[str]]:
-    """Take a file in.
+    """Receive a file.
 
     Returns:
-        Its row, once content and row are on the disk; and names of fields nobody knows.
+        Its row, once content and row are on the disk; and the names of unknown fields.
 
     Raises:
-        GatewayError: it is refused, or there is no room.
-        ClientGone: it did not come to its end.
+        GatewayError: it is refused, or does not fit.
+        ClientGone: the upload is incomplete.
     """
     with files.room.coming.counted(owner.tenant) as hold:
         try:
             draft = await asyncio.to_thread(files.vault.draft)
-            into = _Into(draft, files.room, owner, hold)
+            into = _DraftSink(draft, files.room, owner, hold)
             try:
                 form = await receive_form(scope, receive, into, files.limit)
                 if into.refusal is not None:
                     raise into.refusal
                 row = _row(form, draft.size, int(files.clock.stamp()), owner.tenant)
-                # The row last: a content without one is forgotten at the next start.
-                await asyncio.to_thread(draft.keep, row.id)
+                # The row comes last: a content without one is deleted at the next start.
+                await asyncio.to_thread(draft.commit, row.id)
             finally:
-                await asyncio.to_thread(draft.drop)
+                await asyncio.to_thread(draft.discard)
         except OSError as error:
             raise_for_client(error)
         try:

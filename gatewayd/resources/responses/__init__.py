@@ -1,1 +1,1 @@
-"""Responses: `/v1/responses` over the gateway's own chat, kept in the store."""
+"""Responses: `/v1/responses` on top of chat completions, persisted in the store."""

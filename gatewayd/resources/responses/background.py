@@ -1,4 +1,4 @@
-"""Responses that go on without a client."""
+"""Background responses, which run without a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewayd.fairness.tenant_cap import TenantCap
 from gatewayd.http.protocols.answer import ProtocolAnswer
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.event_log import ResponseLog
-from gatewayd.resources.responses.events import Numbers, end_of
+from gatewayd.resources.responses.events import EventEncoder, end_of
 from gatewayd.resources.responses.previous_responses import Cut
 from gatewayd.resources.responses.run import ResponseProgress
 from gatewayd.store.database import Database
@@ -29,41 +29,41 @@ from gatewayd_hooks.protocols import RequestRefusal
 _logger = logging.getLogger(__name__)
 
 _SECONDS = 5.0
-"""For the store to take the end of a response that is cancelled."""
+"""Timeout for storing the end of a cancelled response."""
 _RETRY_SECONDS = 5.0
 
 
 class _Run:
-    """One of them.
+    """A running background response.
 
     Attributes:
-        tenant: whose it is.
-        progress: of it.
-        log: what those who follow it are told.
-        numbers: of its events.
-        is_cancelled: whether a client has ended it.
-        is_ending: whether all is said and only the store is to be told.
-        task: that goes on with it.
+        tenant: its owner.
+        progress: its progress.
+        log: its events, for followers.
+        numbers: numbering of its events.
+        is_cancelled: whether a client has cancelled it.
+        is_ending: whether it is complete and only has to be stored.
+        task: the task that runs it.
     """
 
     def __init__(self, tenant: str, progress: ResponseProgress) -> None:
         self.tenant = tenant
         self.progress = progress
         self.log = ResponseLog()
-        self.numbers = Numbers()
+        self.numbers = EventEncoder()
         self.is_cancelled = self.is_ending = False
         self.task: asyncio.Task[None] | None = None
 
 
 class Background:
-    """Runs them, in tasks of its own.
+    """Runs background responses in tasks of its own.
 
     Attributes:
-        cap: of those that run; ``begin`` needs one that is reserved there.
+        cap: limit on running ones; ``start_response`` needs a reservation.
 
     Args:
-        database: where they are kept.
-        most: of a tenant at once.
+        database: database of responses.
+        most: maximum of a tenant at once.
     """
 
     def __init__(self, database: Database, *, most: int) -> None:
@@ -78,26 +78,26 @@ class Background:
         )
 
     async def start(self) -> None:
-        """What ran when the last process ended has failed."""
+        """Mark responses that the previous process left running as failed."""
         if count := await self._database.write(records.fail_running):
             _logger.warning(
                 "%d background responses were lost when the previous process ended", count
             )
 
     async def stop(self) -> None:
-        """End them; the next start says so of each."""
+        """Cancel them; the next start marks them as failed."""
         tasks = [run.task for run in self._running.values() if run.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def begin(
+    def start_response(
         self, tenant: str, answer: ProtocolAnswer, body: dict[str, Any], chain_cut: Cut | None
     ) -> ResponseLog:
-        """Go on with a response that was reserved and whose row is there.
+        """Run a response that was reserved and whose row exists.
 
         Returns:
-            What happens to it, from the first event.
+            Its events, from the first.
         """
         response_id: str = body["id"]
         run = self._running[response_id] = _Run(tenant, ResponseProgress(answer, body, chain_cut))
@@ -107,17 +107,17 @@ class Background:
         return run.log
 
     def log_of(self, response_id: str) -> ResponseLog | None:
-        """What happens to one, from the first event; None if nobody works on it."""
+        """Events of a running response, from the first; None if it does not run."""
         run = self._running.get(response_id)
         return None if run is None else run.log
 
     async def cancel(self, tenant: str, response_id: str) -> dict[str, Any]:
-        """End one of a tenant's; once it is over nothing changes.
+        """Cancel a tenant's response; no effect once it has ended.
 
         Raises:
-            NotFound: it has no such response.
-            InvalidRequest: it has a client.
-            StoreUnavailable: it has ended, and the store cannot be told yet.
+            NotFound: the tenant has no such response.
+            InvalidRequest: it is not a background response.
+            StoreUnavailable: it has ended, and the store cannot be updated yet.
         """
 
         def find(connection: Connection) -> dict[str, Any]:
@@ -140,8 +140,8 @@ class Background:
             raise StoreUnavailable("the response has ended, but the store cannot be updated yet")
         return await self._database.read(find)
 
-    async def drop(self, response_id: str) -> None:
-        """Stop the work on one, if there is any; its row is gone."""
+    async def stop_deleted(self, response_id: str) -> None:
+        """Stop a response whose row was deleted, if it runs."""
         run = self._running.get(response_id)
         if run is not None and run.task is not None:
             gone = f"there is no response {response_id!r}"
@@ -166,7 +166,7 @@ class Background:
                 raise
             progress.cancel()
         except (RequestRefusal, ClientGone):
-            pass  # the body says so
+            pass  # the body has the error
         except Exception:
             _logger.exception("response %s failed", progress.body["id"])
             progress.fail(MISTAKE)
@@ -178,5 +178,5 @@ class Background:
         await until_done(
             lambda: self._database.write(lambda connection: records.replace(connection, kept))
         )
-        # Once it is kept: whoever has read the end may go on behind it.
+        # Only now that it is stored: a client that has read the end may continue from it.
         run.log.add(run.numbers.event(end_of(progress.body)))

@@ -1,4 +1,4 @@
-"""The conversation before an answer: what a request brings, behind what the store has."""
+"""Conversation of a request: its input after the stored previous responses and items."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from gatewayd.resources.responses.truncation import pinned
 from gatewayd.store.database import Database
 
 _INLINE = 2048
-"""Items and parts of them: some milliseconds."""
+"""Items and parts that are processed inline: some milliseconds."""
 _LOOKED_AT = 16
-"""Times the limit: of responses in which items are looked for."""
+"""Factor on the limit: bytes of responses that are searched for items."""
 _SLOTS = 4
-"""Long conversations from the store that are in memory at once."""
+"""Long stored conversations that are in memory at once."""
 _SHORT = 256 << 10
-"""Bytes of one that need no slot once they are read."""
+"""Bytes of a conversation that needs no slot once it is read."""
 _MOST_WAITING = 1024
 
 
 class PriorConversation(NamedTuple):
-    """Items.
+    """Items of a conversation.
 
     Attributes:
-        given: those of the request, as they are kept.
-        before: those behind which it goes on.
+        given: items of the request, as they are stored.
+        before: stored items that precede them.
     """
 
     given: list[dict[str, Any]]
@@ -41,23 +41,23 @@ class PriorConversation(NamedTuple):
 
     @property
     def conversation(self) -> list[dict[str, Any]]:
-        """All of them, in order; not empty."""
+        """All items, in order; not empty."""
         return [*self.before.items, *self.given]
 
     def cut_at(self, start: int) -> Cut | None:
-        """What to keep of where the conversation began; see ``PreviousResponses``."""
+        """Where the truncated conversation begins; see ``PreviousResponses``."""
         return self.before.cut_at(start, pinned(self.conversation, start)) if start else None
 
 
 class Conversations:
-    """Gathers them, of what tenants have; long ones are in memory in turn, by tenant.
+    """Loads conversations; long ones queue for memory, fairly by tenant.
 
     Attributes:
-        queue: for these.
+        queue: queue for long ones.
 
     Args:
-        database: where they are kept.
-        most_bytes: that may be brought from there, as they are stored.
+        database: database of responses.
+        most_bytes: maximum of stored bytes in a request's conversation.
     """
 
     def __init__(self, database: Database, most_bytes: int) -> None:
@@ -66,14 +66,14 @@ class Conversations:
         self.queue = FairQueue("stored conversations", lambda: _SLOTS, most_waiting=_MOST_WAITING)
 
     @asynccontextmanager
-    async def asked(self, tenant: str, request: InputTable) -> AsyncIterator[PriorConversation]:
-        """Gather one, for the time of the block; whoever keeps it longer keeps its memory.
+    async def loaded(self, tenant: str, request: InputTable) -> AsyncIterator[PriorConversation]:
+        """Load a conversation for the block, during which its memory is accounted for.
 
         Raises:
-            NotFound: an item or a response that is named is not there.
-            InvalidRequest: there is nothing, or an item lacks what its type needs, or there is more
-                in the store than may be brought from there.
-            NotAdmitted: too many wait.
+            NotFound: a referenced item or response does not exist.
+            InvalidRequest: the input is empty, or an item lacks a field of its type, or the stored
+                part exceeds the maximum.
+            NotAdmitted: too many requests wait.
             StoreUnavailable: the store cannot be read.
         """
         if not needs_store(request):
@@ -87,7 +87,7 @@ class Conversations:
 
     async def _gather(self, tenant: str, request: InputTable) -> PriorConversation:
         named: dict[str, StoredOutput] = {}
-        if wanted := items.referred(request.input):
+        if wanted := items.referenced_ids(request.input):
             named = await self._database.read(
                 lambda connection: records.items(
                     connection, tenant, wanted, most_bytes=_LOOKED_AT * self._most_bytes
@@ -96,9 +96,9 @@ class Conversations:
             self._check(request, named)
         stored = {item_id: said.item for item_id, said in named.items()}
         if items.size_of(request.input) > _INLINE:
-            given = await body_threads.apart(lambda: items.kept(request.input, stored))
+            given = await body_threads.apart(lambda: items.stored_items(request.input, stored))
         else:
-            given = items.kept(request.input, stored)
+            given = items.stored_items(request.input, stored)
         before = EMPTY
         if (previous := request.previous_response_id) is not None:
             before = await self._database.read(
@@ -115,7 +115,7 @@ class Conversations:
         return PriorConversation(given, before)
 
     def _check(self, request: InputTable, named: dict[str, StoredOutput]) -> None:
-        """One that is named a thousand times is there a thousand times."""
+        """Check the size of referenced items, each counted as often as it is referenced."""
         times = Counter(items.references(request.input))
         num_bytes = sum(named[item_id].num_bytes * count for item_id, count in times.items())
         if num_bytes > self._most_bytes:
@@ -127,5 +127,5 @@ class Conversations:
 
 
 def needs_store(request: InputTable) -> bool:
-    """Whether a conversation goes on behind something that is stored."""
-    return request.previous_response_id is not None or bool(items.referred(request.input))
+    """Whether a conversation includes stored responses or items."""
+    return request.previous_response_id is not None or bool(items.referenced_ids(request.input))

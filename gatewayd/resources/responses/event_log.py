@@ -1,4 +1,4 @@
-"""The events of a response that runs, from the first, for readers that come and go."""
+"""Event log of a running response, for readers that may join late."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PIECE_BYTES = 64 << 10
 
 
 class ResponseLog:
-    """Grows until it is closed; the place of an event in it is its number."""
+    """Append-only log of encoded events; the index of an event is its number."""
 
     def __init__(self) -> None:
         self.events: list[bytes] = []
@@ -19,16 +19,16 @@ class ResponseLog:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def add(self, *events: bytes) -> None:
-        """What has happened next."""
+        """Append events, and wake readers."""
         self.events += events
         self._wake()
 
     def close(self) -> None:
-        """Nothing more will happen."""
+        """Close the log, and wake readers."""
         self.is_closed = True
         self._wake()
 
-    async def grown(self) -> None:
+    async def wait_grown(self) -> None:
         """Wait for the next ``add`` or ``close``."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.add(waiter)
@@ -44,11 +44,11 @@ class ResponseLog:
 
 
 class ResponseLogReader:
-    """Reads a log to its end: in each piece what has come since the last one, up to 64 KiB.
+    """Reads a log to its end, in pieces of up to 64 KiB with the events since the last piece.
 
     Args:
-        log: to read.
-        after: the number up to which events are left out; -1 for none.
+        log: the log.
+        after: number of the last event to skip; -1 for none.
     """
 
     def __init__(self, log: ResponseLog, after: int) -> None:
@@ -57,20 +57,20 @@ class ResponseLogReader:
         self._rest = b""
         self._has_left = False
 
-    def leave(self) -> None:
-        """The client has gone: whoever reads is told."""
+    def stop(self) -> None:
+        """Stop reading because the client has disconnected."""
         self._has_left = True
         self._log.add()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
-        """To be read once."""
+        """Return the reader itself, for one iteration."""
         return self
 
     async def __anext__(self) -> bytes:
-        """Wait for what comes next.
+        """Wait for the next piece.
 
         Raises:
-            ClientGone: it has left.
+            ClientGone: the client has disconnected.
         """
         while True:
             if self._has_left:
@@ -79,10 +79,10 @@ class ResponseLogReader:
                 return self._piece()
             if self._log.is_closed:
                 raise StopAsyncIteration
-            await self._log.grown()
+            await self._log.wait_grown()
 
     def _piece(self) -> bytes:
-        """Whoever is slow has a copy of one piece, not of all there is."""
+        """Copy one piece only, since readers may be slow and many."""
         found, size, events = [self._rest], len(self._rest), self._log.events
         while size < _PIECE_BYTES and self._next < len(events):
             found.append(events[self._next])

@@ -1,4 +1,4 @@
-"""``GET /v1/responses/{response_id}``, and its events for whoever follows them."""
+"""``GET /v1/responses/{response_id}``, optionally as a stream of its events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewayd.http.services import Services
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.background import Background
 from gatewayd.resources.responses.event_log import ResponseLogReader
-from gatewayd.resources.responses.events import HEADERS, Numbers, end_of, told_again, unsaid
+from gatewayd.resources.responses.events import HEADERS, EventEncoder, end_of, initial_body, replay
 from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.store.database import Database
 from gatewayd.tenants.principal import principal_of
@@ -29,24 +29,24 @@ async def follow(
     receive: Receive,
     send: Send,
 ) -> None:
-    """Write events as they come; a client that leaves ends nothing but this.
+    """Stream events as they come; a disconnect does not affect the response.
 
     Raises:
-        ClientGone: it has left.
+        ClientGone: the client has disconnected.
     """
     departure, lease = departure_of(scope, receive), principal_of(scope).lease
-    departure.listen(reader.leave)
+    departure.listen(reader.stop)
     if lease is not None:
-        lease.add(reader.leave)
+        lease.add(reader.stop)
     try:
         pieces = PieceWriter(
             send, 200, lambda: [*HEADERS, *headers], keepalive=PING, seconds=ping_seconds
         )
         await pieces.write(reader)
     finally:
-        departure.forget(reader.leave)
+        departure.forget(reader.stop)
         if lease is not None:
-            lease.discard(reader.leave)
+            lease.discard(reader.stop)
 
 
 class ResponseOne:
@@ -58,7 +58,7 @@ class ResponseOne:
         self._background = background
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Show it, or tell its events: again, and of one that runs as they come."""
+        """Show a response, or stream its events: recorded ones, or live while it runs."""
         query, response_id = query_of(scope), scope["path_params"]["response_id"]
         tenant = principal_of(scope).tenant
         if query.get("stream") not in ("true", "True", "1"):
@@ -74,30 +74,30 @@ class ResponseOne:
             if log is not None:
                 await follow(ResponseLogReader(log, after), [], seconds, scope, receive, send)
                 return
-            kept = await self._find(tenant, response_id)  # it has ended since
+            kept = await self._find(tenant, response_id)  # it has ended in the meantime
         pieces = PieceWriter(send, 200, lambda: HEADERS, keepalive=PING, seconds=seconds)
         await pieces.write(_events(kept, after))
 
     async def _find(self, tenant: str, response_id: str) -> StoredResponse:
         return await self._database.read(
-            lambda connection: records.find_told(connection, tenant, response_id)
+            lambda connection: records.find_stored(connection, tenant, response_id)
         )
 
 
 async def _events(kept: StoredResponse, after: int) -> AsyncIterator[bytes]:
-    numbers, body = Numbers(after), kept.body
-    yield numbers.opening(unsaid(body))
-    if body["status"] in records.RUNNING:  # the daemon ends
+    numbers, body = EventEncoder(after), kept.body
+    yield numbers.opening(initial_body(body))
+    if body["status"] in records.RUNNING:  # the daemon stops
         return
-    for event in told_again(kept):
+    for event in replay(kept):
         yield numbers.event(event)
     if kept.cuts is None and body["status"] == "failed":
-        numbers.skip_to_last()  # what was told before the daemon died is not known
+        numbers.skip_to_last()  # the number of events before the crash is unknown
     yield numbers.event(end_of(body))
 
 
 def _after(query: Mapping[str, str], body: dict[str, Any]) -> int:
-    """The number of the last event that the client has."""
+    """Number of the last event that the client has received."""
     text = query.get("starting_after")
     if text is None:
         return -1

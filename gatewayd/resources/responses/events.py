@@ -1,4 +1,4 @@
-"""Events on the wire: numbered, of a response while it comes, and again of one that is kept."""
+"""Encoding of response events: numbered, live or replayed from a stored response."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ HEADERS = (
 )
 
 
-class Numbers:
-    """Writes events, each with its number.
+class EventEncoder:
+    """Encodes events with consecutive numbers.
 
     Args:
-        after: the number up to which they are left out; -1 for none.
+        after: number of the last event to skip; -1 for none.
     """
 
     def __init__(self, after: int = -1) -> None:
@@ -27,16 +27,16 @@ class Numbers:
         self._after = after
 
     def opening(self, body: dict[str, Any]) -> bytes:
-        """The two events before all others; nothing if they are out."""
+        """The two initial events; empty if they were emitted already."""
         return b"" if self._next else b"".join(self.first(body))
 
     def first(self, body: dict[str, Any]) -> list[bytes]:
-        """The same, one by one."""
+        """The two initial events, one by one."""
         kinds = ("response.created", "response.in_progress")
         return [self.event({"type": kind, "response": body}) for kind in kinds]
 
     def event(self, event: Event) -> bytes:
-        """One event; nothing for one that is left out."""
+        """Encode an event; empty if it is skipped."""
         number = self._next
         self._next += 1
         if number <= self._after:
@@ -45,27 +45,27 @@ class Numbers:
         return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), numbered)
 
     def skip_to_last(self) -> None:
-        """Events that were lost have had their numbers."""
+        """Account for the numbers of lost events."""
         self._next = max(self._next, self._after + 1)
 
 
-def unsaid(body: dict[str, Any]) -> dict[str, Any]:
-    """A response object as it began."""
+def initial_body(body: dict[str, Any]) -> dict[str, Any]:
+    """The response object at its start, without output."""
     nothing = dict.fromkeys(("completed_at", "error", "incomplete_details", "usage"))
     return {**body, **nothing, "status": "in_progress", "output": []}
 
 
-def told_again(kept: StoredResponse) -> Iterator[Event]:
-    """What happened to a response that is over, behind its opening, but for its end."""
+def replay(kept: StoredResponse) -> Iterator[Event]:
+    """Replay the events of a stored response, without the initial and the final ones."""
     output, said = Output(), kept.body["output"]
     for at, item in enumerate(said):
         is_broken = kept.is_broken and at == len(said) - 1
         cuts = None if kept.cuts is None else kept.cuts[at]
-        yield from output.again(item, cuts, is_broken=is_broken)
+        yield from output.replay(item, cuts, is_broken=is_broken)
 
 
 def end_of(body: dict[str, Any]) -> Event:
-    """The last event of a response that is over."""
-    # Clients wait for one of three; there is none for what was cancelled.
+    """The final event of a response that has ended."""
+    # Clients wait for one of three final events, none of which means cancelled.
     status = "incomplete" if body["status"] == "cancelled" else body["status"]
     return {"type": f"response.{status}", "response": body}

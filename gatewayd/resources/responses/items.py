@@ -1,4 +1,4 @@
-"""Items of a conversation: as requests bring them, and as they are kept."""
+"""Conversion of conversation items from requests to their stored form."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _PREFIXES = {
 _NONE: Mapping[str, dict[str, Any]] = MappingProxyType({})
 
 
-def referred(given: str | Sequence[InputItem] | None) -> dict[str, str]:
-    """The ids of stored items that an input names, and the field of each."""
+def referenced_ids(given: str | Sequence[InputItem] | None) -> dict[str, str]:
+    """Ids of stored items that an input references, each with its field."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         return {}
     named = [(at, one.id) for at, one in enumerate(given) if one.type == "item_reference"]
@@ -28,14 +28,14 @@ def referred(given: str | Sequence[InputItem] | None) -> dict[str, str]:
 
 
 def references(given: str | Sequence[InputItem] | None) -> list[str]:
-    """The same ids, as often as they are named."""
+    """The same ids, with repetitions."""
     if not isinstance(given, Sequence) or isinstance(given, str):
         return []
     return [one.id for one in given if one.type == "item_reference" and one.id is not None]
 
 
 def size_of(given: str | Sequence[InputItem] | None) -> int:
-    """Items and parts of an input."""
+    """Number of items and parts of an input."""
     if given is None or isinstance(given, str):
         return 1
     return len(given) + sum([len(p) for one in given for p in _lists(one)])
@@ -46,17 +46,17 @@ def _lists(item: InputItem) -> list[Sequence[ItemPart]]:
     return [field for field in fields if field is not None and not isinstance(field, str)]
 
 
-def kept(
+def stored_items(
     given: str | Sequence[InputItem] | None, stored: Mapping[str, dict[str, Any]] = _NONE
 ) -> list[dict[str, Any]]:
-    """The input as it is kept, each item with an id.
+    """Convert an input to its stored form, each item with an id.
 
     Args:
         given: the input.
-        stored: the items that it names, by their ids.
+        stored: the referenced items, by id.
 
     Raises:
-        InvalidRequest: an item lacks what its type needs.
+        InvalidRequest: an item lacks a required field of its type.
     """
     if given is None:
         return []
@@ -71,7 +71,7 @@ def kept(
                 param=f"input[{at}].{missing}",
                 code="missing_required_parameter",
             )
-        # Lists are paged by ids: one that comes twice would bring its page again and again.
+        # Lists are paged by ids: a repeated id would return its page again and again.
         item_id = item.id if item.id not in ids else None
         named = stored[str(item.id)] if item.type == "item_reference" else None
         found.append(_kept(item, item_id) if named is None else _again(named, item_id))

@@ -1,8 +1,8 @@
-"""What a response says, item by item, and the events that tell of it.
+"""Output of a response, item by item, and its events.
 
-Parts of an answer come in; each opens, continues or closes an item. The same items are the body of
-a response that is not streamed. Where an item was cut into deltas is kept too, so that it can be
-told of again by the same events.
+Parts of the output open, continue or close items. The same items form the body of a response that
+is not streamed. The boundaries of deltas are recorded, too, so that the same events can be
+replayed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
 Event = dict[str, Any]
 Cuts = list[tuple[int, int]]
-"""Of the deltas of an item: how many characters, and how many log-probabilities."""
+"""Deltas of an item: number of characters, and number of log-probabilities."""
 
 
 class Output:
-    """Collects one answer.
+    """Collects the output of one response.
 
     Attributes:
-        items: so far; the last one may be open, and has its text once it is closed.
-        cuts: of each item.
+        items: items so far; the last one may be open, and gets its text when it is closed.
+        cuts: delta boundaries of each item.
         is_broken: whether the last item was left open.
     """
 
@@ -34,14 +34,16 @@ class Output:
         self._open: dict[str, Any] | None = None
         self._pieces: list[str] = []
         self._blank = ""
-        """Space that begins no message unless something follows."""
+        """Leading whitespace, which begins a message only if other text follows."""
 
-    def take(self, parts: Sequence[Part], logprobs: Sequence[dict[str, Any]]) -> Iterator[Event]:
-        """Go on; events without their numbers.
+    def add_parts(
+        self, parts: Sequence[Part], logprobs: Sequence[dict[str, Any]]
+    ) -> Iterator[Event]:
+        """Add parts; yield events without numbers.
 
         Args:
-            parts: what has come.
-            logprobs: of the tokens of their text.
+            parts: new parts.
+            logprobs: log-probabilities of the tokens of their text.
         """
         texts = sum(isinstance(part, Text) for part in parts)
         for part in parts:
@@ -58,10 +60,10 @@ class Output:
                     yield self._event("function_call_arguments.delta", delta=text)
 
     def end(self, status: str) -> Iterator[Event]:
-        """Close what is open; an answer without any item is an empty message.
+        """Close the open item; an output without items becomes an empty message.
 
         Args:
-            status: of the last item, ``completed`` or ``incomplete``.
+            status: status of the last item, ``completed`` or ``incomplete``.
         """
         if not self.items:
             blank = self._blank
@@ -69,18 +71,20 @@ class Output:
             self._pieces.append(blank)
         yield from self._close(status)
 
-    def break_off(self) -> None:
-        """It failed: what is open stays as it is."""
+    def leave_incomplete(self) -> None:
+        """Leave the open item incomplete, after a failure."""
         if self._open is not None:
-            self._settle("incomplete")
+            self._finalize_text("incomplete")
             self.is_broken = True
 
-    def again(self, item: dict[str, Any], cuts: Cuts | None, *, is_broken: bool) -> Iterator[Event]:
-        """Tell of an item that is whole.
+    def replay(
+        self, item: dict[str, Any], cuts: Cuts | None, *, is_broken: bool
+    ) -> Iterator[Event]:
+        """Replay the events of a complete item.
 
         Args:
-            item: as it was kept.
-            cuts: of it; None for one delta.
+            item: the stored item.
+            cuts: its delta boundaries; None for a single delta.
             is_broken: whether it was left open.
         """
         is_text, is_call = item["type"] == "message", item["type"] == "function_call"
@@ -88,10 +92,10 @@ class Output:
         text = item["arguments"] if part is None else part["text"]
         logprobs = part["logprobs"] if part is not None and is_text else []
         if part is None:
-            yield from self._begin({**item, "arguments": ""}, None)
+            yield from self._open_item({**item, "arguments": ""}, None)
         else:
             empty = {**part, "text": "", **({"logprobs": []} if is_text else {})}
-            yield from self._begin({**item}, empty)
+            yield from self._open_item({**item}, empty)
         at = scored = 0
         for length, count in (
             cuts if cuts is not None else [(len(text), len(logprobs))][: len(text)]
@@ -99,14 +103,14 @@ class Output:
             delta = text[at : at + length]
             at, first, scored = at + length, scored, scored + count
             if is_call:
-                yield from self.take([Arguments(0, delta)], [])
+                yield from self.add_parts([Arguments(0, delta)], [])
             elif is_text:
                 yield from self._text(delta, logprobs[first:scored])
             else:
                 yield from self._reasoning(delta)
         self._pieces.append(text[at:])
         if is_broken:
-            self.break_off()
+            self.leave_incomplete()
         else:
             yield from self._close(item["status"])
 
@@ -123,12 +127,16 @@ class Output:
 
     def _open_text(self) -> Iterator[Event]:
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        yield from self._begin({"id": new_id("msg_"), "type": "message", "role": "assistant"}, part)
+        yield from self._open_item(
+            {"id": new_id("msg_"), "type": "message", "role": "assistant"}, part
+        )
 
     def _reasoning(self, text: str) -> Iterator[Event]:
         if self._open is None or self._open["type"] != "reasoning":
             part = {"type": "reasoning_text", "text": ""}
-            yield from self._begin({"id": new_id("rs_"), "type": "reasoning", "summary": []}, part)
+            yield from self._open_item(
+                {"id": new_id("rs_"), "type": "reasoning", "summary": []}, part
+            )
         self._add(text)
         yield self._event("reasoning_text.delta", content_index=0, delta=text)
 
@@ -140,14 +148,14 @@ class Output:
             "name": name,
             "arguments": "",
         }
-        yield from self._begin(call, None)
+        yield from self._open_item(call, None)
 
     def _add(self, text: str, scored: int = 0) -> None:
-        """A delta of what is open."""
+        """Append a delta to the open item."""
         self._pieces.append(text)
         self.cuts[-1].append((len(text), scored))
 
-    def _begin(self, fields: dict[str, Any], part: dict[str, Any] | None) -> Iterator[Event]:
+    def _open_item(self, fields: dict[str, Any], part: dict[str, Any] | None) -> Iterator[Event]:
         yield from self._close("completed")
         self._blank = ""
         item = self._open = {**fields, "status": "in_progress"}
@@ -164,7 +172,7 @@ class Output:
         item = self._open
         if item is None:
             return
-        self._settle(status)
+        self._finalize_text(status)
         if item["type"] == "function_call":
             named = {"name": item["name"], "arguments": item["arguments"]}
             yield self._event("function_call_arguments.done", **named)
@@ -178,8 +186,8 @@ class Output:
         yield self._item_event("output_item.done", item)
         self._open = None
 
-    def _settle(self, status: str) -> None:
-        """Text is put together once: added to piece by piece, a long one is copied each time."""
+    def _finalize_text(self, status: str) -> None:
+        """Set the final text; joined once, since repeated concatenation copies a long one."""
         item, text = self._open, "".join(self._pieces)
         self._pieces.clear()
         if item is None:

@@ -1,7 +1,7 @@
-"""Loads the conversation that precedes a response, newest first, up to the size limit of a request.
+"""Previous responses: the conversation before a response, newest first, up to a size limit.
 
-Sizes are read before contents, so that what is refused or truncated is never loaded. Turns that
-``truncation`` dropped from a response stay dropped: its row says where its conversation begins.
+Sizes are read before contents, so that a refused or truncated conversation is never loaded. Turns
+that ``truncation`` dropped from a response stay dropped: its row stores where it begins.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class ChainPart(NamedTuple):
     """Items of one response, input and output.
 
     Attributes:
-        response_id: of the response.
+        response_id: id of the response.
         skip: leading items that were dropped.
-        items: the others.
+        items: the remaining items.
     """
 
     response_id: str
@@ -51,12 +51,12 @@ class ChainPart(NamedTuple):
 
 
 class PreviousResponses(NamedTuple):
-    """A conversation.
+    """Items of a conversation, from previous responses.
 
     Attributes:
         pinned: items that come first.
-        parts: the oldest first.
-        num_bytes: of all items, as stored.
+        parts: responses, oldest first.
+        num_bytes: stored bytes of all items.
     """
 
     pinned: list[Item]
@@ -69,14 +69,14 @@ class PreviousResponses(NamedTuple):
         return [*self.pinned, *[item for part in self.parts for item in part.items]]
 
     def cut_at(self, start: int, pinned: Sequence[Item]) -> Cut | None:
-        """Where the conversation begins after a truncation.
+        """Compute where the conversation begins after a truncation.
 
         Args:
-            start: index of the first item kept, of ``items`` and those of the new request.
-            pinned: earlier items that were kept.
+            start: index of the first remaining item, of ``items`` and those of the new request.
+            pinned: earlier items that remain.
 
         Returns:
-            None if nothing was dropped but what had been pinned.
+            None if nothing was dropped except pinned items.
         """
         at = start - len(self.pinned)
         if at <= 0:
@@ -109,7 +109,7 @@ def chain(
     most_bytes: int,
     is_cut: bool,
 ) -> PreviousResponses:
-    """All items up to the end of a response: its own and those of its predecessors.
+    """Load all items up to the end of a response: its own and those of its predecessors.
 
     Reading stops at the maximum of items of a chat: older ones are refused, or dropped.
 
@@ -117,7 +117,7 @@ def chain(
         connection: to read with.
         tenant: its owner.
         response_id: the last response.
-        most_bytes: maximum size of the items, as stored.
+        most_bytes: maximum of stored bytes.
         is_cut: whether whole responses beyond the limit are dropped; otherwise they are refused.
 
     Raises:
@@ -156,7 +156,7 @@ def chain(
 
 
 class _Read(NamedTuple):
-    """Of one response."""
+    """Items of one response."""
 
     items: list[Item]
     cut: Cut | None
@@ -164,7 +164,7 @@ class _Read(NamedTuple):
 
 
 class _Sizes(NamedTuple):
-    """Of one response."""
+    """Sizes of one response."""
 
     previous_id: str | None
     input_bytes: int
@@ -191,7 +191,7 @@ def _sizes(connection: Connection, tenant: str, response_id: str) -> _Sizes:
 
 
 def _read(connection: Connection, response_id: str, most_bytes: int) -> _Read | None:
-    """Items of a response; None if they exceed the limit."""
+    """Read the items of a response; None if they exceed the limit."""
     texts = select(_as_text(responses.c.input), _as_text(responses.c.body))
     given, body = connection.execute(texts.where(responses.c.id == response_id)).one()
     fields = _body(body)

@@ -1,4 +1,4 @@
-"""Rows of responses; what is large of them is read only as far as it is needed."""
+"""Rows of responses: queries and updates, reading large columns only as needed."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from gatewayd.store.tables import responses
 RUNNING = ("queued", "in_progress")
 _ITEM = re.compile(r"(?:msg|fc|rs)_([0-9a-f]{32})")
 _LAST = 256
-"""More are not running at once."""
+"""Responses to search for an item; fewer run at once."""
 _LOST = {"code": "server_error", "message": "the daemon ended before the response was complete"}
 _TOLD = "gateway_told"
 _CUT = "gateway_cut"
-"""Fields of a kept body that are no fields of responses."""
+"""Fields of a stored body that are not fields of responses."""
 
 
 class StoredResponse(NamedTuple):
-    """A response that is over.
+    """A response that has ended, as stored.
 
     Attributes:
-        body: the response.
-        cuts: of each item of its output, as it was told; None where nobody could have followed.
+        body: the response object.
+        cuts: delta boundaries of each item of its output; None if it cannot have been followed.
         is_broken: whether the last item was left open.
-        chain_cut: where its conversation begins; None for its beginning.
+        chain_cut: where its truncated conversation begins; None if it is whole.
     """
 
     body: dict[str, Any]
@@ -42,7 +42,7 @@ class StoredResponse(NamedTuple):
 
 
 class StoredOutput(NamedTuple):
-    """An item of an output, and its bytes as it is stored."""
+    """An output item, and its stored size in bytes."""
 
     item: dict[str, Any]
     num_bytes: int
@@ -70,14 +70,14 @@ def add(
     given: list[dict[str, Any]],
     chain_cut: Cut | None = None,
 ) -> None:
-    """Keep one.
+    """Add a response.
 
     Args:
         connection: to write with.
-        tenant: whose it is.
-        body: the response.
+        tenant: its owner.
+        body: the response object.
         given: items of its input.
-        chain_cut: where its conversation begins; None for its beginning.
+        chain_cut: where its truncated conversation begins; None if it is whole.
     """
     connection.execute(
         insert(responses).values(
@@ -93,7 +93,7 @@ def add(
 
 
 def replace(connection: Connection, kept: StoredResponse) -> None:
-    """What became of one that ran; no effect on one that is over, or was deleted."""
+    """Store the end of a running response; no effect if it has ended or was deleted."""
     body = kept.body
     told = {"cuts": kept.cuts, "is_broken": kept.is_broken}
     connection.execute(
@@ -108,43 +108,43 @@ def _kept_cut(cut: Cut | None) -> dict[str, Any]:
 
 
 def find(connection: Connection, tenant: str, response_id: str) -> dict[str, Any]:
-    """One of a tenant's.
+    """Return a response of a tenant.
 
     Raises:
-        NotFound: it has no such response.
+        NotFound: the tenant has no such response.
     """
-    return find_told(connection, tenant, response_id).body
+    return find_stored(connection, tenant, response_id).body
 
 
 def shown(connection: Connection, tenant: str, response_id: str) -> bytes:
-    """The same as JSON, of which no objects were made.
+    """Return a response as JSON without materializing it.
 
     Raises:
-        NotFound: it has no such response.
+        NotFound: the tenant has no such response.
     """
     fields = _fields(_text_of(connection, responses.c.body, tenant, response_id))
     return msgspec.json.encode({k: v for k, v in fields.items() if k not in (_TOLD, _CUT)})
 
 
-def find_told(connection: Connection, tenant: str, response_id: str) -> StoredResponse:
-    """The same, with how it was told.
+def find_stored(connection: Connection, tenant: str, response_id: str) -> StoredResponse:
+    """Return a response with its delta boundaries.
 
     Raises:
-        NotFound: it has no such response.
+        NotFound: the tenant has no such response.
     """
     body = _item_of(_text_of(connection, responses.c.body, tenant, response_id))
     told, _ = body.pop(_TOLD, {}), body.pop(_CUT, None)
     return StoredResponse(body, told.get("cuts"), told.get("is_broken", False))
 
 
-def given(
+def input_items(
     connection: Connection, tenant: str, response_id: str, page: Page
 ) -> list[dict[str, Any]]:
-    """Items of the input of one: those of a page, and one more if there are more.
+    """A page of a response's input items, and one more if more follow.
 
     Raises:
         NotFound: there is no such response.
-        InvalidRequest: there is no such item to begin behind.
+        InvalidRequest: the item to start after does not exist.
     """
     found = _items(_text_of(connection, responses.c.input, tenant, response_id))
     if page.is_descending:
@@ -162,17 +162,17 @@ def given(
 def items(
     connection: Connection, tenant: str, wanted: Mapping[str, str], *, most_bytes: int
 ) -> dict[str, StoredOutput]:
-    """Items that a tenant's responses have said, by their ids.
+    """Return output items of a tenant's responses by id.
 
     Args:
         connection: to read with.
-        tenant: whose they are.
-        wanted: ids, each with the field that names it.
-        most_bytes: of responses that are looked through for all of them.
+        tenant: their owner.
+        wanted: ids, each with the field that references it.
+        most_bytes: maximum of response bytes to search, for all items together.
 
     Raises:
         NotFound: there is no such item.
-        InvalidRequest: there is more to look through.
+        InvalidRequest: more would have to be searched.
     """
     found, left = dict[str, StoredOutput](), most_bytes
     for item_id, param in wanted.items():
@@ -182,10 +182,10 @@ def items(
 
 
 def remove(connection: Connection, tenant: str, response_id: str) -> None:
-    """Delete one of a tenant's.
+    """Delete a response of a tenant.
 
     Raises:
-        NotFound: it has no such response.
+        NotFound: the tenant has no such response.
     """
     mine = (responses.c.id == response_id, responses.c.tenant == tenant)
     if not connection.execute(delete(responses).where(*mine)).rowcount:
@@ -193,13 +193,13 @@ def remove(connection: Connection, tenant: str, response_id: str) -> None:
 
 
 def remove_older(connection: Connection, created_at: float) -> None:
-    """Delete what is older and does not run."""
+    """Delete older responses that do not run."""
     old = responses.c.created_at < created_at
     connection.execute(delete(responses).where(old, responses.c.status.not_in(RUNNING)))
 
 
 def fail_running(connection: Connection) -> int:
-    """Those that ran when the last process ended have failed; returns how many."""
+    """Mark running responses of the previous process as failed; return their number."""
     running = select(responses.c.body).where(responses.c.status.in_(RUNNING))
     bodies = connection.execute(running).scalars().all()
     for body in bodies:
@@ -210,7 +210,7 @@ def fail_running(connection: Connection) -> int:
 def _item(
     connection: Connection, tenant: str, item_id: str, param: str, most_bytes: int
 ) -> tuple[StoredOutput, int]:
-    """Ids begin with their time: an item is in one of the last responses that began before it."""
+    """Find an item; ids begin with their time, so it is in one of the last responses before it."""
     of_item = _ITEM.fullmatch(item_id)
     looked_at = 0
     if of_item is not None:
@@ -219,7 +219,7 @@ def _item(
         last = mine.order_by(responses.c.id.desc()).limit(_LAST)
         body = type_coerce(responses.c.body, Text)
         for response_id in connection.execute(last).scalars().all():
-            # The database looks through a body: most are not even read into memory.
+            # The database searches a body: most are never read into this process.
             sizes = select(func.length(body), func.instr(body, item_id) > 0)
             size, is_there = connection.execute(sizes.where(responses.c.id == response_id)).one()
             looked_at += size

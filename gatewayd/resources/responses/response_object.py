@@ -1,4 +1,4 @@
-"""A request for a response as a chat completion, and the response's own object."""
+"""Conversion of a response request to a chat completion, and the response object."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _TOOL = re.compile(r"\b(tools\[\d+\])\.function\b")
 
 
 def chat_body(request: ResponseRequest, items: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """The body of a chat completion that gives this response.
+    """Build the chat-completion body that generates this response.
 
     Args:
-        request: what was asked for.
-        items: of the conversation before the answer.
+        request: the request.
+        items: items of the conversation.
     """
     wants_logprobs = LOGPROBS in (request.include or ()) or bool(request.top_logprobs)
     body: dict[str, Any] = {
@@ -57,10 +57,10 @@ def chat_body(request: ResponseRequest, items: Iterable[dict[str, Any]]) -> dict
 
 
 def input_body(request: InputTable, items: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Those of its fields that make the prompt.
+    """Build the fields of it that determine the prompt.
 
     Raises:
-        InvalidRequest: they do not fit together.
+        InvalidRequest: fields contradict each other.
     """
     body: dict[str, Any] = {
         "messages": chat_messages(request.instructions, items),
@@ -98,8 +98,8 @@ def _tool_choice(request: InputTable) -> Any:  # noqa: ANN401 - any of chat's fo
     return choice
 
 
-def in_our_words(error: GatewayError) -> GatewayError:
-    """The same refusal with the names of this route's fields."""
+def with_response_fields(error: GatewayError) -> GatewayError:
+    """Rename fields in an error from the chat completion's names to those of this route."""
     error.message = _renamed(error.message)
     error.param = None if error.param is None else _renamed(error.param)
     error.args = (error.message,)
@@ -112,8 +112,8 @@ def _renamed(text: str) -> str:
     return _TOOL.sub(r"\1", text)
 
 
-def begun(request: ResponseRequest, response_id: str, status: str) -> dict[str, Any]:
-    """The response object before anything was said."""
+def initial_response(request: ResponseRequest, response_id: str, status: str) -> dict[str, Any]:
+    """Build the response object at its start."""
     text = {} if request.text is None else request.text.model_dump(exclude_none=True, by_alias=True)
     reasoning = request.reasoning
     choice = request.tool_choice
@@ -155,7 +155,7 @@ def _dumped(choice: NamedToolChoice | AllowedChoice | None) -> dict[str, Any] | 
     return None if choice is None else choice.model_dump()
 
 
-def ended(
+def completed_response(
     body: dict[str, Any],
     output: Sequence[dict[str, Any]],
     usage: Usage,
@@ -163,14 +163,14 @@ def ended(
     *,
     is_cut: bool,
 ) -> dict[str, Any]:
-    """The response object with what was said.
+    """Complete the response object with its output.
 
     Args:
-        body: as it began.
+        body: the object at its start.
         output: its items.
-        usage: its tokens.
-        reasoning_tokens: of those generated.
-        is_cut: whether the limit of tokens ended it.
+        usage: its token usage.
+        reasoning_tokens: generated tokens of the reasoning.
+        is_cut: whether the token limit ended it.
     """
     return {
         **body,
@@ -191,6 +191,6 @@ def ended(
     }
 
 
-def failed(body: dict[str, Any], message: str) -> dict[str, Any]:
-    """The response object of one that failed."""
+def failed_response(body: dict[str, Any], message: str) -> dict[str, Any]:
+    """Build the response object of a failed response."""
     return {**body, "status": "failed", "error": {"code": "server_error", "message": message}}

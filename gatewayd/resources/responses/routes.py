@@ -1,4 +1,4 @@
-"""``/v1/responses``."""
+"""Routes of ``/v1/responses``."""
 
 from __future__ import annotations
 
@@ -34,10 +34,15 @@ from gatewayd.resources.responses.background import Background
 from gatewayd.resources.responses.conversations import Conversations
 from gatewayd.resources.responses.event_log import ResponseLog, ResponseLogReader
 from gatewayd.resources.responses.event_routes import follow
-from gatewayd.resources.responses.events import HEADERS, Numbers
+from gatewayd.resources.responses.events import HEADERS, EventEncoder
 from gatewayd.resources.responses.previous_responses import Cut
-from gatewayd.resources.responses.response_object import begun
-from gatewayd.resources.responses.run import ResponseProgress, StartedResponse, begin, count
+from gatewayd.resources.responses.response_object import initial_response
+from gatewayd.resources.responses.run import (
+    ResponseProgress,
+    StartedResponse,
+    count,
+    start_response,
+)
 from gatewayd.store.database import Database
 from gatewayd.store.disk_quota import ACCEPTED, DiskQuota
 from gatewayd.store.ids import new_id
@@ -49,7 +54,7 @@ _DEFAULT_LIMIT, _MOST = 20, 100
 
 
 class _Given(NamedTuple):
-    """Items of an input, whose they are, and where the conversation begins."""
+    """Input items, their owner, and where the truncated conversation begins."""
 
     tenant: str
     items: list[dict[str, Any]]
@@ -84,7 +89,7 @@ class ResponseCreate:
             await self._serve(request, ignored, arrival, scope, receive, send)
 
     async def _check_room(self, scope: Scope, hold: TenantShare) -> None:
-        """Refuse what does not fit, taken to be as large as its body; count it while it runs."""
+        """Refuse a response that does not fit, by its body's size; count it while it runs."""
         num_bytes = RESPONSE_BYTES + scope[BODY_BYTES]
         if ACCEPTED not in scope.get("extensions", ()):
             await self._room.check(principal_of(scope), num_bytes)
@@ -101,8 +106,8 @@ class ResponseCreate:
     ) -> None:
         services = self._services
         principal = principal_of(scope)
-        begin_it = partial(
-            begin,
+        start = partial(
+            start_response,
             services,
             self._conversations,
             request,
@@ -111,7 +116,7 @@ class ResponseCreate:
             principal,
         )
         if request.background:
-            log, body = await self._begin_apart(request, principal.tenant, begin_it)
+            log, body = await self._start_background(request, principal.tenant, start)
             headers = ignored_header(ignored)
             if request.stream:
                 seconds = services.limits.ping_seconds
@@ -119,10 +124,10 @@ class ResponseCreate:
             else:
                 await send_json(send, body, headers=headers)
             return
-        answer, items, cut = await begin_it()
+        answer, items, cut = await start()
         given = _Given(principal.tenant, items, cut)
         response_id = new_id("resp_")
-        progress = ResponseProgress(answer, begun(request, response_id, "in_progress"))
+        progress = ResponseProgress(answer, initial_response(request, response_id, "in_progress"))
         departure = departure_of(scope, receive)
         departure.listen(answer.abandon)
         try:
@@ -130,7 +135,7 @@ class ResponseCreate:
                 await self._stream(progress, answer, given, send, ignored)
             else:
                 await progress.finish()
-                await self._keep(progress.body, given)
+                await self._store(progress.body, given)
                 headers = [JSON_HEADER, *ignored_header(ignored)]
                 headers += answer.headers()
                 await send_body(send, encode_json(progress.body), headers=headers)
@@ -140,28 +145,28 @@ class ResponseCreate:
             answer.close()
             departure.forget(answer.abandon)
 
-    async def _begin_apart(
+    async def _start_background(
         self,
         request: ResponseRequest,
         tenant: str,
-        begin_it: Callable[[], Awaitable[StartedResponse]],
+        start: Callable[[], Awaitable[StartedResponse]],
     ) -> tuple[ResponseLog, dict[str, Any]]:
-        """Begin one in the background."""
+        """Start a background response."""
         self._background.cap.reserve(tenant)
         try:
-            answer, items, cut = await begin_it()
+            answer, items, cut = await start()
             try:
-                body = begun(request, new_id("resp_"), "in_progress")
-                await self._keep(body, _Given(tenant, items, cut))
+                body = initial_response(request, new_id("resp_"), "in_progress")
+                await self._store(body, _Given(tenant, items, cut))
             except BaseException:
                 answer.close()
                 raise
         except BaseException:
             self._background.cap.give_up(tenant)
             raise
-        return self._background.begin(tenant, answer, body, cut), body
+        return self._background.start_response(tenant, answer, body, cut), body
 
-    async def _keep(self, body: dict[str, Any], given: _Given) -> None:
+    async def _store(self, body: dict[str, Any], given: _Given) -> None:
         if body["store"]:
             await self._database.write(
                 lambda connection: records.add(
@@ -189,7 +194,7 @@ class ResponseCreate:
             keepalive=PING,
             seconds=services.limits.ping_seconds,
         )
-        numbers = Numbers()
+        numbers = EventEncoder()
         try:
             await pieces.write(self._events(progress, given, numbers))
         except (RequestRefusal, GatewayError) as error:
@@ -201,16 +206,16 @@ class ResponseCreate:
             opening = numbers.opening({**body, "status": "in_progress", "error": None})
             last = numbers.event({"type": "response.failed", "response": body})
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
-                await self._keep(body, given)
+                await self._store(body, given)
             await pieces.end(opening + last)
 
     async def _events(
-        self, progress: ResponseProgress, given: _Given, numbers: Numbers
+        self, progress: ResponseProgress, given: _Given, numbers: EventEncoder
     ) -> AsyncIterator[bytes]:
         async for event in progress.events():
             yield numbers.opening(progress.body) + numbers.event(event)
-        # Before it is told: whoever has read the end may go on behind it.
-        await self._keep(progress.body, given)
+        # Before the final event: a client that has read the end may continue from it.
+        await self._store(progress.body, given)
         kind = f"response.{progress.body['status']}"
         yield numbers.event({"type": kind, "response": progress.body})
 
@@ -223,7 +228,7 @@ class ResponseCount:
         self._conversations = conversations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Count the tokens of a response's input, which may be more than the context."""
+        """Count the tokens of a response's input, which may exceed the context."""
         request, ignored = await receive_request(self._services, InputTokensRequest, scope, receive)
         tenant = principal_of(scope).tenant
         told = {
@@ -241,12 +246,12 @@ class ResponseDelete:
         self._background = background
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delete it, and stop what works on it; responses behind it lose what they go on from."""
+        """Delete a response, and stop it if it runs; its successors lose their context."""
         response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
         await self._database.write(
             lambda connection: records.remove(connection, tenant, response_id)
         )
-        await self._background.drop(response_id)
+        await self._background.stop_deleted(response_id)
         await send_json(send, {"id": response_id, "object": "response", "deleted": True})
 
 
@@ -257,7 +262,7 @@ class ResponseCancel:
         self._background = background
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """End one in the background."""
+        """Cancel a background response."""
         tenant, response_id = principal_of(scope).tenant, scope["path_params"]["response_id"]
         await send_json(send, await self._background.cancel(tenant, response_id))
 
@@ -269,12 +274,12 @@ class ResponseInput:
         self._database = database
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """List the items of its input."""
+        """List the input items of a response."""
         page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
         response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
 
         def read(connection: Connection) -> list[dict[str, Any]]:
-            return records.given(connection, tenant, response_id, page)
+            return records.input_items(connection, tenant, response_id, page)
 
         await send_json(send, listed(await self._database.read(read), page))
 

@@ -1,4 +1,4 @@
-"""One response while it is generated: over the same pipeline as a chat completion."""
+"""Generation of one response, over the same pipeline as chat completions."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from gatewayd.resources.responses.previous_responses import Cut
 from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.resources.responses.response_object import (
     chat_body,
-    ended,
-    failed,
-    in_our_words,
+    completed_response,
+    failed_response,
     input_body,
+    with_response_fields,
 )
 from gatewayd.resources.responses.truncation import most_that_fits
 from gatewayd.tenants.principal import Principal
@@ -37,12 +37,12 @@ LABEL = "/v1/responses"
 
 
 class StartedResponse(NamedTuple):
-    """A response that the engines have.
+    """A response that was submitted to the engines.
 
     Attributes:
-        answer: of them.
-        given: items of the request, as they are kept.
-        chain_cut: where its conversation begins; None for its beginning.
+        answer: its output.
+        given: items of the request, as they are stored.
+        chain_cut: where its truncated conversation begins; None if it is whole.
     """
 
     answer: ProtocolAnswer
@@ -50,7 +50,7 @@ class StartedResponse(NamedTuple):
     chain_cut: Cut | None
 
 
-async def begin(
+async def start_response(
     services: Services,
     conversations: Conversations,
     request: ResponseRequest,
@@ -58,26 +58,26 @@ async def begin(
     arrival: float,
     principal: Principal,
 ) -> StartedResponse:
-    """Send it to the engines.
+    """Submit a response to the engines.
 
     Args:
-        services: of the gateway.
-        conversations: that are stored.
-        request: what was asked for.
-        request_id: the gateway's.
-        arrival: when the request came.
-        principal: who sends it.
+        services: services of the gateway.
+        conversations: loads stored conversations.
+        request: the request.
+        request_id: id given by the gateway.
+        arrival: arrival time of the request.
+        principal: sender of the request.
 
     Raises:
-        GatewayError: it is refused.
+        GatewayError: the request is refused.
     """
     seconds = request.queue_timeout
     left = 0.0 if seconds is None else arrival + seconds - services.clock()
     try:
-        preparing = _ready(services, conversations, request, request_id, principal.tenant)
+        preparing = _prepare(services, conversations, request, request_id, principal.tenant)
         ready = await in_time(preparing, seconds, left)
     except GatewayError as error:
-        raise in_our_words(error) from error
+        raise with_response_fields(error) from error
     prepared = ready.prepared
     work = Work(
         request_id=request_id,
@@ -102,22 +102,22 @@ class _Ready(NamedTuple):
     chain_cut: Cut | None
 
 
-async def _ready(
+async def _prepare(
     services: Services,
     conversations: Conversations,
     request: ResponseRequest,
     request_id: str,
     tenant: str,
 ) -> _Ready:
-    """The whole conversation, or with ``truncation`` the most of it that fits the context."""
+    """Prepare the whole conversation, or with ``truncation`` the longest part that fits."""
 
     async def attempt(items: list[dict[str, Any]]) -> PreparedRequest:
         chat = await _chat_of(lambda: chat_body(request, items))
         return await prepare_chat(services, chat, request_id)
 
     if needs_store(request):
-        await services.loaded_model()  # which may take long: before a slot is held
-    async with conversations.asked(tenant, request) as asked:
+        await services.loaded_model()  # may take long: wait before acquiring a slot
+    async with conversations.loaded(tenant, request) as asked:
         if request.truncation != "auto":
             return _Ready(await attempt(asked.conversation), asked.given, None)
         fitting = await most_that_fits(asked.conversation, attempt)
@@ -127,16 +127,16 @@ async def _ready(
 async def count(
     services: Services, conversations: Conversations, request: InputTokensRequest, tenant: str
 ) -> int:
-    """Tokens of the prompt that a response would have; they may be more than the context.
+    """Count the tokens of the prompt of a response; they may exceed the context.
 
     Args:
-        services: of the gateway.
-        conversations: that are stored.
-        request: what is counted.
-        tenant: whose conversations.
+        services: services of the gateway.
+        conversations: loads stored conversations.
+        request: the request.
+        tenant: owner of the conversations.
 
     Raises:
-        GatewayError: it is refused.
+        GatewayError: the request is refused.
     """
 
     async def attempt(items: list[dict[str, Any]]) -> int:
@@ -150,14 +150,14 @@ async def count(
 
     if needs_store(request):
         await services.loaded_model()
-    async with conversations.asked(tenant, request) as asked:
+    async with conversations.loaded(tenant, request) as asked:
         model = services.check_model(request.model)
         try:
             if request.truncation != "auto":
                 return await attempt(asked.conversation)
             return (await most_that_fits(asked.conversation, fitting)).made
         except GatewayError as error:
-            raise in_our_words(error) from error
+            raise with_response_fields(error) from error
 
 
 async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
@@ -165,15 +165,15 @@ async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
 
 
 class ResponseProgress:
-    """A response as it comes.
+    """Progress of a response.
 
     Attributes:
-        body: the response object as it is now.
+        body: the present response object.
 
     Args:
-        answer: of the engines.
-        body: the response object as it begins.
-        chain_cut: where its conversation begins; None for its beginning.
+        answer: output of the engines.
+        body: the response object at its start.
+        chain_cut: where its truncated conversation begins; None if it is whole.
     """
 
     def __init__(
@@ -185,16 +185,16 @@ class ResponseProgress:
         self._output = Output()
 
     async def events(self) -> AsyncIterator[Event]:
-        """What happens, without numbers, up to the last item; ``body`` is whole then.
+        """Yield events without numbers, up to the last item; ``body`` is complete then.
 
         Raises:
-            Refusal: it failed; ``body`` says so.
+            Refusal: it failed; ``body`` has the error.
         """
         reason: str | None = None
         try:
             async for delta in self._answer:
                 reason = delta.finish_reason or reason
-                for event in self._output.take(delta.parts, delta.logprobs):
+                for event in self._output.add_parts(delta.parts, delta.logprobs):
                     yield event
         except RequestRefusal as refusal:
             self.fail(refusal.message)
@@ -202,7 +202,7 @@ class ResponseProgress:
         is_cut = reason == "length"
         for event in self._output.end("incomplete" if is_cut else "completed"):
             yield event
-        self.body = ended(
+        self.body = completed_response(
             self.body,
             self._output.items,
             self._answer.usage,
@@ -211,21 +211,21 @@ class ResponseProgress:
         )
 
     def kept(self) -> StoredResponse:
-        """What there is of it, and how it was told."""
+        """The response with its delta boundaries, to be stored."""
         return StoredResponse(self.body, self._output.cuts, self._output.is_broken, self._chain_cut)
 
     def cancel(self) -> None:
-        """It ends with what has been said."""
-        self._output.break_off()
+        """End as cancelled, with the output so far."""
+        self._output.leave_incomplete()
         self.body = {**self.body, "status": "cancelled", "output": self._output.items}
 
     def fail(self, message: str) -> None:
-        """The same, because something went wrong."""
-        self._output.break_off()
-        self.body = {**failed(self.body, message), "output": self._output.items}
+        """End as failed, with the output so far."""
+        self._output.leave_incomplete()
+        self.body = {**failed_response(self.body, message), "output": self._output.items}
 
     async def finish(self) -> None:
-        """Go to the end.
+        """Run to the end.
 
         Raises:
             Refusal: it failed.

@@ -1,4 +1,4 @@
-"""A conversation that is too long, without what is oldest in it."""
+"""Truncation of conversations that exceed the context, dropping the oldest items."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 
 
 class TruncatedConversation(NamedTuple, Generic[Made]):
-    """What was made, and of the conversation from where on."""
+    """Result for a truncated conversation, and the index of its first item."""
 
     made: Made
     start: int
@@ -22,39 +22,39 @@ class TruncatedConversation(NamedTuple, Generic[Made]):
 async def most_that_fits(
     conversation: Sequence[Item], attempt: Callable[[list[Item]], Awaitable[Made]]
 ) -> TruncatedConversation[Made]:
-    """What is made of the whole conversation, or of the most of it that fits the context.
+    """Process the whole conversation, or the longest part of it that fits the context.
 
     Args:
         conversation: all items.
-        attempt: makes something of them, or refuses them because of their length.
+        attempt: processes items, or refuses them because of their length.
 
     Raises:
-        ContextLengthExceeded: even the shortest beginning is too long.
+        ContextLengthExceeded: even the shortest part is too long.
         GatewayError: as ``attempt`` does.
     """
-    first, *shorter = starts(conversation)
+    first, *shorter = possible_starts(conversation)
     try:
-        return TruncatedConversation(await attempt(begun_at(conversation, first)), first)
+        return TruncatedConversation(await attempt(truncated(conversation, first)), first)
     except ContextLengthExceeded:
         if not shorter:
             raise
-    found = await attempt(begun_at(conversation, shorter[-1]))
+    found = await attempt(truncated(conversation, shorter[-1]))
     low, high = 0, len(shorter) - 1
     while low < high:
         middle = (low + high) // 2
         try:
-            found = await attempt(begun_at(conversation, shorter[middle]))
+            found = await attempt(truncated(conversation, shorter[middle]))
             high = middle
         except ContextLengthExceeded:
             low = middle + 1
     return TruncatedConversation(found, shorter[low])
 
 
-def starts(items: Sequence[Item]) -> list[int]:
-    """Where a conversation may begin instead, from its own beginning to the shortest.
+def possible_starts(items: Sequence[Item]) -> list[int]:
+    """Possible first items of a truncated conversation, from the longest to the shortest.
 
-    At turns of the user, so that templates see the roles in their order and no output is without
-    its call; in the last turn, behind outputs of functions.
+    At turns of the user, so that templates see roles in their order and no output is without its
+    call; in the last turn, after outputs of functions.
 
     Args:
         items: the conversation.
@@ -69,8 +69,8 @@ def starts(items: Sequence[Item]) -> list[int]:
     return [at for at in found if len(items) - at < MAX_MESSAGES] or found[-1:]
 
 
-def begun_at(items: Sequence[Item], start: int) -> list[Item]:
-    """What is left of a conversation: what it was told to be, and the last question, stay.
+def truncated(items: Sequence[Item], start: int) -> list[Item]:
+    """Truncate a conversation; system messages and the last question stay.
 
     Args:
         items: the conversation.
@@ -80,7 +80,7 @@ def begun_at(items: Sequence[Item], start: int) -> list[Item]:
 
 
 def pinned(items: Sequence[Item], start: int) -> list[Item]:
-    """Of what is before: what it was told to be, and the last question."""
+    """Items before ``start`` that stay: system messages and the last question."""
     last = _last_question(items)
     return [
         item

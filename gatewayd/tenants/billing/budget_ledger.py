@@ -1,7 +1,7 @@
-"""The ledger of a running daemon: reservations are waited for, settlements gather and are written.
+"""Budget ledger of a running daemon: synchronous reservations, batched settlements.
 
-A settlement that the store does not take is kept and tried again; with too many of them nothing
-new is taken on that would have to be counted.
+A settlement that the store does not accept is retried; if too many are pending, requests that would
+have to be counted are refused.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from gatewayd_engine.process.logs import Rarely
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 256
-"""In one transaction: nobody else writes meanwhile."""
+"""Maximum per transaction: no other writer can proceed meanwhile."""
 
 _MOST_LEFT = 10_000
 
 
 class _Wanted(NamedTuple):
-    """A reservation to be written."""
+    """A reservation that waits to be written, with the future of its caller."""
 
     entry: LedgerEntry
     written: asyncio.Future[None]
 
 
 class BudgetLedger:
-    """Writes down what tenants use.
+    """Records the usage of tenants: reserves budgets, and writes settlements in the background.
 
     Attributes:
-        marks: how far what runs has come.
-        uncharged_seconds: of engines, of requests that said that they took no token; to stay 0.
+        marks: crash marks of running requests.
+        uncharged_seconds: engine seconds of requests that reported no tokens; must stay 0.
 
     Args:
-        database: where.
-        marks: see there.
-        secret: the server's, by which reservations are sealed.
+        database: database of the store.
+        marks: see ``Marks``.
+        secret: the server's, which seals reservations.
     """
 
     def __init__(self, database: Database, marks: Marks, secret: ServerSecret) -> None:
@@ -61,22 +61,22 @@ class BudgetLedger:
         self._reserving: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """See that what comes can be counted.
+        """Check that further requests can be counted.
 
         Raises:
-            StoreUnavailable: too much waits to be written already.
+            StoreUnavailable: too many settlements are pending.
         """
         if len(self._left) >= _MOST_LEFT:
             raise StoreUnavailable("usage cannot be recorded now", retry_after=5)
 
     async def reserve(self, entry: LedgerEntry) -> int | None:
-        """Take the most that a request may take; it is on the disk when this returns.
+        """Reserve a request's maximum cost; it is on the disk when this returns.
 
         Returns:
-            A slot for its marks, until it is settled; None if the disk has no room for it.
+            A slot for its crash marks, until it is settled; None if the disk has no room for it.
 
         Raises:
-            InsufficientQuota: the budget has too little left.
+            InsufficientQuota: the remaining budget is too small.
             StoreUnavailable: the store cannot be written.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -88,16 +88,16 @@ class BudgetLedger:
         except (asyncio.CancelledError, StoreUnavailable):
             self.withdraw(entry)  # it may have been written
             raise
-        slot = self.marks.take(entry.id)
+        slot = self.marks.allocate(entry.id)
         if slot is not None:
             self._slots[entry.id] = slot
         return slot
 
     def settle(self, entry: LedgerEntry, spent: Spent) -> Spent:
-        """A request is over.
+        """Charge a request that has ended.
 
         Returns:
-            What it is charged for: that, unless engines computed for it and nobody knows what.
+            The charge: ``spent``, or all prompt tokens if engines computed without reporting any.
         """
         if spent.engine_seconds > 0 and not spent.prompt_tokens:
             spent = self._floored(entry, spent)
@@ -105,11 +105,11 @@ class BudgetLedger:
         return spent
 
     def withdraw(self, entry: LedgerEntry) -> None:
-        """A request never ran."""
+        """Cancel the reservation of a request that never ran."""
         self._settle(entry, None)
 
     def _floored(self, entry: LedgerEntry, spent: Spent) -> Spent:
-        """Nobody computes for nothing: the prompts count whole, and an operator is told."""
+        """Charge the whole prompt for engine time without reported tokens, and log an error."""
         self.uncharged_seconds += spent.engine_seconds
         if self._rarely.may(entry.asked.endpoint):
             _log.error(
@@ -127,12 +127,12 @@ class BudgetLedger:
             self._writing = asyncio.create_task(self._write(), name="ledger")
 
     async def flush(self) -> None:
-        """Wait until all that was settled is on the disk."""
+        """Wait until all settlements are on the disk."""
         while self._left and self._writing is not None:
             await asyncio.wait([self._writing])
 
     def close(self, submit: Callable[[list[Settlement]], object]) -> None:
-        """The daemon ends: hand what is left to the writer, which ends after it."""
+        """Stop the background tasks, and hand pending settlements to the final writer."""
         if self._writing is not None:
             self._writing.cancel()
         if self._reserving is not None:
@@ -142,7 +142,7 @@ class BudgetLedger:
         self.marks.close()
 
     async def _reserve(self) -> None:
-        """Write reservations; those that come meanwhile are the next transaction's."""
+        """Write waiting reservations; those that arrive meanwhile form the next transaction."""
         while self._wanted:
             some, self._wanted = self._wanted[:_AT_ONCE], self._wanted[_AT_ONCE:]
             try:
@@ -153,8 +153,8 @@ class BudgetLedger:
                 raise
 
     async def _reserve_together(self, some: Sequence[_Wanted]) -> None:
-        """Write some in one transaction, or each in its own if they cannot be."""
-        # One that was cancelled is withdrawn already: written now, it would stay.
+        """Write reservations in one transaction; if that fails, each in its own."""
+        # A cancelled one was withdrawn already: written now, it would never be released.
         some = [one for one in some if not one.written.done()]
         if not some:
             return
@@ -167,7 +167,7 @@ class BudgetLedger:
         except StoreUnavailable as error:
             told = [error] * len(some)
         except Exception as error:  # noqa: BLE001 - raised in the caller
-            if len(some) > 1:  # one of them must not take the others with it
+            if len(some) > 1:  # one invalid reservation must not fail the others
                 for one in some:
                     await self._reserve_together([one])
                 return
@@ -192,4 +192,4 @@ class BudgetLedger:
             for settled in some:
                 slot = self._slots.pop(settled.entry.id, None)
                 if slot is not None:
-                    self.marks.give_back(slot)
+                    self.marks.free(slot)

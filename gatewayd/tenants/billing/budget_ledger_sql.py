@@ -1,8 +1,8 @@
-"""The ledger's SQL: reserve and settle. What belongs together is one transaction.
+"""SQL of the budget ledger: reserve and settle, each in one transaction.
 
-At every commit, for each tenant: ``used`` of its budget is the sum of its usage, ``reserved`` that
-of its reservations, both of those that came in the budget's period, and both together are within
-the budget as long as nobody lowers it.
+Invariant at every commit, for each tenant: ``used`` of its budget is the sum of its usage rows,
+``reserved`` the sum of its reservations, both counting only requests of the budget's period; and
+their sum is within the budget unless an operator has lowered it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gatewayd.errors import InsufficientQuota
 from gatewayd.store.ids import new_id
 from gatewayd.store.prepared import PreparedStatement
 from gatewayd.store.tables import budgets, reservations, usage
-from gatewayd.tenants.billing.budget_periods import period_of, turn
+from gatewayd.tenants.billing.budget_periods import advance_period, period_of
 from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.periods import end_of
 from gatewayd.tenants.billing.prices import FREE
@@ -65,7 +65,7 @@ _AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
 _RELEASE = PreparedStatement(
     delete(reservations)
     .where(reservations.c.id.in_(_AMONG))
-    # As they were written: edited rows may hold bytes that are not valid text.
+    # Cast to the written types: edited rows may hold bytes that are not valid text.
     .returning(
         reservations.c.id,
         cast(reservations.c.period_begin, Integer),
@@ -81,7 +81,7 @@ _MOVE = PreparedStatement(
         used_micros=budgets.c.used_micros + bindparam("micros"),
         reserved_tokens=func.max(0, budgets.c.reserved_tokens - bindparam("released_tokens")),
         reserved_micros=func.max(0, budgets.c.reserved_micros - bindparam("released_micros")),
-        # NULL, as it was at first, while nothing is reserved.
+        # NULL, as initially, while nothing is reserved.
         reserved_tags=func.nullif(
             func.coalesce(budgets.c.reserved_tags, 0) - bindparam("released_tags"), 0
         ),
@@ -111,19 +111,19 @@ _USE = PreparedStatement(
 def reserve(
     connection: Connection, entries: Sequence[LedgerEntry], secret: ServerSecret
 ) -> list[InsufficientQuota | None]:
-    """Take the most that each request may take from its tenant's budget, in their order.
+    """Reserve each request's maximum cost in its tenant's budget, in the given order.
 
     Returns:
-        For each why it was not taken, or None.
+        For each request its refusal, or None if it was reserved.
     """
     refused: dict[str, InsufficientQuota] = {}
     held: list[dict[str, object]] = []
-    begins: dict[str, tuple[int, int]] = {}  # for the time of the tenant's last entry
+    begins: dict[str, tuple[int, int]] = {}  # by tenant: time of its last entry, period begin
     for entry in entries:
         asked, price = entry.asked, entry.price
         at, begin = begins.get(asked.tenant, (None, 0))
         if at != entry.created_at:
-            begin, _ = turn(connection, asked.tenant, entry.created_at)
+            begin, _ = advance_period(connection, asked.tenant, entry.created_at)
             begins[asked.tenant] = entry.created_at, begin
         amount = {"tokens": asked.tokens, "micros": entry.micros}
         tag = reservation_seals.tag_of(secret, entry.id)
@@ -147,8 +147,8 @@ def reserve(
 
 
 @dataclass(slots=True)
-class _Moved:
-    """By how much the amounts of one budget change."""
+class _BudgetChange:
+    """Changes of the amounts of one budget."""
 
     tokens: int = 0
     micros: int = 0
@@ -156,8 +156,8 @@ class _Moved:
     released_micros: int = 0
     released_tags: int = 0
 
-    def make(self, connection: Connection, tenant: str) -> None:
-        """Change the budget of a tenant."""
+    def apply(self, connection: Connection, tenant: str) -> None:
+        """Apply the changes to a tenant's budget."""
         _MOVE.run(
             connection,
             whose=tenant,
@@ -172,19 +172,19 @@ class _Moved:
 def charge(
     connection: Connection, tenant: str, amounts: reservation_seals.Amounts, at: int
 ) -> None:
-    """Charge for what a budget has reserved, of requests without a valid reservation.
+    """Charge a budget for reserved amounts that no valid reservation accounts for.
 
     Args:
         connection: to write with.
-        tenant: whose budget it is.
-        amounts: that are used from now on, and not reserved.
-        at: Unix time of the row of usage.
+        tenant: tenant of the budget.
+        amounts: to move from reserved to used.
+        at: Unix time of the usage row.
     """
-    moved = _Moved()
+    moved = _BudgetChange()
     moved.tokens = moved.released_tokens = amounts.tokens
     moved.micros = moved.released_micros = amounts.micros
     moved.released_tags = amounts.tags
-    moved.make(connection, tenant)
+    moved.apply(connection, tenant)
     unknown = RequestedCost("unknown", tenant, None, "unknown", "unknown", amounts.tokens, 0)
     entry = LedgerEntry(new_id("use_"), unknown, FREE, at, True)
     spent = Spent("lost", amounts.tokens, 0, 0)
@@ -193,16 +193,16 @@ def charge(
 
 
 def settle(connection: Connection, settlements: Sequence[Settlement], secret: ServerSecret) -> None:
-    """Write down what requests took and let go of the rest; once more changes nothing.
+    """Record usage and release reservations; idempotent.
 
-    What ran and has no reservation any more, which must have been deleted by another program, is
-    charged all the same.
+    A request that ran and whose reservation is missing, deleted by another program, is charged
+    nevertheless.
     """
     ids = {"ids": json.dumps([settlement.entry.id for settlement in settlements])}
     released = {row[0]: row[1:] for row in _RELEASE.run(connection, **ids).fetchall()}
     settled = {found for (found,) in _SETTLED.run(connection, **ids)}
     rows: list[dict[str, object]] = []
-    moves: dict[tuple[str, int], _Moved] = defaultdict(_Moved)  # by tenant and period
+    moves: dict[tuple[str, int], _BudgetChange] = defaultdict(_BudgetChange)  # by tenant and period
     for entry, spent in settlements:
         row = released.pop(entry.id, None)
         if entry.id in settled or (row is None and spent is None):
@@ -211,7 +211,7 @@ def settle(connection: Connection, settlements: Sequence[Settlement], secret: Se
         tenant = entry.asked.tenant
         move = moves[tenant, _period_of(connection, entry, row, secret)]
         if entry.is_reserved:
-            # As it was reserved, whatever its row says.
+            # The amounts that were reserved, whatever its row says now.
             move.released_tokens += entry.asked.tokens
             move.released_micros += entry.micros
             move.released_tags += reservation_seals.tag_of(secret, entry.id)
@@ -227,8 +227,8 @@ def settle(connection: Connection, settlements: Sequence[Settlement], secret: Se
     _USE.run_for_all(connection, rows)
     for (tenant, begin), move in moves.items():
         if begin != period_of(connection, tenant):
-            continue  # it is over, perhaps since an entry above: nothing of it counts
-        move.make(connection, tenant)
+            continue  # the period is over, perhaps since an entry above: nothing of it counts
+        move.apply(connection, tenant)
 
 
 def _period_of(
@@ -237,16 +237,16 @@ def _period_of(
     row: tuple[object, object] | None,
     secret: ServerSecret,
 ) -> int:
-    """When the period of its tenant's budget began in which a request counts; -1 for none."""
+    """Begin of the budget period that a request counts in; -1 for none."""
     tenant = entry.asked.tenant
     if not entry.is_reserved:
-        return turn(connection, tenant, entry.created_at)[1]
+        return advance_period(connection, tenant, entry.created_at)[1]
     begin = period_of(connection, tenant)
     if begin is None:
         return -1
     if entry.created_at >= begin:
         return begin
-    # It came after the clock was set back: its row has the period, unless it was edited.
+    # It started after the clock was set back: its row has the period, unless it was edited.
     is_known = (
         row is not None and row[0] == begin and reservation_seals.is_sealed(secret, entry, *row)
     )
@@ -254,12 +254,12 @@ def _period_of(
 
 
 def with_usage(connection: Connection, ids: Sequence[str]) -> set[str]:
-    """Which of these reservations have usage."""
+    """The subset of these reservations that already have usage."""
     return {found for (found,) in _SETTLED.run(connection, ids=json.dumps(ids))}
 
 
 def remove_older(connection: Connection, created_at: float, most: int) -> int:
-    """Delete at most so many rows of usage that are older; budgets keep what they add up to."""
+    """Delete at most ``most`` older usage rows; budgets keep their sums."""
     old: Sequence[str] = (
         connection.execute(select(usage.c.id).where(usage.c.created_at < created_at).limit(most))
         .scalars()
@@ -282,7 +282,7 @@ def _of_a_request(entry: LedgerEntry) -> dict[str, object]:
 
 
 def _refusal(connection: Connection, entry: LedgerEntry) -> InsufficientQuota:
-    """Say what is left, what would be taken, and whether it may become more by itself."""
+    """Build the refusal: what remains, what is needed, and when more becomes available."""
     refusal, row = _reasoned(connection, entry)
     left: list[int] = []
     if row.most_tokens is not None:

@@ -1,4 +1,4 @@
-"""Budgets of periods: one is over and the next begins, or another kind of period is chosen."""
+"""Periods of budgets: advancing to the next period, and changing the kind of period."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _MOVE = PreparedStatement(
 )
 
 
-def turn(connection: Connection, tenant: str, at: int) -> tuple[int, int]:
-    """Begin the period of a time, if it is a later one than that of the budget.
+def advance_period(connection: Connection, tenant: str, at: int) -> tuple[int, int]:
+    """Advance a budget to the period of a time, if that is a later one.
 
-    A clock that goes back begins none again.
+    A clock that is set back does not start an earlier period again.
 
     Returns:
-        When the budget's period began, and that of the time. Without a budget, no two that are one.
+        Begin of the budget's period, and of the time's. Without a budget, two unequal numbers.
     """
     found = _BUDGET.run(connection, whose=tenant).fetchone()
     if found is None:
@@ -58,23 +58,23 @@ def turn(connection: Connection, tenant: str, at: int) -> tuple[int, int]:
 
 
 def period_of(connection: Connection, tenant: str) -> int | None:
-    """When the budget's period began; None if there is no budget."""
+    """Begin of the budget's present period; None if there is no budget."""
     found = _BUDGET.run(connection, whose=tenant).fetchone()
     return None if found is None else int(found[1])
 
 
 def reserved(connection: Connection, tenant: str) -> Amounts:
-    """What a budget says that is reserved of it."""
+    """The reserved amounts in a budget's row."""
     found = _RESERVED.run(connection, whose=tenant).fetchone()
     return Amounts() if found is None else Amounts(*found)
 
 
-def choose(
+def change_period(
     connection: Connection, secret: ServerSecret, tenant: str, period: str | None, now: int
 ) -> None:
-    """Another kind of period: what was used and is reserved since it began is what counts.
+    """Change the kind of period: usage and reservations since its begin are what counts.
 
-    Reservations that the budget has and no row with a valid seal accounts for: those were edited.
+    Reserved amounts that no row with a valid seal accounts for belong to edited rows: they stay.
     """
     begin = begin_of(period, now)
     since = (usage.c.tenant == tenant) & (usage.c.created_at >= begin)
@@ -90,7 +90,7 @@ def choose(
     known = [entry for row, entry in held if row.period_begin == before]
     more = reserved(connection, tenant).less(reservation_seals.sum_of(secret, known))
     for row, entry in held:
-        # Those of before count nowhere any more: no period begins at -1.
+        # Those from before the new period count nowhere any more: no period begins at -1.
         its = begin if entry.created_at >= begin else -1
         seal = reservation_seals.seal_of(secret, entry, its)
         _MOVE.run(connection, number=row.number, begin=its, seal=seal)
@@ -111,7 +111,7 @@ def choose(
 
 
 def current(row: Row[Any], now: float) -> dict[str, Any]:
-    """A budget's row as it is at a time: of a period that is over nothing is used."""
+    """A budget's row as of a time: amounts are 0 once its period is over."""
     values = dict(row._mapping)
     begin = begin_of(row.budget_period, now)
     return values | {"period_begin": begin, **_NONE} if begin > row.period_begin else values

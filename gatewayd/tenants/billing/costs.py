@@ -1,4 +1,4 @@
-"""What a request may take, and what it took: the rows of the ledger."""
+"""Maximum and actual cost of requests: the rows of the ledger."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from gatewayd.tenants.billing.prices import Price
 
 
 class RequestedCost(NamedTuple):
-    """A request, before it runs.
+    """Maximum cost of a request, known before it runs.
 
     Attributes:
-        request_id: the gateway's.
-        tenant: whose it is.
-        key_id: of its key, or None.
+        request_id: id given by the gateway.
+        tenant: the tenant that is charged.
+        key_id: id of its API key, or None.
         endpoint: the route.
-        model: that is to answer.
-        prompt_tokens: of its prompts.
-        most_tokens: that may be generated, by all choices.
-        answers: that share those, all of them as long.
-        length_param: the field that says how long.
+        model: the requested model.
+        prompt_tokens: tokens of all its prompts.
+        most_tokens: maximum of generated tokens, over all choices.
+        answers: number of choices that share those equally.
+        length_param: name of the field that sets the length.
     """
 
     request_id: str
@@ -33,25 +33,25 @@ class RequestedCost(NamedTuple):
     length_param: str = "max_tokens"
 
     def shorter(self, tokens: int) -> dict[str, Any] | None:
-        """What to change so that it takes no more tokens than this; None if nothing helps."""
+        """The change with which it takes at most ``tokens``; None if no change helps."""
         each = (tokens - self.prompt_tokens) // self.answers
         return {self.length_param: each} if 0 < each < self.most_tokens // self.answers else None
 
     @property
     def tokens(self) -> int:
-        """That it may take in all."""
+        """Maximum tokens, prompt and output."""
         return self.prompt_tokens + self.most_tokens
 
 
 class LedgerEntry(NamedTuple):
-    """A request in the ledger.
+    """A request in the ledger: its maximum cost and price.
 
     Attributes:
-        id: of its row.
-        asked: the request.
-        price: of its model, when it came.
+        id: id of its row.
+        asked: its maximum cost.
+        price: price of its model when it arrived.
         created_at: Unix time of its start.
-        is_reserved: whether its most was taken from a budget.
+        is_reserved: whether its maximum was reserved in a budget.
     """
 
     id: str
@@ -62,22 +62,22 @@ class LedgerEntry(NamedTuple):
 
     @property
     def micros(self) -> int:
-        """What it can cost."""
+        """Maximum cost, in millionths."""
         return self.price.most(self.asked.prompt_tokens, self.asked.most_tokens)
 
 
 class Spent(NamedTuple):
-    """What a request took.
+    """Actual usage of a request.
 
     Attributes:
         outcome: ``stop``, ``length``, ``abort``, ``error``, or ``lost`` with the daemon.
-        prompt_tokens: of its prompts.
-        cached_tokens: of these, found in the prefix cache.
-        completion_tokens: generated, by all choices.
-        queue_ms: that it waited at the engine; None if it never ran.
-        first_ms: to its first token; None without any.
-        total_ms: to its end.
-        engine_seconds: of the engines' time, by its share of the tokens of their steps.
+        prompt_tokens: tokens of its prompts.
+        cached_tokens: those of them found in the prefix cache.
+        completion_tokens: tokens generated, over all choices.
+        queue_ms: time in the engine's queue; None if it never ran.
+        first_ms: time to the first token; None without any.
+        total_ms: time to its end.
+        engine_seconds: engine time, by its share of the tokens of each step.
     """
 
     outcome: str
@@ -91,12 +91,12 @@ class Spent(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """In all."""
+        """Prompt and completion tokens."""
         return self.prompt_tokens + self.completion_tokens
 
 
 class Settlement(NamedTuple):
-    """A request that is over; ``spent`` is None for one that never ran, and leaves no trace."""
+    """A request that has ended; ``spent`` is None for one that never ran and leaves no row."""
 
     entry: LedgerEntry
     spent: Spent | None

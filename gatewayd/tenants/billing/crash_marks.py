@@ -1,8 +1,9 @@
-"""How far requests with a reservation have come, in a file that outlives a process that is killed.
+"""Crash marks: progress of requests with a reservation, in a file that survives a killed process.
 
-The file is memory: a mark costs no system call, and the kernel has it when the process is gone.
-What a client is told is marked before. A machine that loses power loses the last of it. Writing to
-memory that a full disk cannot hold would end the process (SIGBUS), so blocks are allocated ahead.
+The file is memory-mapped: a mark costs no system call, and the kernel keeps it if the process dies.
+Tokens are marked before they are sent to the client. A power failure loses the last marks. Writing
+to mapped memory that a full disk cannot back would kill the process (SIGBUS), so blocks are
+allocated in advance.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ _COUNTS = struct.Struct("<qII")
 _COUNTS_AT = 48
 _FIRST_SLOTS = 1024
 _AGAIN_SECONDS = 5.0
-"""Between two attempts to have more of the disk."""
+"""Interval between attempts to allocate more disk space."""
 
 
 class Mark(NamedTuple):
-    """How far a request had come.
+    """Progress of a request.
 
     Attributes:
-        generated: tokens.
-        prompt: tokens of its prompts that were computed or cached.
-        cached: of these.
+        generated: tokens generated.
+        prompt: prompt tokens that were computed or cached.
+        cached: prompt tokens that were cached.
     """
 
     generated: int
@@ -44,8 +45,8 @@ class Mark(NamedTuple):
     cached: int
 
 
-def known(file: Path) -> dict[str, Mark]:
-    """The marks by reservation; of those that are over, too."""
+def read_marks(file: Path) -> dict[str, Mark]:
+    """Read the marks of a file by reservation, including those of settled requests."""
     found: dict[str, Mark] = {}
     with contextlib.suppress(FileNotFoundError):
         content = file.read_bytes()
@@ -58,10 +59,10 @@ def known(file: Path) -> dict[str, Mark]:
 
 
 class Marks:
-    """Of a running daemon; what was there is forgotten.
+    """Writer of the crash marks; clears the previous process's marks.
 
     Args:
-        file: that is written.
+        file: the file to write.
         clock: seconds; monotonic.
 
     Raises:
@@ -69,7 +70,7 @@ class Marks:
     """
 
     def __init__(self, file: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        # Not truncated: blocks that it has are kept, also on a disk that is full now.
+        # Not truncated: its allocated blocks are reused, also on a disk that is full now.
         self._file = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._memory: mmap.mmap | None = None
         self._free: list[int] = []
@@ -77,11 +78,11 @@ class Marks:
         self._next = 0.0
         self._grow()
 
-    def take(self, name: str) -> int | None:
-        """A slot for the marks of a reservation, at 0; None where the disk has no room for one.
+    def allocate(self, name: str) -> int | None:
+        """Allocate a slot for the marks of a reservation; None if the disk has no room for one.
 
-        Without one a request runs all the same: if the process is killed, it is settled at its
-        prompt.
+        A request runs without one all the same: if the process is killed, it is charged for its
+        prompt only.
         """
         if not self._free and not self._grow():
             return None
@@ -90,27 +91,27 @@ class Marks:
         return slot
 
     def write(self, slot: int, generated: int, prompt: int, cached: int) -> None:
-        """It has come so far; see ``Mark``."""
+        """Write a request's progress; see ``Mark``."""
         at = slot * _SLOT.size + _COUNTS_AT
         _COUNTS.pack_into(self._mapped(), at, generated, prompt, cached)
 
-    def give_back(self, slot: int) -> None:
-        """The slot may be another's; until then the last mark stays."""
+    def free(self, slot: int) -> None:
+        """Free a slot; its last mark stays until the slot is allocated again."""
         self._free.append(slot)
 
     def close(self) -> None:
-        """Nobody marks any more."""
+        """Unmap and close the file; nothing may be marked afterwards."""
         if self._memory is not None:
             self._memory.close()
         os.close(self._file)
 
     def _mapped(self) -> mmap.mmap:
         if self._memory is None:
-            raise ValueError("there are no marks: no slot was taken")
+            raise ValueError("there are no marks: no slot was allocated")
         return self._memory
 
     def _grow(self) -> bool:
-        """Twice as many slots, or the first; False if the disk does not hold them."""
+        """Double the slots, or allocate the first; return False if the disk is full."""
         if self._clock() < self._next:
             return False
         before = 0 if self._memory is None else len(self._memory)
@@ -118,7 +119,7 @@ class Marks:
         try:
             os.posix_fallocate(self._file, 0, size)
             if self._memory is None:
-                # Names of the last life, in blocks that are there.
+                # Clear names of the previous process, in blocks that are allocated already.
                 os.ftruncate(self._file, size)
                 os.lseek(self._file, 0, os.SEEK_SET)
                 write_all(self._file, bytes(size))

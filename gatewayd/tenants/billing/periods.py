@@ -11,12 +11,12 @@ _LONGEST = timedelta(days=32)
 
 
 def begin_of(period: str | None, at: float) -> int:
-    """Unix time at which the period began that a time is in; 0 for all time."""
+    """Unix time of the begin of the period that contains ``at``; 0 for all time."""
     return 0 if period is None else int(_begin(period, at).timestamp())
 
 
 def end_of(period: str, at: float) -> int:
-    """Unix time at which the next one begins."""
+    """Unix time at which the following period begins."""
     begin = _begin(period, at)
     if period == "day":
         return int((begin + timedelta(days=1)).timestamp())

@@ -1,4 +1,4 @@
-"""What tokens cost, in whole millionths of the operator's currency: sums of them are exact."""
+"""Token prices in whole millionths of the operator's currency, so that sums are exact."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ _MILLION = 1_000_000
 
 
 class Price(NamedTuple):
-    """Of a model: millionths for a million tokens.
+    """Price of a model, in millionths for a million tokens.
 
     Attributes:
-        input: of a prompt.
-        cached: of a prompt, found in the prefix cache.
-        output: generated.
+        input: price of prompt tokens.
+        cached: price of prompt tokens found in the prefix cache.
+        output: price of generated tokens.
     """
 
     input: int = 0
@@ -22,26 +22,26 @@ class Price(NamedTuple):
     output: int = 0
 
     def cost(self, prompt: int, cached: int, output: int) -> int:
-        """Of one request, in millionths, rounded up once.
+        """Cost of one request, in millionths, rounded up once.
 
         ``Price(3_000_000, 0, 0).cost(2, 0, 0) == 6``
 
         Args:
-            prompt: tokens of the prompts, those that were cached too.
-            cached: of those.
-            output: tokens generated.
+            prompt: prompt tokens, cached ones included.
+            cached: cached prompt tokens.
+            output: generated tokens.
         """
         whole = (prompt - cached) * self.input + cached * self.cached + output * self.output
         return -(-whole // _MILLION)
 
     def most(self, prompt: int, output: int) -> int:
-        """What a request can cost, whatever of its prompt is cached."""
+        """Maximum cost of a request, however much of its prompt is cached."""
         return -(-(prompt * max(self.input, self.cached) + output * self.output) // _MILLION)
 
     def affords(self, micros: int, prompt: int, tokens: int) -> int:
-        """Most tokens, prompt and output together, of at most ``tokens``, for so much money.
+        """Number of tokens, prompt and output, up to ``tokens``, that an amount pays for.
 
-        Less than the prompt if that alone is too dear.
+        Less than the prompt if the prompt alone costs too much.
         """
         left = micros * _MILLION - prompt * max(self.input, self.cached)
         if left < 0:
@@ -51,23 +51,23 @@ class Price(NamedTuple):
 
 FREE = Price()
 OTHERS = "*"
-"""The model whose price others have that have none of their own."""
+"""Wildcard model: its price applies to models without their own."""
 
 
 class Prices(NamedTuple):
-    """Of all models.
+    """Prices of all models.
 
     Attributes:
-        known: those that are trusted, by model.
-        doubted: models whose own price somebody has changed or taken out: they have none, also
-            where others have one. That may be cheaper.
+        known: trusted prices by model.
+        doubted: models whose own price was changed or removed from outside: they have none, not
+            even the wildcard's, which may be lower.
     """
 
     known: Mapping[str, Price] = {}
     doubted: Set[str] = frozenset()
 
     def of(self, model: str) -> Price | None:
-        """Of a model; None for none."""
+        """The price of a model; None for none."""
         if model in self.doubted:
             return None
         return self.known.get(model) or self.known.get(OTHERS)

@@ -1,9 +1,9 @@
-"""Settles what ran when the last process died.
+"""Settles requests that were running when the previous process died.
 
-A reservation whose seal is valid is charged as it was marked. Rows that fail verification are
-ignored. What a budget, which is sealed, has reserved and no valid row accounts for was edited or
-deleted: it is charged whole, as the most that those requests may have taken. Where settled rows may
-have been put back in place of those, all that the budget has reserved is.
+A reservation whose seal is valid is charged at its crash mark. Rows that fail verification are
+ignored. Amounts that a budget, which is sealed, has reserved and no valid row accounts for belong
+to edited or deleted rows: they are charged in full, the maximum of those requests. Where settled
+rows may have been restored in place of those, the whole reserved amount is charged.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _BUDGETS = select(
 
 
 class Missing(NamedTuple):
-    """What a budget has reserved for requests without a valid reservation.
+    """Reserved amounts of a budget that no valid reservation accounts for.
 
     Attributes:
-        tenant: whose it is.
-        amounts: that are charged.
-        period: of the budget.
-        period_begin: when the present one began.
+        tenant: tenant of the budget.
+        amounts: to be charged.
+        period: kind of the budget's period.
+        period_begin: begin of its present period.
     """
 
     tenant: str
@@ -62,12 +62,12 @@ class Missing(NamedTuple):
 
 
 class LostRequests(NamedTuple):
-    """What a start has found.
+    """Requests that the previous process left unsettled.
 
     Attributes:
         settlements: of requests with a valid row.
-        missing: what is charged beside them.
-        refused: rows that are deleted.
+        missing: additional charges without a valid row.
+        refused: numbers of the rows to delete.
         faults: to be audited.
     """
 
@@ -78,7 +78,7 @@ class LostRequests(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Whether nothing ran, and nothing is wrong."""
+        """Whether there is nothing to settle, charge or delete."""
         return not (self.settlements or self.missing or self.refused)
 
 
@@ -88,13 +88,13 @@ def examine(
     known: Mapping[str, Mark],
     faults: Sequence[SealFault],
 ) -> LostRequests:
-    """See what the dead had reserved, and whether it is as they left it.
+    """Verify the reservations of the previous process and compute their settlements.
 
     Args:
         connection: to read with.
         secret: the server's.
-        known: how far each had come, by reservation.
-        faults: of the store's other rows: a budget that is not trusted tells nothing.
+        known: crash marks by reservation.
+        faults: of the store's other rows: a budget that is not trusted is skipped.
     """
     rows = its.read(connection, secret)
     ids = [row.entry.id for row in rows if row.entry is not None]
@@ -116,7 +116,7 @@ def examine(
         if gap == Amounts():
             continue
         what = "are not all there: it is charged for the missing"
-        if not _is_told(secret, gap, tenant, bad, known):
+        if not _is_explained(secret, gap, tenant, bad, known):
             gap, what = has, "are not those of its budget: it is charged for all, the"
             refused += [row.number for row in current]
             for row in current:
@@ -131,13 +131,13 @@ def examine(
 
 
 def settle(connection: Connection, lost: LostRequests, secret: ServerSecret) -> None:
-    """Write down what they took."""
+    """Record the settlements and charges, and delete invalid rows."""
     budget_ledger_sql.settle(connection, lost.settlements, secret)
     if lost.refused:
         _REMOVE.run(connection, numbers=json.dumps(lost.refused))
     now = int(time.time())
     for tenant, amounts, period, begin in lost.missing:
-        # In the period of the budget, which may be over now.
+        # In the period of the budget, which may be over by now.
         at = now if begin_of(period, now) == begin else begin
         budget_ledger_sql.charge(connection, tenant, amounts, at)
 
@@ -157,16 +157,16 @@ def _is_of(period_begin: int, row: HeldReservation) -> bool:
     return came >= period_begin or row.period_begin == period_begin
 
 
-def _is_told(
+def _is_explained(
     secret: ServerSecret,
     gap: Amounts,
     tenant: str,
     bad: Sequence[HeldReservation],
     known: Mapping[str, Mark],
 ) -> bool:
-    """Whether the edited rows are all that is missing, or one row that is marked.
+    """Whether the edited rows, or one marked row, account for the whole gap.
 
-    Then no settled one was put back among the valid rows.
+    If so, no settled row was restored among the valid rows.
     """
     edited = {row.id for row in bad if row.tenant == tenant}
     if gap.tags == sum(its.tag_of(secret, one) for one in edited):
@@ -175,10 +175,10 @@ def _is_told(
 
 
 def _at_its_mark(entry: LedgerEntry, known: Mapping[str, Mark]) -> Settlement:
-    """Without a mark at its prompts."""
+    """Settle a request at its crash mark; without one, at its prompt."""
     asked = entry.asked
     generated, prompt, cached = known.get(entry.id) or Mark(0, asked.prompt_tokens, 0)
-    if generated and not prompt:  # there is no answer to nothing
+    if generated and not prompt:  # tokens are never generated without a computed prompt
         prompt = asked.prompt_tokens
     prompt = min(prompt, asked.prompt_tokens)
     spent = Spent("lost", prompt, min(cached, prompt), min(generated, asked.most_tokens))

@@ -1,4 +1,4 @@
-"""What tenants have used, added up from the rows of their requests."""
+"""Aggregated usage of tenants, from the rows of their requests."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "micros", "engin
 def summed(
     connection: Connection, *, by: str = "tenant", tenant: str | None = None, since: int = 0
 ) -> list[dict[str, Any]]:
-    """Sums of requests, and when the last of them came.
+    """Aggregate usage, with the time of the latest request.
 
     Args:
         connection: to read with.
-        by: which of ``BY`` rows are for.
-        tenant: of whom; None for all.
+        by: grouping, one of ``BY``.
+        tenant: to restrict to; None for all.
         since: Unix time of the first request.
 
     Raises:
-        InvalidRequest: it cannot be added up by that.
+        InvalidRequest: the grouping is unknown.
     """
     if by not in _BY:
         raise InvalidRequest(f"by is {by[:32]!r}; it must be one of {', '.join(BY)}", param="by")

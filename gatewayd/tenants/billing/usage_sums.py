@@ -27,7 +27,7 @@ def num_over(connection: Connection, keep: int) -> int:
     return max(0, connection.execute(count).scalar_one() - keep)
 
 
-def add_up(connection: Connection, count: int) -> None:
+def aggregate(connection: Connection, count: int) -> None:
     """Aggregate the ``count`` oldest rows of single requests.
 
     A settlement that is retried must find its row: rows that may still be retried must be kept.

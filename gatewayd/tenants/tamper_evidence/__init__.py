@@ -1,1 +1,1 @@
-"""Seals and audit of the rows that authorize, so that edits are noticed."""
+"""Seals and audit of the rows that authorize, so that edits are detected."""

@@ -1,11 +1,11 @@
-"""Who changed what: rows of which each seals the one before.
+"""Audit log of changes: a chain of rows, each sealing its predecessor.
 
-An edit, a row taken out and one put in break the chain. Rows cut off its end do not: so the last
-seal is also part of the sealed state of the rows that they tell of (``tenants.seals``), and is kept
-beside the store, in a file that is written after each change, and in the log. Where all are gone
-there are still the tenants and keys, which are never deleted, and each of which was put on record.
-Whoever has the server's secret can forge all of it; whoever puts everything back as it was once is
-found out by the log alone.
+An edited, deleted or inserted row breaks the chain. Truncation at the end does not: therefore the
+last seal is also part of the sealed state of the rows that the log describes (``tenants.seals``),
+and is written to a file beside the store after each change, and to the daemon's log. If all those
+are lost, there are still the tenants and keys, which are never deleted and each of which was
+audited. An attacker with the server's secret can forge all of it; one who restores an old copy of
+everything is detected only by the daemon's log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _log = logging.getLogger(__name__)
 _ends = logging.getLogger("gatewayd.tenants.tamper_evidence.audit.head")
-_ends.setLevel(logging.INFO)  # whatever [log] level says: evidence that is elsewhere
+_ends.setLevel(logging.INFO)  # whatever [log] level says: evidence outside of the store
 
 NAME = "audit.head"
 BROKEN = "audit.broken"
@@ -36,20 +36,20 @@ ACCEPT = "audit.accept"
 SEALED = "seals.begin"
 _FIRST = ""
 _FIRST_SEALED = "sealed"
-"""What the first row seals in a store whose rows had seals before it."""
+"""Predecessor of the first row in a store whose rows were sealed before."""
 
 
 class AuditRow(NamedTuple):
-    """One change; in the order of the table's columns.
+    """One audited change; fields in the order of the table's columns.
 
     Attributes:
-        seq: from 1.
+        seq: number of the row, from 1.
         at: Unix time.
-        actor: who did it.
-        action: what.
-        target: to what.
-        detail: the rest, as JSON; never a secret.
-        mac: seal over all that and the seal before.
+        actor: who made the change.
+        action: kind of the change.
+        target: changed object.
+        detail: further fields, as JSON; never a secret.
+        mac: seal over all fields and the previous row's seal.
     """
 
     seq: int
@@ -62,7 +62,7 @@ class AuditRow(NamedTuple):
 
 
 class Head(NamedTuple):
-    """The end of the chain: how many rows, and the last one's seal."""
+    """The end of the chain: number and seal of the last row."""
 
     seq: int
     mac: str
@@ -75,8 +75,8 @@ class HeadFile(NamedTuple):
     """Content of ``audit.head``, the file beside the database.
 
     Attributes:
-        head: of the chain.
-        changes: of sealed rows until then; 0 in files of older programs.
+        head: head of the chain.
+        changes: number of changes of sealed rows until then; 0 in files of older programs.
     """
 
     head: Head
@@ -105,14 +105,14 @@ def append(
     target: str,
     detail: dict[str, Any],
 ) -> Head:
-    """Add a row, in the transaction of the change that it tells of.
+    """Append a row, in the transaction of the change that it describes.
 
     Raises:
-        StoreUnavailable: the store drops it.
+        StoreUnavailable: the store discards it.
     """
     last = head_of(connection)
     before = last.mac
-    if not last.seq and seals.is_begun(connection):
+    if not last.seq and seals.has_seals(connection):
         before = _FIRST_SEALED
     row = AuditRow(last.seq + 1, int(at), actor, action, target, _text(detail), "")
     row = row._replace(mac=_seal(secret, before, row))
@@ -121,8 +121,8 @@ def append(
     return Head(row.seq, row.mac)
 
 
-def note_fault(connection: Connection, secret: ServerSecret, fault: str, at: float) -> Head:
-    """Put a fault on record, unless the last row tells of the same."""
+def record_fault(connection: Connection, secret: ServerSecret, fault: str, at: float) -> Head:
+    """Record a fault, unless the last row records the same."""
     detail = {"fault": fault}
     last = rows(connection, 1)
     if last and (last[0].action, last[0].detail) == (BROKEN, _text(detail)):
@@ -138,8 +138,8 @@ def note_fault(connection: Connection, secret: ServerSecret, fault: str, at: flo
     )
 
 
-def has(connection: Connection, head: Head) -> bool:
-    """Whether it ended so once."""
+def has_row(connection: Connection, head: Head) -> bool:
+    """Whether the log has a row with this number and seal."""
     query = select(audit.c.mac).where(audit.c.seq == head.seq)
     return connection.execute(query).scalar() == head.mac
 
@@ -152,13 +152,13 @@ def head_of(connection: Connection) -> Head:
 
 
 def rows(connection: Connection, most: int) -> list[AuditRow]:
-    """The last ones, the latest first."""
+    """The last ``most`` rows, latest first."""
     query = select(audit).order_by(audit.c.seq.desc()).limit(most)
     return [AuditRow(*row) for row in connection.execute(query)]
 
 
 def was_sealed(connection: Connection, secret: ServerSecret) -> bool:
-    """Whether the chain tells that there were seals of rows."""
+    """Whether the log records that rows were sealed."""
     query = select(audit.c.seq).where(audit.c.action == SEALED).limit(1)
     if connection.execute(query).first() is not None:
         return True
@@ -167,7 +167,7 @@ def was_sealed(connection: Connection, secret: ServerSecret) -> bool:
 
 
 def digest(connection: Connection) -> str:
-    """Of all rows as they are, for whoever accepts them."""
+    """Digest of all rows as they are, which an operator accepts."""
     total = hashlib.sha256()
     for row in map(AuditRow._make, connection.execute(select(audit).order_by(audit.c.seq))):
         total.update(_said(*row))
@@ -175,7 +175,7 @@ def digest(connection: Connection) -> str:
 
 
 def fault(connection: Connection, secret: ServerSecret, file: Path) -> str | None:
-    """Look through all of it.
+    """Verify the whole log.
 
     Args:
         connection: to read with.
@@ -183,7 +183,7 @@ def fault(connection: Connection, secret: ServerSecret, file: Path) -> str | Non
         file: with the end of the chain.
 
     Returns:
-        What is wrong first, in a sentence; None if nothing is, or it was accepted.
+        The first fault; None if there is none, or it was accepted.
     """
     return verify(connection, secret, file, None)[0]
 
@@ -226,14 +226,14 @@ def verify(
 
 
 def _holds(connection: Connection, since: VerifiedAudit, kept: HeadFile | None) -> bool:
-    """Whether the verified rows are still there, by their number, their head and the file's."""
+    """Whether the verified rows are still present, by number, head and the head file."""
     head = since.head
     query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
     if connection.execute(query).scalar_one() != head.seq:
         return False
-    if kept is not None and 0 < kept.head.seq <= head.seq and not has(connection, kept.head):
+    if kept is not None and 0 < kept.head.seq <= head.seq and not has_row(connection, kept.head):
         return False
-    return not head.seq or has(connection, head)
+    return not head.seq or has_row(connection, head)
 
 
 def _fault_of(
@@ -269,12 +269,12 @@ def _fault_of_end(
 
 
 def cut(connection: Connection, state: seals.SealState, following: int) -> str | None:
-    """What is wrong with the end of the chain, by the sealed state.
+    """The fault at the end of the chain according to the sealed state; None for none.
 
     Args:
         connection: to read with.
-        state: of the rows that the chain tells of.
-        following: the number of the first row after the end.
+        state: sealed state of the rows that the log describes.
+        following: number of the first row after the end.
     """
     if state.audit_seq >= following:
         return f"audit rows {following} to {state.audit_seq} are missing at the end"
@@ -287,13 +287,13 @@ def cut(connection: Connection, state: seals.SealState, following: int) -> str |
 
 
 def _made(connection: Connection) -> int:
-    """How many changes there must have been at least: rows of tenants and keys stay."""
+    """Minimum number of audited changes: rows of tenants and keys are never deleted."""
     others = select(func.count()).select_from(tenants).where(tenants.c.id != DEFAULT_TENANT)
     both = (others, select(func.count()).select_from(keys))
     return sum(int(connection.execute(query).scalar_one()) for query in both)
 
 
-def keep(secret: ServerSecret, file: Path, head: Head, changes: int) -> None:
+def write_head(secret: ServerSecret, file: Path, head: Head, changes: int) -> None:
     """Write the head of the chain to its file beside the store, and to the log. Blocks.
 
     On a full disk the file is not updated: the sealed state has the head, too.
@@ -308,7 +308,7 @@ def keep(secret: ServerSecret, file: Path, head: Head, changes: int) -> None:
     if not head.seq or kept == before:
         return
     if before is None or before.head != head:
-        # An attacker with the store cannot change a log elsewhere: gatewayd audit --head
+        # An attacker with the store cannot change a log elsewhere; see gatewayd audit --head.
         _ends.info("the audit ends with %s", head)
     content = {**head._asdict(), "changes": changes, "seal": _seal_of(secret, kept)}
     try:
@@ -356,5 +356,5 @@ def _is_sealed(secret: ServerSecret, before: str, row: AuditRow) -> bool:
 
 
 def _said(*values: object) -> bytes:
-    """As JSON, so that no field can be read as a part of another."""
+    """Encode values as JSON, so that no field can be read as a part of another."""
     return json.dumps(values, default=repr).encode()

@@ -16,7 +16,7 @@ from sqlalchemy import Connection
 from gatewayd.errors import Conflict
 from gatewayd.store import schema_check
 from gatewayd.store.tables import DEFAULT_TENANT
-from gatewayd.tenants.records import Everything
+from gatewayd.tenants.records import AccessRows
 from gatewayd.tenants.tamper_evidence import audit, reservation_seals, seals
 from gatewayd.tenants.tamper_evidence.seals import STATE, SealFault
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
@@ -53,14 +53,14 @@ class Report(NamedTuple):
 
 
 class _UntrustedKey(NamedTuple):
-    """Stands for keys that are not trusted: without any key authentication would be off."""
+    """Stands for untrusted keys: without any key authentication would be off."""
 
     id: str
     tenant: str = DEFAULT_TENANT
     revoked_at: int = 0
 
 
-def begin(connection: Connection, secret: ServerSecret, file: Path, at: float) -> bool:
+def seal_once(connection: Connection, secret: ServerSecret, file: Path, at: float) -> bool:
     """Seal a store of an older version, once; audited, unless there is nothing to seal.
 
     Returns:
@@ -70,10 +70,10 @@ def begin(connection: Connection, secret: ServerSecret, file: Path, at: float) -
         return False
     head = audit.head_of(connection)
     if not head.seq:
-        # Nothing to seal: a command may have used another secret than the daemon, so seal anew.
+        # A command may have used another secret than the daemon: an empty store is sealed again.
         is_open = seals.is_pristine(connection) and seals.state_of(connection, secret) is None
     else:
-        is_open = not (seals.is_begun(connection) or audit.was_sealed(connection, secret))
+        is_open = not (seals.has_seals(connection) or audit.was_sealed(connection, secret))
     if not is_open or audit.fault(connection, secret, file) is not None:
         return False
     if head.seq:
@@ -91,10 +91,10 @@ def begin(connection: Connection, secret: ServerSecret, file: Path, at: float) -
     return True
 
 
-def begin_reservations(connection: Connection, secret: ServerSecret, report: Report) -> None:
+def seal_reservations_once(connection: Connection, secret: ServerSecret, report: Report) -> None:
     """Seal the reservations of a store of an older version, once; none where there are faults.
 
-    What has no seal afterwards was not written by the daemon.
+    A reservation without a seal afterwards was not written by the daemon.
     """
     state = seals.state_of(connection, secret)
     if state is None or seals.RESERVATIONS in state.totals:
@@ -162,15 +162,15 @@ def accept(
 
 
 def doubts_budget(faults: Sequence[SealFault], tenant: str) -> bool:
-    """Whether the budget of a tenant may be wrong."""
+    """Whether the budget of a tenant is not trusted."""
     return any(
         fault.kind == STATE or (fault.kind == "budgets" and fault.id in ("", tenant))
         for fault in faults
     )
 
 
-def trusted(everything: Everything, faults: tuple[SealFault, ...]) -> Everything:
-    """The rows that grant access."""
+def trusted(everything: AccessRows, faults: tuple[SealFault, ...]) -> AccessRows:
+    """Filter the rows that grant access down to those that passed verification."""
     if not faults:
         return everything
     doubted: dict[str, set[str]] = {kind: set() for kind in seals.TABLES}
@@ -196,4 +196,4 @@ def trusted(everything: Everything, faults: tuple[SealFault, ...]) -> Everything
     if "keys" in lost or doubted["keys"]:
         keys.append(_UntrustedKey(""))
     prices = [row for row in everything.prices if is_trusted("prices", row.model)]
-    return Everything(tenants, cast("Any", keys), prices, frozenset(doubted["prices"]))
+    return AccessRows(tenants, cast("Any", keys), prices, frozenset(doubted["prices"]))

@@ -1,9 +1,9 @@
-"""Seals (MACs) of reservations, which tell what the daemon reserved from what others wrote.
+"""Seals (MACs) of reservations, which detect rows that the daemon did not write.
 
-The seal covers all columns of a row. A row that was settled has a valid seal, too, and may be put
-back: therefore each reservation has a tag, and its tenant's budget, which is sealed, has the sum of
-the tags of all that count in it. Only the rows that are reserved now add up to it: a tag has 48
-bits, and who looks for others needs millions of rows.
+The seal covers all columns of a row. A settled row has a valid seal, too, and might be restored:
+therefore each reservation has a tag, and its tenant's budget, which is sealed, has the sum of the
+tags of all reservations that count in it. Only the present reservations match the sum: a tag has
+48 bits, so a forged match would need millions of rows.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _OF_A_TENANT = f"{_READ} WHERE tenant = ?"
 
 
 class HeldReservation(NamedTuple):
-    """A row of the table.
+    """A verified row of the reservations table.
 
     Attributes:
-        number: SQLite's, whatever its id is.
-        id: as text.
-        tenant: that it names.
-        has_seal: whether it has any.
-        entry: what was reserved; None if the seal is not that of the row.
-        period_begin: of the budget that it was taken from; -1 if it counts in none.
+        number: SQLite's rowid, whatever its id is.
+        id: its id, as text.
+        tenant: the tenant that it names.
+        has_seal: whether it has any seal.
+        entry: the reserved request; None if the seal is not valid.
+        period_begin: begin of the budget period that it counts in; -1 for none.
     """
 
     number: int
@@ -49,24 +49,24 @@ class HeldReservation(NamedTuple):
 
 
 class Amounts(NamedTuple):
-    """What reservations add up to."""
+    """Sums of reservations."""
 
     tokens: int = 0
     micros: int = 0
     tags: int = 0
 
     def less(self, other: Amounts) -> Amounts:
-        """The difference of each."""
+        """The difference of each amount."""
         return Amounts(*(mine - its for mine, its in zip(self, other, strict=True)))
 
 
 def seal_of_row(secret: ServerSecret, row: Mapping[str, object]) -> bytes:
-    """The seal of a row that is to be written, by the names of its columns."""
+    """The seal of a row that is to be written, given by column names."""
     return _seal(secret, _values(row))
 
 
 def seal_of(secret: ServerSecret, entry: LedgerEntry, period_begin: int) -> bytes:
-    """The seal of what is reserved for a request, from the period that began then."""
+    """The seal of a reservation in the budget period that began at ``period_begin``."""
     asked, price = entry.asked, entry.price
     return _seal(
         secret,
@@ -90,19 +90,19 @@ def seal_of(secret: ServerSecret, entry: LedgerEntry, period_begin: int) -> byte
 
 
 def is_sealed(secret: ServerSecret, entry: LedgerEntry, period_begin: object, seal: object) -> bool:
-    """Whether a row of this request has that period by our hand."""
+    """Whether a row's period is sealed by this server."""
     if not (isinstance(period_begin, int) and isinstance(seal, bytes)):
         return False
     return hmac.compare_digest(seal, seal_of(secret, entry, period_begin))
 
 
 def tag_of(secret: ServerSecret, entry_id: str) -> int:
-    """What a reservation adds to ``reserved_tags`` of its budget."""
+    """The summand of a reservation in ``reserved_tags`` of its budget."""
     return int.from_bytes(secret.reservation(entry_id.encode())[:_TAG_BYTES])
 
 
 def sum_of(secret: ServerSecret, entries: Iterable[LedgerEntry]) -> Amounts:
-    """What they add up to."""
+    """Sum up reservations."""
     tokens = micros = tags = 0
     for entry in entries:
         tokens += entry.asked.tokens
@@ -114,13 +114,13 @@ def sum_of(secret: ServerSecret, entries: Iterable[LedgerEntry]) -> Amounts:
 def read(
     connection: Connection, secret: ServerSecret, tenant: str | None = None
 ) -> list[HeldReservation]:
-    """All rows, or those that name a tenant, each compared with its seal."""
+    """Read all rows, or those of a tenant, and verify each seal."""
     found = _rows(connection, _READ) if tenant is None else _rows(connection, _OF_A_TENANT, tenant)
     return [_held(secret, *row) for row in found]
 
 
 def seal_all(connection: Connection, secret: ServerSecret) -> None:
-    """Seal all rows as they are, and their sums: of a store whose rows had no seals so far."""
+    """Seal all rows and their sums, in a store without seals."""
     raw, tags = raw_of(connection), dict[tuple[str, int], int]()
     update = "UPDATE reservations SET seal = ? WHERE rowid = ?"
     for number, _, *values in _rows(connection, _READ):
@@ -145,7 +145,7 @@ def _held(secret: ServerSecret, number: int, seal: bytes | None, *values: Any) -
 
 
 def _entry(values: Sequence[Any]) -> LedgerEntry | None:
-    """What a row tells of; None if no program has written it so."""
+    """Parse a row; None if no program can have written it so."""
     entry_id, request_id, tenant, key_id, endpoint, model, *numbers = values
     texts = (entry_id, request_id, tenant, endpoint, model, key_id or "")
     if not all(isinstance(text, str) for text in texts):
@@ -160,7 +160,7 @@ def _entry(values: Sequence[Any]) -> LedgerEntry | None:
 
 def _rows(connection: Connection, query: str, *given: str) -> list[tuple[Any, ...]]:
     raw = raw_of(connection)
-    # An edited row may hold bytes that are not valid text; such a row must not stop a start.
+    # An edited row may hold bytes that are not valid text, and must not prevent the start.
     before, raw.text_factory = raw.text_factory, _text
     try:
         return raw.execute(query, given).fetchall()
@@ -169,7 +169,7 @@ def _rows(connection: Connection, query: str, *given: str) -> list[tuple[Any, ..
 
 
 def _seal(secret: ServerSecret, values: tuple[object, ...]) -> bytes:
-    """Over their representation: that of no other values, nor of others of another type."""
+    """Seal the values' representation, which differs for other values and other types."""
     return secret.reservation(repr(values).encode())
 
 

@@ -1,4 +1,4 @@
-"""Seals rows in the transaction that changes them, whichever code does.
+"""Seals rows in the transaction that changes them, whichever code changes them.
 
 Temporary triggers, on connections of this process only, record the content of a row before its
 first change in a transaction; before the commit each such row is sealed again. A row whose previous
@@ -42,7 +42,7 @@ def _triggers() -> list[str]:
             ("UPDATE", "OLD", old),
             ("DELETE", "OLD", old),
         ):
-            # Only the first change of a row needs its content, which takes longer than to look.
+            # Only the first change of a row needs its content, which costs more than this lookup.
             known = f"SELECT 1 FROM changed WHERE kind = '{kind}' AND id = {row}.\"{key}\""
             made.append(
                 f"CREATE TEMP TRIGGER of_{kind}_{what} AFTER {what} ON main.{kind} "
@@ -55,9 +55,9 @@ def _triggers() -> list[str]:
 _TRIGGERS = _triggers()
 
 
-def watch(engine: Engine, secret: ServerSecret) -> None:
-    """Seal what connections of an engine change from now on; the tables must exist."""
-    seen = _Seen()
+def seal_changes(engine: Engine, secret: ServerSecret) -> None:
+    """Seal all changes by connections of an engine from now on; the tables must exist."""
+    seen = _SealingState()
 
     def note_changes(connection: sqlite3.Connection, _: object) -> None:
         # In memory: a disk may be full.
@@ -74,12 +74,12 @@ def watch(engine: Engine, secret: ServerSecret) -> None:
     event.listen(engine, "commit", seal)
 
 
-class _Seen:
-    """What was verified or logged before.
+class _SealingState:
+    """State kept between commits, to avoid repeated verification and log lines.
 
     Attributes:
         version: schema version of the last successful verification.
-        told: rows that were logged as changed.
+        told: rows that were logged as not sealed.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class _Seen:
         return True
 
 
-def _seal(connection: Connection, secret: ServerSecret, seen: _Seen) -> None:
+def _seal(connection: Connection, secret: ServerSecret, seen: _SealingState) -> None:
     raw = raw_of(connection)
     changed: list[tuple[str, Any, str | None]] = raw.execute(
         "SELECT kind, id, old FROM temp.changed"
@@ -141,6 +141,6 @@ def _with_end(
     # A fault that is being recorded was verified already.
     if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
         _log.error("audit log is incomplete: %s", cut)
-        head = audit.note_fault(connection, secret, cut, time.time())
+        head = audit.record_fault(connection, secret, cut, time.time())
         raw_of(connection).execute("DELETE FROM temp.changed")
     return state._replace(audit_seq=head.seq, audit_mac=head.mac)

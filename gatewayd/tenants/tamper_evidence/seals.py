@@ -22,7 +22,7 @@ TABLES = {table.name: table for table in (tenants, keys, prices, budgets)}
 STATE = ""
 """The kind of a fault after which no row is trusted."""
 RESERVATIONS = "reservations"
-"""The kind of their faults; a total of that name says that they have seals, see ``SealState``."""
+"""The kind of reservations' faults; a total of that name: they have seals, see ``SealState``."""
 
 
 _USUAL = {
@@ -86,7 +86,7 @@ def content_of(table: Table, row: str = "") -> str:
 
     def part(name: str) -> str:
         it = f'{row}"{name}"'
-        # Hex, for a text may contain delimiters; 17 digits identify a float.
+        # Hex, since text may contain delimiters; 17 digits identify a float.
         value = f"CASE typeof({it}) WHEN 'real' THEN printf('%!.17g', {it}) ELSE hex({it}) END"
         return f"CASE WHEN {it} IS NULL THEN '' ELSE ';{name}:' || typeof({it}) || {value} END"
 
@@ -114,7 +114,7 @@ _PUT_STATE = (
 )
 
 
-def is_begun(connection: Connection) -> bool:
+def has_seals(connection: Connection) -> bool:
     """Whether there is any seal, valid or not."""
     query = "SELECT EXISTS (SELECT 1 FROM seals) OR EXISTS (SELECT 1 FROM seal_state)"
     (found,) = raw_of(connection).execute(query).fetchone()
@@ -254,15 +254,15 @@ def _faults_of(
         version, mac = seals.pop(row_id, (0, None))
         if mac is None:
             found.append(
-                SealFault(kind, _told(row_id), "has no seal: it was inserted from outside")
+                SealFault(kind, _id_or_empty(row_id), "has no seal: it was inserted from outside")
             )
         elif not _is(mac, _mac(secret, kind, row_id, version, content)):
-            found.append(SealFault(kind, _told(row_id), "was changed"))
+            found.append(SealFault(kind, _id_or_empty(row_id), "was changed"))
         elif version > state.changes:
-            found.append(SealFault(kind, _told(row_id), "is newer than the sealed state"))
+            found.append(SealFault(kind, _id_or_empty(row_id), "is newer than the sealed state"))
     for row_id, (version, mac) in seals.items():
         if not _is(mac, _mac(secret, kind, row_id, version, None)):
-            found.append(SealFault(kind, _told(row_id), "is missing"))
+            found.append(SealFault(kind, _id_or_empty(row_id), "is missing"))
     if total != state.totals.get(kind):
         found.append(
             SealFault(kind, "", "do not match their sealed sum: an older row was restored")
@@ -270,7 +270,7 @@ def _faults_of(
     return found
 
 
-def _told(row_id: object) -> str:
+def _id_or_empty(row_id: object) -> str:
     """The id of a row; empty, for the whole table, if it is not text as all valid ids are."""
     return row_id if isinstance(row_id, str) else ""
 
@@ -278,7 +278,7 @@ def _told(row_id: object) -> str:
 def _mac(
     secret: ServerSecret, kind: str, row_id: object, version: object, content: str | None
 ) -> str:
-    """The MAC of a row; of None for a deleted one."""
+    """The MAC of a row; ``content`` is None for a deleted one."""
     said = json.dumps(["row", kind, row_id, version, content], default=repr)
     return secret.seal(said.encode())
 

@@ -1,7 +1,7 @@
-"""The server's own secret, from which every key's digest, salt and seal is made.
+"""The server's secret, from which digests of keys, salts and seals are derived.
 
-It is a credential that systemd hands over, or a file beside the store, which only the daemon's
-user reads. Without it no key is valid any more: it belongs into a backup of the store.
+It is a credential passed by systemd, or a file beside the store that only the daemon's user may
+read. Without it no key is valid any more: include it in backups of the store.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAC_BYTES = 16
 
 
 class ServerSecret:
-    """Derives what is needed; never shows itself.
+    """Derives digests, salts and MACs; its representation never shows the secret.
 
     Args:
         value: 32 random bytes.
@@ -40,15 +40,15 @@ class ServerSecret:
         self._reservations = hashlib.blake2b(key=derived(b"reservations"), digest_size=_MAC_BYTES)
 
     def digest(self, secret: bytes) -> bytes:
-        """What is kept of an API key's secret."""
+        """Digest of an API key's secret, which is stored in its place."""
         return hmac.digest(self._keys, secret, "sha256")
 
     def salt(self, tenant: str) -> bytes:
-        """What the prefix cache of a tenant begins with; nobody can guess another's."""
+        """Salt of a tenant's prefix-cache keys; other tenants cannot guess it."""
         return hmac.digest(self._salts, tenant.encode(), "sha256")
 
     def seal(self, content: bytes) -> str:
-        """What only this server can have written below something."""
+        """MAC of a content, which only this server can compute."""
         return hmac.digest(self._seals, content, "sha256").hex()
 
     def reservation(self, content: bytes) -> bytes:
@@ -62,21 +62,21 @@ class ServerSecret:
 
 
 def secret_of(folder: Path, environ: Mapping[str, str]) -> ServerSecret:
-    """Read the secret, or make it.
+    """Read the secret, or create it.
 
     Args:
         folder: of the store.
         environ: the environment, in which systemd names the folder of credentials.
 
     Raises:
-        StoreError: it cannot be read or made, is damaged, or others may read it.
+        StoreError: it cannot be read or created, is damaged, or other users may read it.
     """
     credentials = environ.get("CREDENTIALS_DIRECTORY")
     if credentials is not None and (given := Path(credentials) / CREDENTIAL).exists():
         return _read(given)
     file = folder / NAME
     try:
-        _make(file)
+        _create(file)
     except FileExistsError:
         mode = stat.S_IMODE(file.stat().st_mode)
         if mode & 0o077:
@@ -85,12 +85,12 @@ def secret_of(folder: Path, environ: Mapping[str, str]) -> ServerSecret:
                 "API keys if it may have been read"
             ) from None
     except OSError as error:
-        raise StoreError(f"{file} cannot be made: {error.strerror}") from error
+        raise StoreError(f"{file} cannot be created: {error.strerror}") from error
     return _read(file)
 
 
-def _make(file: Path) -> None:
-    """Whole or not at all, whenever the machine stops."""
+def _create(file: Path) -> None:
+    """Create the file atomically, so that a crash leaves no part of it."""
     if file.exists():
         raise FileExistsError
     atomic_files.replace(file, secrets.token_hex(_BYTES).encode() + b"\n")
@@ -105,4 +105,4 @@ def _read(file: Path) -> ServerSecret:
     except OSError as error:
         raise StoreError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError:
-        raise StoreError(f"{file} is no secret: it must be {_TEXT} hexadecimal digits") from None
+        raise StoreError(f"{file} is not a secret: it must be {_TEXT} hexadecimal digits") from None

@@ -89,7 +89,7 @@ async def test_what_a_slot_cannot_hold_is_refused_in_a_sentence(
 
 def test_a_limit_out_of_its_bounds_is_refused_in_a_sentence(marked: tuple[Control, Swaps]) -> None:
     with pytest.raises(ChangeRefused) as refusal:
-        marked[0].limit({"max_waiting_tokens": 0}, "me")
+        marked[0].set_limits({"max_waiting_tokens": 0}, "me")
     assert str(refusal.value) == (
         "[queue]: max_waiting_tokens is 0: it should be greater than or equal to 1"
     )

@@ -23,7 +23,9 @@ class Recorder:
         self.rows: list[Any] = []
         self._is_full = is_full
 
-    async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
+    async def record_change(
+        self, actor: str, action: str, target: str, detail: dict[str, Any]
+    ) -> None:
         if self._is_full:
             raise StoreFull("its disk has little left")
         self.rows.append((actor, action, target, detail))

@@ -47,7 +47,7 @@ def generation(name: str, prompts: int = 1, n: int = 1, tenant: str = "", **fiel
         request = EngineRequest(
             f"req_{name}", [1, 2, 3], SamplingParams(9), tenant=tenant, **fields
         )
-        job = EngineJob.make(0, request, cast(Any, told[at * n : (at + 1) * n]))
+        job = EngineJob.from_request(0, request, cast(Any, told[at * n : (at + 1) * n]))
         job.arrived, job.replica, job.is_waiting = NOW - 2, 0, True
         for choice in job.choices:
             choice.is_queued = True
@@ -211,7 +211,7 @@ async def test_the_busiest_tenants_are_shown_and_the_others_counted() -> None:
     store = Store([tenant(name, used=at) for at, name in enumerate(names)])
     live = LiveRequests[Generation]()
     tenants = TenantRows(cast(Any, store), live)
-    reading = tenants.look()
+    reading = tenants.start_reading()
     assert reading is not None
     await reading
     one = generation("1", tenant="t001")
@@ -220,12 +220,12 @@ async def test_the_busiest_tenants_are_shown_and_the_others_counted() -> None:
     assert [view.tenant for view in views] == ["t001", "t002", *names[52:]]
     assert (views[0].waiting, views[0].weight, views[0].reserved_tokens) == (1, 2.0, 3)
     assert views[1].pages == 5
-    assert tenants.look() is None, "it is fresh"
+    assert tenants.start_reading() is None, "it is fresh"
     live.add(cast(Any, one))
-    reading = tenants.look()
+    reading = tenants.start_reading()
     assert reading is not None, "somebody new may have come"
     await reading
-    assert tenants.look() is None
+    assert tenants.start_reading() is None
     assert store.reads == 2
 
 

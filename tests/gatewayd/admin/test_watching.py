@@ -17,11 +17,11 @@ import pytest
 from starlette.routing import Router
 
 from gatewayd.admin.app import AdminFront
-from gatewayd.admin.client import AdminError, call, watch
+from gatewayd.admin.client import AdminError, call, stream_snapshots
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import Snapshots
-from gatewayd.admin.watchers import MOST_WATCHERS, Left, TooManyWatchers, Watching
+from gatewayd.admin.watchers import MOST_WATCHERS, SnapshotBroadcast, TooManyWatchers, WatcherEnded
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.wire.snapshot import DaemonView, LogView, Snapshot
 from tests.leaping import leaping_time
@@ -72,15 +72,15 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_watchers_share_what_the_fastest_wants() -> None:
     source = Source()
-    watching = Watching(source.make)
-    fast, same, slow = (watching.enter(interval) for interval in (1.0, 1.0, 4.0))
+    watching = SnapshotBroadcast(source.make)
+    fast, same, slow = (watching.add(interval) for interval in (1.0, 1.0, 4.0))
 
     async def read(watcher: Any) -> list[Snapshot]:
         found = []
         while True:
             try:
                 found.append(await watching.next(watcher))
-            except Left:
+            except WatcherEnded:
                 return found
 
     with leaping_time():
@@ -96,26 +96,26 @@ async def test_watchers_share_what_the_fastest_wants() -> None:
 
 async def test_nothing_is_made_for_who_is_busy_or_has_left() -> None:
     source = Source()
-    watching = Watching(source.make)
-    watcher = watching.enter(0.1)
+    watching = SnapshotBroadcast(source.make)
+    watcher = watching.add(0.1)
     assert (await watching.next(watcher)).number == 1
     await asyncio.sleep(0.25)  # it does something else
     assert source.made == 1
     assert (await watching.next(watcher)).number == 2
-    watching.leave(watcher)
+    watching.remove(watcher)
     await asyncio.sleep(0.01)
     assert (len(watching), watching.is_making, source.made) == (0, False, 2)
-    again = watching.enter(0.1)
+    again = watching.add(0.1)
     assert (await watching.next(again)).number == 3
 
 
 async def test_there_is_room_for_eight() -> None:
-    watching = Watching(Source().make)
-    watchers = [watching.enter(60) for _ in range(MOST_WATCHERS)]
+    watching = SnapshotBroadcast(Source().make)
+    watchers = [watching.add(60) for _ in range(MOST_WATCHERS)]
     with pytest.raises(TooManyWatchers, match="8 streams"):
-        watching.enter(60)
-    watching.leave(watchers[0])
-    watching.enter(60)
+        watching.add(60)
+    watching.remove(watchers[0])
+    watching.add(60)
 
 
 async def test_a_fault_is_told_to_who_waits_and_the_next_one_is_made() -> None:
@@ -126,8 +126,8 @@ async def test_a_fault_is_told_to_who_waits_and_the_next_one_is_made() -> None:
             raise ValueError("no")
         return snapshot(number)
 
-    watching = Watching(make)
-    watcher = watching.enter(0.1)
+    watching = SnapshotBroadcast(make)
+    watcher = watching.add(0.1)
     with pytest.raises(ValueError, match="no"):
         await watching.next(watcher)
     assert (await watching.next(watcher)).number == 2
@@ -143,7 +143,7 @@ class Served:
         self.path = str(path)
         self.source = source
         self.lines = LogLines()
-        self.watching = Watching(source.make)
+        self.watching = SnapshotBroadcast(source.make)
 
 
 @asynccontextmanager
@@ -171,7 +171,7 @@ async def test_a_stream_has_snapshots_with_the_lines_in_between(tmp_path: Path) 
             say(found.lines, f"line {number}")
         single = await asyncio.to_thread(call, found.path, "GET", "/admin/snapshot")
         assert [line["number"] for line in single["logs"]] == list(range(51, 251))
-        stream = watch(found.path, 0.1)
+        stream = stream_snapshots(found.path, 0.1)
         first = await asyncio.to_thread(next, stream)
         assert [line.number for line in first.logs] == list(range(51, 251))
         say(found.lines, "one more")
@@ -195,7 +195,7 @@ async def test_who_does_not_read_misses_snapshots_and_holds_up_nobody(tmp_path: 
             await asyncio.sleep(0.25)
             if made == found.source.made:
                 break
-        stream = watch(found.path, 0.1)
+        stream = stream_snapshots(found.path, 0.1)
         numbers = [(await asyncio.to_thread(next, stream)).number for _ in range(4)]
         assert numbers == list(range(made + 1, made + 5))
         seen = await asyncio.to_thread(numbers_on, slow, made)

@@ -24,7 +24,7 @@ def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
     make_sink: type, make_request: Any
 ) -> None:
     told, untold = make_sink(), make_sink()
-    job = EngineJob.make(0, make_request([7, 8, 9]), [told, untold])
+    job = EngineJob.from_request(0, make_request([7, 8, 9]), [told, untold])
     for at, choice in enumerate(job.choices):
         choice.sequence = at
     flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
@@ -35,7 +35,7 @@ def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
             prompt_logprobs=[TokenLogprobs(0, 8, -0.5, 1, [8], [-0.5])],
         )
     )
-    assert flight.lose() == [job]
+    assert flight.clear_lost() == [job]
     assert not job.is_started, "its client has seen nothing, so it may be sent again"
     job.restart()
     job.restart()
@@ -47,7 +47,9 @@ def test_hidden_states_go_to_their_choice_before_its_tokens_and_are_forgotten_wi
     make_sink: type, make_request: Any
 ) -> None:
     sinks = [make_sink(), make_sink()]
-    jobs = [EngineJob.make(at, make_request([7, 8]), [sink]) for at, sink in enumerate(sinks)]
+    jobs = [
+        EngineJob.from_request(at, make_request([7, 8]), [sink]) for at, sink in enumerate(sinks)
+    ]
     flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
     for at, job in enumerate(jobs):
         job.choices[0].sequence = at
@@ -71,7 +73,7 @@ def test_hidden_states_go_to_their_choice_before_its_tokens_and_are_forgotten_wi
 
 def test_a_preemption_is_told_to_its_choice_alone(make_sink: type, make_request: Any) -> None:
     sinks = [make_sink(), make_sink()]
-    job = EngineJob.make(0, make_request([7]), sinks)
+    job = EngineJob.from_request(0, make_request([7]), sinks)
     for at, choice in enumerate(job.choices):
         choice.sequence = at
     flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)
@@ -87,7 +89,7 @@ def test_a_processor_out_of_service_is_503_and_logged_once(
     words = "the logits processor shy is out of service; send the request without it"
     for at in range(4):
         sink = make_sink()
-        job = EngineJob.make(at, make_request([7]), [sink])
+        job = EngineJob.from_request(at, make_request([7]), [sink])
         job.choices[0].sequence = at
         flight.add(job)
         flight.deliver(
@@ -105,7 +107,7 @@ def test_several_tokens_of_a_step_come_at_once_each_with_its_own_logprobs(
     make_sink: type, make_request: Any
 ) -> None:
     sinks = [make_sink(), make_sink(), make_sink()]
-    job = EngineJob.make(0, make_request([7]), sinks)
+    job = EngineJob.from_request(0, make_request([7]), sinks)
     for at, choice in enumerate(job.choices):
         choice.sequence = at
     flight = SentRequests(Backlog(QueueLimits(9, 99)), lambda sequences: None)

@@ -47,12 +47,12 @@ def said(question: Inspect, tier: str = "") -> Inspected:
 
 async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody() -> None:
     inspecting, (quick, silent) = inspection(2)
-    looking = asyncio.create_task(inspecting.look(0.1))  # or 60 s, as it is here for others
+    looking = asyncio.create_task(inspecting.inspect(0.1))  # or 60 s, as it is here for others
     await asyncio.sleep(0)
     inspecting.answered(quick, said(quick.sent[0], "a"))
     assert {index: one.tiers for index, one in (await looking).items()} == {0: {"a": 1}}
     # The silent one is not asked again; what it says late counts the next time.
-    looking = asyncio.create_task(inspecting.look(60.0))
+    looking = asyncio.create_task(inspecting.inspect(60.0))
     await asyncio.sleep(0)
     assert (len(quick.sent), len(silent.sent)) == (2, 1)
     inspecting.answered(silent, said(silent.sent[0], "late"))
@@ -61,23 +61,23 @@ async def test_all_are_asked_and_one_that_is_silent_holds_up_nobody() -> None:
     assert {index: one.tiers for index, one in found.items()} == {0: {"b": 1}, 1: {"late": 1}}
     # An answer that nobody waits for changes nothing.
     inspecting.answered(quick, said(quick.sent[0], "old"))
-    assert (await inspecting.look(0.01))[0].tiers == {"b": 1}
+    assert (await inspecting.inspect(0.01))[0].tiers == {"b": 1}
 
 
 async def test_what_a_lost_engine_said_is_over() -> None:
     inspecting, (engine,) = inspection(1)
-    looking = asyncio.create_task(inspecting.look(60.0))
+    looking = asyncio.create_task(inspecting.inspect(60.0))
     await asyncio.sleep(0)
     inspecting.answered(engine, said(engine.sent[0]))
     assert list(await looking) == [0]
-    looking = asyncio.create_task(inspecting.look(60.0))
+    looking = asyncio.create_task(inspecting.inspect(60.0))
     await asyncio.sleep(0)
     engine.can_serve = False
     inspecting.lost(engine)
     assert await asyncio.wait_for(looking, 30.0) == {}
-    assert await inspecting.look(60.0) == {}
+    assert await inspecting.inspect(60.0) == {}
     engine.can_serve = True
-    looking = asyncio.create_task(inspecting.look(60.0))
+    looking = asyncio.create_task(inspecting.inspect(60.0))
     await asyncio.sleep(0)
     inspecting.answered(engine, said(engine.sent[0]))  # of its life before
     inspecting.answered(engine, said(engine.sent[-1], "new"))
@@ -86,7 +86,7 @@ async def test_what_a_lost_engine_said_is_over() -> None:
 
 async def test_two_who_look_at_once_share_a_question() -> None:
     inspecting, (engine,) = inspection(1)
-    both = [asyncio.create_task(inspecting.look(60.0)) for _ in range(2)]
+    both = [asyncio.create_task(inspecting.inspect(60.0)) for _ in range(2)]
     await asyncio.sleep(0)
     assert len(engine.sent) == 1
     inspecting.answered(engine, said(engine.sent[0]))

@@ -23,7 +23,7 @@ class Told:
 
     def __init__(self, sinks: list[Any], request: Any) -> None:
         self.flight = SentRequests(Backlog(QueueLimits(9, 99_999)), lambda sequences: None)
-        self.job = EngineJob.make(0, request, sinks)
+        self.job = EngineJob.from_request(0, request, sinks)
         self.told: list[PromptUsage] = []
         self.send()
 
@@ -33,12 +33,12 @@ class Told:
         self.flight.add(self.job)
 
     def ask(self) -> None:
-        JobHandle(self, self.job).when_spent(self.told.append)
+        JobHandle(self, self.job).on_usage_final(self.told.append)
 
     def cancel(self, job: EngineJob, index: int | None) -> None:
         for choice in job.choices:
             choice.is_over = True
-            self.flight.drop(choice)
+            self.flight.remove(choice)
 
     def step(self, *chunks: tuple[int, int], **columns: Any) -> None:
         """A step with chunks: of whom, and where they end."""
@@ -83,7 +83,7 @@ def test_what_a_lost_engine_had_told_of_one_that_left_counts(
     here.cancel(here.job, None)
     here.ask()
     here.step((0, 512), admitted=[Admitted(0, 64, 0.1)])
-    here.flight.lose()
+    here.flight.clear_lost()
     assert here.told == [PromptUsage(0.0, 512, 64, (0,))]
 
 
@@ -105,7 +105,7 @@ def test_what_starts_over_on_another_engine_counts_once(make_sink: type, make_re
     sink = make_sink()
     here = Told([sink], make_request(range(100)))
     here.step((0, 60), admitted=[Admitted(0, 0, 0.1)])
-    here.flight.lose()
+    here.flight.clear_lost()
     here.job.restart()
     here.send(7)
     here.step((7, 96), admitted=[Admitted(7, 32, 0.2)])
@@ -133,7 +133,7 @@ def test_an_heir_of_a_prompt_computes_it_for_whoever_left_before(
     here = Told([make_sink(), make_sink()], make_request(range(100)))
     first, heir = here.job.choices
     first.is_over = True
-    here.flight.drop(first)
+    here.flight.remove(first)
     here.end((0, 0.0, 0, 0, 0))
     here.step((1, 100), admitted=[Admitted(1, 48, 0.1)])
     here.ask()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gatewayd.engines.replicas.heartbeat import Pulse
+from gatewayd.engines.replicas.heartbeat import Heartbeat
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.messages import ModelInfo
 
@@ -29,17 +29,17 @@ def test_an_engine_that_loads_may_be_silent_for_longer_than_one_that_serves(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("gatewayd.engines.replicas.heartbeat.time.monotonic", lambda: now[0])
-    pulse = Pulse(SilenceLimits(load_seconds=60.0, hang_seconds=10.0))
+    pulse = Heartbeat(SilenceLimits(load_seconds=60.0, hang_seconds=10.0))
 
     def is_gone_after(seconds: float) -> bool:
-        pulse.hear()
+        pulse.record_message()
         now[0] += seconds
         return pulse.is_gone(MODEL)
 
-    pulse.begin()
+    pulse.reset()
     assert not is_gone_after(59)
-    pulse.ready()
+    pulse.record_ready()
     assert is_gone_after(11)
-    pulse.begin()
+    pulse.reset()
     assert not is_gone_after(59)
     assert is_gone_after(61)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.engines.replicas.engine_process import FencedProcess, ProcessExit, bury, start
+from gatewayd.engines.replicas.engine_process import FencedProcess, ProcessExit, end_process, start
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.plugins.executor import GuardedExecutor
 from gatewayd_hooks.execution import EngineCommand
@@ -83,4 +83,4 @@ def test_one_that_has_let_go_may_still_say_how_it_ends() -> None:
         child.socket = ours  # type: ignore[attr-defined]
         child.abort = child.kill  # type: ignore[attr-defined]
         process = FencedProcess(child)  # type: ignore[arg-type]
-        assert asyncio.run(bury(process, SilenceLimits(), ProcessExit.LOST)) == 7
+        assert asyncio.run(end_process(process, SilenceLimits(), ProcessExit.LOST)) == 7

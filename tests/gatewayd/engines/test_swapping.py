@@ -74,23 +74,29 @@ def test_a_strategy_that_no_engine_survives_is_not_adopted(fates: tuple[str, ...
     engines, answer = _swap(*fates)
     assert answer == "no engine survived the change of drafter to new"
     for engine in engines:
-        assert engine.setup.begin().choices(Kind.DRAFTER) == [OLD]
+        assert engine.setup.start_config().choices(Kind.DRAFTER) == [OLD]
         assert engine.setup.config.quarantined == [["drafter", "new"]]
 
 
 def test_the_next_engine_has_what_another_has_confirmed() -> None:
     engines, answer = _swap("dies", "swaps")
     assert answer is True
-    assert [engine.setup.begin().choices(Kind.DRAFTER) for engine in engines] == [[NEW], [NEW]]
+    assert [engine.setup.start_config().choices(Kind.DRAFTER) for engine in engines] == [
+        [NEW],
+        [NEW],
+    ]
 
 
 def test_without_an_engine_only_what_is_proven_waits_for_the_next() -> None:
     engines, answer = _swap("restarts", "restarts")
     assert answer == "no engine is ready to try it; try again"
-    assert engines[0].setup.begin().choices(Kind.DRAFTER) == [OLD]
+    assert engines[0].setup.start_config().choices(Kind.DRAFTER) == [OLD]
     engines, answer = _swap("restarts", "restarts", is_proven=True)
     assert answer is False
-    assert [engine.setup.begin().choices(Kind.DRAFTER) for engine in engines] == [[NEW], [NEW]]
+    assert [engine.setup.start_config().choices(Kind.DRAFTER) for engine in engines] == [
+        [NEW],
+        [NEW],
+    ]
     assert not any(engine.told for engine in engines)
 
 

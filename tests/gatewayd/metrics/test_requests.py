@@ -197,7 +197,7 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
     fleet, live = FakeFleet(script), LiveRequests[Generation]()
     made = Metrics(fleet, "m", version="1", max_model_len=100, running=live.generated)
 
-    async def look() -> None:
+    async def refresh_stats() -> None:
         await asyncio.sleep(0.01)
         scrape = {
             sample.labels["engine"]: sample.value
@@ -208,13 +208,13 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
         seen.append((scrape.get("0"), scrape.get("1")))
 
     generation = await Pipeline(fleet=fleet, metrics=made, live=live).start(work_of(text, [7]))
-    await look()
+    await refresh_stats()
     for event in go[:3]:
         event.set()
-        await look()
+        await refresh_stats()
     await generation.finish()
     generation.close()
-    await look()
+    await refresh_stats()
     # 6 are told before the loss; of 4 + 1 + 2 in the end, by one engine, the seventh is new.
     assert seen == [(6, None), (6, 0), (6, 4), (7, 4), (7, 4)]
     assert value(made.registry, "request_generation_tokens_sum") == 7

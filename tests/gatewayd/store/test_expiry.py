@@ -124,7 +124,7 @@ async def test_many_go_in_several_transactions(
     transactions: list[int] = []
     delete = sweeper._delete
 
-    def counted(connection: Connection) -> expiry.Gone:
+    def counted(connection: Connection) -> expiry.ExpiredObjects:
         gone = delete(connection)
         transactions.append(max(len(gone.files), gone.responses))
         return gone

@@ -18,7 +18,7 @@ from gatewayd.resources.files.content_store import Vault
 from gatewayd.store import atomic_files
 from gatewayd.store.errors import StoreError
 from gatewayd.store.location import take
-from gatewayd.tenants.billing.crash_marks import Mark, Marks, known
+from gatewayd.tenants.billing.crash_marks import Mark, Marks, read_marks
 from gatewayd.tenants.tamper_evidence import audit
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 from gatewayd_tier_disk import store as tier_store
@@ -57,7 +57,7 @@ FILES = {
         lambda folder: list(folder.iterdir()) == [],
     ),
     "audit.head": Written(
-        lambda folder: audit.keep(SECRET, folder / audit.NAME, NEW, 7),
+        lambda folder: audit.write_head(SECRET, folder / audit.NAME, NEW, 7),
         lambda folder: audit.read(SECRET, folder / audit.NAME) == audit.HeadFile(NEW, 7),
         lambda folder: list(folder.iterdir()) == [],
     ),
@@ -106,16 +106,16 @@ def test_an_end_of_the_audit_that_cannot_be_replaced_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / audit.NAME
-    audit.keep(SECRET, file, OLD, 3)
+    audit.write_head(SECRET, file, OLD, 3)
     before = file.read_bytes()
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    audit.keep(SECRET, file, OLD, 3)  # the same needs no room
+    audit.write_head(SECRET, file, OLD, 3)  # the same needs no room
     assert not [one for one in caplog.records if one.levelno > logging.INFO]
-    audit.keep(SECRET, file, NEW, 4)
+    audit.write_head(SECRET, file, NEW, 4)
     assert "No space left" in caplog.text
     assert file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [file]
@@ -181,8 +181,8 @@ def test_a_content_that_cannot_be_synced_is_not_there(
         draft.write(b"content")
         monkeypatch.setattr(os, "fsync", sync)
         with pytest.raises(OSError, match="Input/output"):
-            draft.keep("file-" + 32 * "0")
-        draft.drop()
+            draft.commit("file-" + 32 * "0")
+        draft.discard()
         monkeypatch.setattr(os, "fsync", right)
         assert list((tmp_path / "files").iterdir()) == []
         assert vault.bytes == 0
@@ -201,25 +201,25 @@ def test_marks_without_room_are_none_and_come_back(
         context.setattr(os, "posix_fallocate", full)
         marks = Marks(file, lambda: now[0])
         for _ in range(5):
-            assert marks.take("use_0") is None
+            assert marks.allocate("use_0") is None
     assert caplog.text.count("cannot record running requests") == 1
     now[0] = 6.0
-    slots = [marks.take(f"use_{number}") for number in range(1024)]
+    slots = [marks.allocate(f"use_{number}") for number in range(1024)]
     assert None not in slots
     with monkeypatch.context() as context:
         context.setattr(os, "posix_fallocate", full)
-        assert marks.take("use_1024") is None
+        assert marks.allocate("use_1024") is None
     now[0] = 12.0
-    slots.append(marks.take("use_1024"))
+    slots.append(marks.allocate("use_1024"))
     for number, slot in enumerate(slots):
         assert slot is not None
         marks.write(slot, number, 2, 1)
-    assert known(file) == {f"use_{number}": Mark(number, 2, 1) for number in range(1025)}
+    assert read_marks(file) == {f"use_{number}": Mark(number, 2, 1) for number in range(1025)}
     assert file.stat().st_blocks * 512 >= file.stat().st_size  # no holes
     marks.close()
     size = file.stat().st_size
     marks = Marks(file)
-    assert known(file) == {}
+    assert read_marks(file) == {}
     assert 0 < file.stat().st_size <= size
     assert file.stat().st_blocks * 512 >= file.stat().st_size
     marks.close()
@@ -227,7 +227,7 @@ def test_marks_without_room_are_none_and_come_back(
 
 def test_what_is_kept_is_json_with_its_changes(tmp_path: Path) -> None:
     file = tmp_path / audit.NAME
-    audit.keep(SECRET, file, NEW, 7)
+    audit.write_head(SECRET, file, NEW, 7)
     found = json.loads(file.read_bytes())
     for name, other in (("seq", 3), ("mac", "cc"), ("changes", 8), ("seal", "00")):
         file.write_text(json.dumps({**found, name: other}))

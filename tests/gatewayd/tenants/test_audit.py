@@ -17,7 +17,7 @@ from gatewayd.store.tables import tenants
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.tamper_evidence import audit
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
-from gatewayd.tenants.tenancy import act_offline, prepared
+from gatewayd.tenants.tenancy import act_offline, prepare_tenancy
 from tests.gatewayd.durables import copy_of, opened
 
 ROWS = 8
@@ -174,7 +174,7 @@ def test_a_daemon_that_died_between_both_is_no_fault(written: Path) -> None:
     act(written, "POST", "/admin/tenants", {"tenant": "last"})
     file.write_bytes(before)
     engine = connect(written / "gatewayd.db")
-    prepared(engine, written)
+    prepare_tenancy(engine, written)
     engine.dispose()
     assert file.read_bytes() != before
     assert fault(written) is None
@@ -207,7 +207,7 @@ def test_the_secret_is_nobodys_to_read_and_not_shown(folder: Path) -> None:
         pass
     (folder / "secret").chmod(0o600)
     (folder / "secret").write_text("short")
-    with pytest.raises(Exception, match="is no secret"), opened(folder):
+    with pytest.raises(Exception, match="is not a secret"), opened(folder):
         pass
 
 

@@ -58,14 +58,14 @@ async def test_who_leaves_holds_slot_tokens_and_budget_until_the_engine_has_told
         key = await here.key("a")
         job = await leave(here, key, ask())
         account = here.durable.tenancy.directory._accounts["a"]
-        assert account.standing()["concurrency"]["remaining"] == 0
+        assert account.limit_status()["concurrency"]["remaining"] == 0
         assert (await here.post(PATH, key, ask())).status_code == 429
         assert await here.rows(usage) == []
         assert len(await here.rows(reservations)) == 1
         assert job.tell is not None
         job.tell(PromptUsage(0.5, 48, 16, (2,)))
-        assert account.standing()["concurrency"]["remaining"] == 1
-        assert account.standing()["tokens_per_minute"]["remaining"] in range(950, 960)
+        assert account.limit_status()["concurrency"]["remaining"] == 1
+        assert account.limit_status()["tokens_per_minute"]["remaining"] in range(950, 960)
         (row,) = await here.rows(usage)
         assert (row["outcome"], row["engine_seconds"], *counted(row)) == ("abort", 0.5, 48, 16, 2)
         assert (await here.budget("a"))["used_tokens"] == 50
@@ -145,7 +145,7 @@ async def test_an_engine_that_never_tells_is_charged_for_the_prompt_in_the_end(
         await here.tenant("a", concurrency=1)
         await leave(here, await here.key("a"), ask())
         account = here.durable.tenancy.directory._accounts["a"]
-        await until(lambda: account.standing()["concurrency"]["remaining"] == 1)
+        await until(lambda: account.limit_status()["concurrency"]["remaining"] == 1)
         (row,) = await here.rows(usage)
         assert counted(row) == (100, 0, 0)
         job = here.gateway.fleet.jobs[-1]

@@ -17,9 +17,9 @@ import pytest
 from gatewayd.errors import Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT, budgets, tenants
 from gatewayd.tenants import directory as directories
-from gatewayd.tenants.directory import Directory, decisive
+from gatewayd.tenants.directory import Directory, access_rules
 from gatewayd.tenants.principal import Lease
-from gatewayd.tenants.records import Everything
+from gatewayd.tenants.records import AccessRows
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
@@ -95,7 +95,7 @@ class Model:
             )
             found.append(row)
         two = [tenant_row(DEFAULT_TENANT), tenant_row("a")]
-        self.directory.load(decisive(Everything(two, found, [])))  # type: ignore[arg-type]
+        self.directory.load(access_rules(AccessRows(two, found, [])))  # type: ignore[arg-type]
 
     def change(self) -> None:
         """Something that an operator does, or the clock."""
@@ -114,7 +114,7 @@ class Model:
             self.revoked.add(key)
         else:
             self.now += rng.choice((0.5, 3, 10, -8))
-            self.directory._look()
+            self.directory._end_expired()
             return
         self.load()
 

@@ -12,7 +12,7 @@ from sqlalchemy import delete
 
 from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants.billing.costs import RequestedCost
-from gatewayd.tenants.billing.crash_marks import NAME, Mark, Marks, known
+from gatewayd.tenants.billing.crash_marks import NAME, Mark, Marks, read_marks
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.limits import Bucket, RateGate, TenantLimits
 from gatewayd.text.text_model import TextModel
@@ -249,7 +249,7 @@ async def test_no_more_run_at_once_than_may(text: TextModel, folder: Path) -> No
 def test_a_bucket_fills_within_a_minute_and_may_be_in_debt() -> None:
     clock = Clock()
     bucket = Bucket(60, clock.perf_counter)
-    bucket.take(90)
+    bucket.consume(90)
     assert bucket.level == -30
     assert bucket.seconds_until(10) == 40
     clock.wait(40)
@@ -261,18 +261,18 @@ def test_a_bucket_fills_within_a_minute_and_may_be_in_debt() -> None:
 def test_tokens_that_were_not_used_come_back_and_other_limits_keep_what_was_used() -> None:
     clock = Clock()
     gate = RateGate(TenantLimits(tokens_per_minute=100), clock.perf_counter)
-    assert gate.enter(of(40)) == 40
-    assert gate.enter(of(60)) == 60
-    gate.leave(40, 10)
-    assert gate.enter(of(30)) == 30
+    assert gate.reserve_tokens(of(40)) == 40
+    assert gate.reserve_tokens(of(60)) == 60
+    gate.settle_tokens(40, 10)
+    assert gate.reserve_tokens(of(30)) == 30
     with pytest.raises(Exception, match="100 tokens a minute"):
-        gate.enter(of(1))
+        gate.reserve_tokens(of(1))
     gate.change(TenantLimits(tokens_per_minute=200))
-    assert gate.enter(of(100)) == 100
-    gate.leave(0, 1000)
+    assert gate.reserve_tokens(of(100)) == 100
+    gate.settle_tokens(0, 1000)
     clock.wait(60)
     with pytest.raises(Exception, match="try again in"):
-        gate.enter(of(1))
+        gate.reserve_tokens(of(1))
 
 
 async def test_a_tenant_that_nobody_limits_is_not_written_down_as_nobodys(
@@ -323,7 +323,7 @@ async def test_what_the_dead_held_is_settled_once_at_what_is_known(
         key = await here.key("a")
         waiting = asyncio.create_task(here.post(PATH, key, ask(max_tokens=50)))
         await until(lambda: here.gateway.fleet.jobs)
-        await until(lambda: mark in known(folder / NAME).values())
+        await until(lambda: mark in read_marks(folder / NAME).values())
         assert len(await here.rows(reservations)) == 1
         with sqlite3.connect(folder / "gatewayd.db") as source:
             (dead := tmp_path / "dead").mkdir(mode=0o700)
@@ -398,14 +398,14 @@ async def test_old_usage_goes_and_the_budget_remembers(text: TextModel, folder: 
 def test_marks_outlive_who_made_them_and_there_is_always_room(tmp_path: Path) -> None:
     marks, slots = Marks(tmp_path / NAME), {}
     for number in range(3000):
-        slot = marks.take(f"use_{number}")
+        slot = marks.allocate(f"use_{number}")
         assert slot is not None
         slots[number] = slot
         marks.write(slot, number, number + 1, number // 2)
-    assert known(tmp_path / NAME) == {f"use_{n}": Mark(n, n + 1, n // 2) for n in range(3000)}
-    marks.give_back(slots[7])
-    assert marks.take("another") == slots[7]
-    found = known(tmp_path / NAME)
+    assert read_marks(tmp_path / NAME) == {f"use_{n}": Mark(n, n + 1, n // 2) for n in range(3000)}
+    marks.free(slots[7])
+    assert marks.allocate("another") == slots[7]
+    found = read_marks(tmp_path / NAME)
     assert (found["another"], "use_7" in found) == (Mark(0, 0, 0), False)
     marks.close()
-    assert known(tmp_path / "nothing") == {}
+    assert read_marks(tmp_path / "nothing") == {}

@@ -16,7 +16,7 @@ import pytest
 from gatewayd.store.database import connect
 from gatewayd.tenants import tenancy
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.tenants.directory import Decisive, Directory
+from gatewayd.tenants.directory import AccessRules, Directory
 from gatewayd.tenants.tamper_evidence import audit, sealing
 from gatewayd.tenants.tamper_evidence.secret import secret_of
 from tests.gatewayd.durables import copy_of, opened
@@ -33,7 +33,7 @@ def long(fresh_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     act(folder, "POST", "/admin/tenants", {"tenant": "a", "terms": {"most_tokens": 1000}})
     act(folder, "POST", "/admin/keys", {"tenant": "a"})
     engine, secret = connect(folder / "gatewayd.db"), secret_of(folder, {})
-    sealing.watch(engine, secret)
+    sealing.seal_changes(engine, secret)
     with engine.begin() as connection:
         while audit.head_of(connection).seq < ROWS:
             target, detail = "scheduler", dict[str, Any]()
@@ -144,7 +144,7 @@ async def test_keys_are_taken_in_where_something_that_decides_has_changed(
     loads: list[object] = []
     load = Directory.load
 
-    def counted(self: Directory, found: Decisive) -> None:
+    def counted(self: Directory, found: AccessRules) -> None:
         loads.append(found)
         load(self, found)
 

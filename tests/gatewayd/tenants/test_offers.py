@@ -63,7 +63,7 @@ async def test_an_answer_that_fits_is_offered_and_taken(
             await here.post(COMPLETIONS, key, {**ASKS[0][2], "model": "nano"})
             gate = here.durable.tenancy.directory._accounts["a"]._gate
             assert gate._tokens is not None
-            gate._tokens.take(gate._tokens.level - 800)
+            gate._tokens.consume(gate._tokens.level - 800)
         (offer, *later) = await refused(here, key, path, body)
         assert offer.keys() == {param}
         more = {param: offer[param] + 60}

@@ -82,7 +82,7 @@ def test_every_sum_is_that_of_the_single_rows(connection: Connection, seed: int)
     before = {since: sums(connection, since) for since in hours}
     keep = 300
     while left := usage_sums.num_over(connection, keep):
-        usage_sums.add_up(connection, min(left, rng.randrange(1, 400)))
+        usage_sums.aggregate(connection, min(left, rng.randrange(1, 400)))
         assert {since: sums(connection, since) for since in (0, rng.choice(hours))}.items() <= (
             before.items()
         )
@@ -94,7 +94,7 @@ def test_every_sum_is_that_of_the_single_rows(connection: Connection, seed: int)
         for row in rows[:-keep]
     }
     assert len(ids) - keep == len(groups)
-    usage_sums.add_up(connection, 0)
+    usage_sums.aggregate(connection, 0)
     assert count(connection) == len(ids)
 
 
@@ -103,10 +103,10 @@ def test_budgets_stay_the_sums_of_their_periods(connection: Connection) -> None:
         asked = RequestedCost(f"req_{at}", "default", None, "/v1/completions", "nano", 5, 5)
         made = LedgerEntry(f"use_{at:016x}", asked, FREE, NOON + 2 * HOUR * at, False)
         ledger_records.settle(connection, [Settlement(made, Spent("stop", 5, 0, at))], SECRET)
-    usage_sums.add_up(connection, 50)
+    usage_sums.aggregate(connection, 50)
     check_books(connection)
     for period in ("day", "month", None):
-        turnover.choose(connection, SECRET, "default", period, NOON + 2 * HOUR * 59)
+        turnover.change_period(connection, SECRET, "default", period, NOON + 2 * HOUR * 59)
         check_books(connection)
 
 
@@ -119,7 +119,7 @@ async def test_the_sweep_leaves_so_many_rows(text: TextModel, folder: Path) -> N
             assert (await here.post("/v1/completions", key, ask)).status_code == 200
         await here.check_books()
         (before,) = await here.act("GET", "/admin/usage")
-        await here.durable.tenancy.add_up(10)
+        await here.durable.tenancy.aggregate_usage(10)
         assert await here.act("GET", "/admin/usage") == [before]
         assert before["requests"] == 30
         assert len(await here.rows(usage)) in (11, 12)  # an hour may have begun meanwhile

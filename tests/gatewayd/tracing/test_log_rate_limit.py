@@ -155,5 +155,7 @@ def test_ends_of_the_audit_are_logged_at_every_level_and_never_dropped(
 
     logs.set_level("error")
     for seq in range(1, 3 * MOST):
-        audit.keep(ServerSecret(b"s" * 32), tmp_path / audit.NAME, audit.Head(seq, "abc"), seq)
+        audit.write_head(
+            ServerSecret(b"s" * 32), tmp_path / audit.NAME, audit.Head(seq, "abc"), seq
+        )
     assert lines.getvalue().count("the audit ends with") == 3 * MOST - 1

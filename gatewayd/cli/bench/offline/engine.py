@@ -14,7 +14,13 @@ from typing import NamedTuple
 import numpy as np
 
 from gatewayd.config.tables import Config
-from gatewayd.engines.replicas.engine_process import FencedProcess, ProcessExit, bury, ending, start
+from gatewayd.engines.replicas.engine_process import (
+    FencedProcess,
+    ProcessExit,
+    describe_exit,
+    end_process,
+    start,
+)
 from gatewayd.engines.replicas.launch import ENGINE_COMMAND, engine_config, environment, served_name
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd_engine.process.client import EngineClient
@@ -146,7 +152,7 @@ class BenchEngine:
         """Ask it to end, and make it."""
         if self._client is not None:
             self._client.send(Shutdown())
-        await bury(
+        await end_process(
             self._process, patience, ProcessExit.ASKED if self._model else ProcessExit.LOADING
         )
         if self._client is not None:
@@ -193,7 +199,7 @@ class BenchEngine:
             self._finish()
 
     def _on_lost(self, error: Exception | None) -> None:
-        self._loss = f"the engine was lost: {error or ending(self._process.poll())}"
+        self._loss = f"the engine was lost: {error or describe_exit(self._process.poll())}"
         self._finish(self._loss)
 
     def _finish(self, error: str = "") -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from gatewayd.admin.overrides import records
 from gatewayd.admin.overrides.records import OverrideRecord
-from gatewayd.admin.overrides.sections import said, saying
+from gatewayd.admin.overrides.sections import value_of, with_value
 from gatewayd.cli.store import app
 from gatewayd.config.tables import Config
 from gatewayd.daemon.resources import Durable
@@ -30,13 +30,15 @@ def file_of(**tables: Any) -> Config:
 def changed(durable: Durable, section: str, value: Any, file: Config, who: str = "me") -> None:
     """As a control does it."""
     durable.overrides.file = file
-    durable.overrides.keep(section, saying(durable.overrides.over(file), section, value), who)
+    durable.overrides.persist(
+        section, with_value(durable.overrides.apply(file), section, value), who
+    )
 
 
 def in_effect(folder: Path, file: Config) -> Config:
     """What a daemon would serve with, started now."""
     with opened(folder) as durable:
-        return durable.overrides.over(file)
+        return durable.overrides.apply(file)
 
 
 def test_without_changes_the_file_counts(tmp_path: Path) -> None:
@@ -50,8 +52,8 @@ async def test_what_a_control_changes_is_there_after_a_restart(tmp_path: Path) -
         durable.overrides.file = file
         control, _ = control_of(file, durable.overrides)
         await control.swap("scheduler", ["priority"], {"priority": {"batch": 2.0}}, "uid 7")
-        control.limit({"max_waiting_requests": 77, "strategy_budget_ms": 3.5}, "uid 7")
-        control.promise({"realtime": {"ttft_ms": 123.0}}, "uid 7")
+        control.set_limits({"max_waiting_requests": 77, "strategy_budget_ms": 3.5}, "uid 7")
+        control.set_slo({"realtime": {"ttft_ms": 123.0}}, "uid 7")
         lived = control.config
     found = in_effect(tmp_path, file)
     for section in ("scheduler", "queue", "engine", "slo"):
@@ -70,7 +72,7 @@ async def test_a_reload_keeps_it_until_the_file_says_something_else(tmp_path: Pa
         durable.overrides.file = file
         control, swaps = control_of(file, durable.overrides)
         await control.swap("scheduler", ["priority"], {}, "me")
-        control.promise({"batch": {"e2e_ms": 9000.0}}, "me")
+        control.set_slo({"batch": {"e2e_ms": 9000.0}}, "me")
         await control.reload(file_of(), "SIGHUP")
         assert control.config.scheduler.strategy == "priority"
         assert control.config.slo.batch.e2e_ms == 9000.0
@@ -95,15 +97,15 @@ def test_a_file_that_was_changed_there_counts(tmp_path: Path, section: str, valu
     file = file_of()
     with opened(tmp_path) as durable:
         changed(durable, section, value, file)
-    assert said(in_effect(tmp_path, file), section) != said(file, section)
+    assert value_of(in_effect(tmp_path, file), section) != value_of(file, section)
     other = file_of(
         scheduler={"strategy": "fair"},
         engine={"strategy_budget_ms": 11.0},
         slo={"standard": {"ttft_ms": 77.0}},
     )
-    assert said(in_effect(tmp_path, other), section) == said(other, section)
+    assert value_of(in_effect(tmp_path, other), section) == value_of(other, section)
     elsewhere = file_of(log={"level": "debug"}, queue={"max_waiting_requests": 9})
-    assert said(in_effect(tmp_path, elsewhere), section) != said(elsewhere, section)
+    assert value_of(in_effect(tmp_path, elsewhere), section) != value_of(elsewhere, section)
 
 
 def test_the_last_change_counts_and_one_back_to_the_file_is_none(tmp_path: Path) -> None:
@@ -133,7 +135,7 @@ def test_what_this_program_cannot_use_is_left_out(tmp_path: Path) -> None:
         OverrideRecord(1, "me", "gone", {"a": 1}, {}),
         OverrideRecord(1, "me", "engine.gone", 3, 2),
         OverrideRecord(1, "me", "queue.max_waiting_requests", -5, file.queue.max_waiting_requests),
-        OverrideRecord(1, "me", "scheduler", {"strategy": "Fair!"}, said(file, "scheduler")),
+        OverrideRecord(1, "me", "scheduler", {"strategy": "Fair!"}, value_of(file, "scheduler")),
         OverrideRecord(2, "me", "engine.strategy_budget_ms", 6.0, file.engine.strategy_budget_ms),
     ]
     with opened(tmp_path) as durable:

@@ -119,7 +119,7 @@ async def test_nobody_waits_for_those_whose_clients_have_left(
         await may_end.wait()
         return Verdict()
 
-    monkeypatch.setattr(CheckProcess, "ask", ask)
+    monkeypatch.setattr(CheckProcess, "check", ask)
     bad = [GuideSpec("regex", f"a{{{i}}}b") for i in range(20)]
     waiting = [asyncio.create_task(settings.checks.check(spec, "regex")) for spec in bad]
     again = asyncio.create_task(settings.checks.check(bad[7], "regex"))

@@ -102,7 +102,7 @@ class Watched:
 
         monkeypatch.setattr(children, "start_async", noted)
         monkeypatch.setattr(process, "CONFINED", tuple(command))
-        monkeypatch.setattr(process, "_tell", self.told.append)
+        monkeypatch.setattr(process, "_warn_unsandboxed", self.told.append)
 
     @property
     def unconfined(self) -> int:

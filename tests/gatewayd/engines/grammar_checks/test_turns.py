@@ -191,7 +191,7 @@ def test_losses_are_forgotten_after_a_minute() -> None:
     now = 1000.0
     losses = CheckerLosses(lambda: now)
     for _ in range(3 * MOST):
-        losses.note("a")
+        losses.record("a")
         now += 1
     with pytest.raises(TenantNotAdmitted) as refused:
         losses.check("a")
@@ -200,7 +200,7 @@ def test_losses_are_forgotten_after_a_minute() -> None:
     now += SECONDS - MOST
     losses.check("a")
     now += SECONDS
-    losses.note("b")
+    losses.record("b")
     assert list(losses._lost) == ["b"]
 
 

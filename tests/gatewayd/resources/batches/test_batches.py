@@ -136,7 +136,7 @@ async def test_a_disk_that_is_full_at_the_end_loses_no_answer(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file of errors is the one that finds no room: that of answers is written by then."""
-    kept, attempts = Draft.keep, count()
+    kept, attempts = Draft.commit, count()
 
     def full(self: Draft, name: str) -> None:
         if next(attempts) == 1:
@@ -148,7 +148,7 @@ async def test_a_disk_that_is_full_at_the_end_loses_no_answer(
         file = await gateway.openai.files.create(
             file=("f", jsonl([line("a"), line("b", model="nobody")])), purpose="batch"
         )
-        monkeypatch.setattr(Draft, "keep", full)
+        monkeypatch.setattr(Draft, "commit", full)
         batch = await gateway.openai.batches.create(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
@@ -306,7 +306,7 @@ async def test_results_are_deleted_a_few_at_a_time_and_by_the_next_start(
 ) -> None:
     """They are in files by then; who else writes does not wait for all of them."""
     monkeypatch.setattr(records, "_FORGOTTEN_AT_ONCE", 7)
-    pieces, forget, num_lines = list[int](), records.forget_results, 40
+    pieces, forget, num_lines = list[int](), records.delete_some_results, 40
 
     def counted(connection: Connection, batch_id: str) -> bool:
         before = len(list(records.outputs(connection, batch_id, is_ok=True)))
@@ -316,7 +316,7 @@ async def test_results_are_deleted_a_few_at_a_time_and_by_the_next_start(
         pieces.append(before - len(list(records.outputs(connection, batch_id, is_ok=True))))
         return more
 
-    monkeypatch.setattr(records, "forget_results", counted)
+    monkeypatch.setattr(records, "delete_some_results", counted)
     dies = True
     async with serving(text, folder, says([300])) as gateway:
         batch = await create(gateway, jsonl([line(str(n)) for n in range(num_lines)]))
@@ -351,9 +351,9 @@ async def test_no_state_follows_but_those_that_may(folder: Path, first: str) -> 
     def attempt(connection: Connection, second: str) -> str:
         batch_id = records.add(connection, {"id": new_id("batch_"), **VALUES}).id
         for state in _way(first):
-            records.move(connection, batch_id, state, now)
+            records.set_status(connection, batch_id, state, now)
         try:
-            row = records.move(connection, batch_id, second, now)
+            row = records.set_status(connection, batch_id, second, now)
         except Conflict:
             return first
         assert getattr(row, f"{second}_at") == int(now)

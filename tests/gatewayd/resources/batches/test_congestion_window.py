@@ -40,15 +40,15 @@ class Day:
             while self._running and self._running[0][0] <= self.now:
                 _, era = heapq.heappop(self._running)
                 self.window.answered(era)
-                self.window.end()
+                self.window.end_line()
                 self.num_answered += 1
 
     def _send(self) -> None:
-        era = self.window.begin()
+        era = self.window.start_line()
         if len(self._running) < LIMIT:
             heapq.heappush(self._running, (self.now + 1.0, era))
         else:
-            self.window.end()
+            self.window.end_line()
             self.window.refused(era, self._pause)
             self.pauses.append(self._pause)
 

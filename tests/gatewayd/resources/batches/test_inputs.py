@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from gatewayd.resources.batches.lines import all_lines
-from gatewayd.resources.batches.validation import Checked, Checking
+from gatewayd.resources.batches.validation import InputValidation, ValidationResult
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import (
     CHAT,
@@ -86,10 +86,10 @@ async def test_a_file_of_line_ends_is_refused_at_once(text: TextModel, folder: P
         assert time.process_time() - began < 2
 
 
-def checked(checking: Checking) -> tuple[Checked, int]:
+def checked(checking: InputValidation) -> tuple[ValidationResult, int]:
     """What is found, and in how many pieces of a line."""
     pieces = 1
-    while (found := checking.go_on(0.0)) is None:
+    while (found := checking.step(0.0)) is None:
         pieces += 1
     return found, pieces
 
@@ -98,8 +98,8 @@ def test_what_is_found_is_the_same_however_small_the_pieces(tmp_path: Path) -> N
     for content, code, number, param in WRONG:
         file = tmp_path / "in.jsonl"
         file.write_bytes(content)
-        whole = Checking(file, CHAT, most_lines=5, line_bytes=8 << 20).go_on(60)
-        found, _ = checked(Checking(file, CHAT, most_lines=5, line_bytes=8 << 20))
+        whole = InputValidation(file, CHAT, most_lines=5, line_bytes=8 << 20).step(60)
+        found, _ = checked(InputValidation(file, CHAT, most_lines=5, line_bytes=8 << 20))
         assert whole == found
         assert [(one.code, one.line, one.param) for one in found.errors] == [(code, number, param)]
 
@@ -107,7 +107,7 @@ def test_what_is_found_is_the_same_however_small_the_pieces(tmp_path: Path) -> N
 def test_one_line_as_long_as_the_file_is_passed_in_pieces(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(b"x" * (20 << 20) + b"\n" + jsonl([line("a")]))
-    found, pieces = checked(Checking(file, CHAT, most_lines=9, line_bytes=1 << 20))
+    found, pieces = checked(InputValidation(file, CHAT, most_lines=9, line_bytes=1 << 20))
     assert [(one.code, one.line) for one in found.errors] == [("line_too_long", 1)]
     assert found.total == 2
     assert 20 <= pieces <= 24
@@ -116,7 +116,7 @@ def test_one_line_as_long_as_the_file_is_passed_in_pieces(tmp_path: Path) -> Non
 def test_of_many_wrong_lines_a_hundred_are_told_and_the_rest_is_not_read(tmp_path: Path) -> None:
     file = tmp_path / "in.jsonl"
     file.write_bytes(b"{\n" * 1_000_000)
-    found, pieces = checked(Checking(file, CHAT, most_lines=10_000_000, line_bytes=1 << 20))
+    found, pieces = checked(InputValidation(file, CHAT, most_lines=10_000_000, line_bytes=1 << 20))
     assert len(found.errors) == 100
     assert pieces <= 101
 
@@ -130,10 +130,10 @@ def test_names_of_lines_take_little_memory_however_long_they_are(tmp_path: Path)
             for n in range(10_000)
         )
     )
-    checking = Checking(file, CHAT, most_lines=50_000, line_bytes=1 << 20)
+    checking = InputValidation(file, CHAT, most_lines=50_000, line_bytes=1 << 20)
     tracemalloc.start()
     try:
-        assert checking.go_on(60) == Checked(10_000, "nano", [])
+        assert checking.step(60) == ValidationResult(10_000, "nano", [])
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -158,8 +158,8 @@ async def test_large_bodies_are_not_taken_apart(folder: Path, tmp_path: Path) ->
     file = tmp_path / "in.jsonl"
     file.write_bytes(b"".join(request % (n, junk) for n in range(4)))
     began = time.process_time()
-    checking = Checking(file, CHAT, most_lines=10, line_bytes=8 << 20)
-    assert checking.go_on(60) == Checked(4, "nano", [])
+    checking = InputValidation(file, CHAT, most_lines=10, line_bytes=8 << 20)
+    assert checking.step(60) == ValidationResult(4, "nano", [])
     assert time.process_time() - began < 4  # decoded, it is 2 seconds for each and 0.5 GB
     (first,) = all_lines(file, CHAT, 4, {2, 3, 4})
     assert first.body == b"{" + junk + b',"priority":"batch"}'
@@ -193,9 +193,9 @@ async def test_an_input_that_is_gone_at_the_end_takes_no_answer_with_it(
 async def test_many_inputs_are_looked_through_one_by_one(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, most, go_on = 0, 0, Checking.go_on
+    now, most, go_on = 0, 0, InputValidation.step
 
-    def slow(self: Checking, seconds: float) -> Checked | None:
+    def slow(self: InputValidation, seconds: float) -> ValidationResult | None:
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -203,7 +203,7 @@ async def test_many_inputs_are_looked_through_one_by_one(
         now -= 1
         return go_on(self, seconds)
 
-    monkeypatch.setattr(Checking, "go_on", slow)
+    monkeypatch.setattr(InputValidation, "step", slow)
     async with serving(text, folder, says([300])) as gateway:
         made = [await create(gateway, jsonl([line("a")])) for _ in range(8)]
         for one in made:

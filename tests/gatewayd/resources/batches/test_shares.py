@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gatewayd.errors import AdmissionPaused
-from gatewayd.resources.batches.validation import Checked, Checking
+from gatewayd.resources.batches.validation import InputValidation, ValidationResult
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import (
     CHAT,
@@ -157,15 +157,15 @@ async def test_a_large_input_is_looked_through_in_turns_with_those_of_others(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The large one needs 100 pieces; without turns the small ones would come behind them all."""
-    go_on, pieces = Checking.go_on, Counter[str]()
+    go_on, pieces = InputValidation.step, Counter[str]()
 
-    def slow(self: Checking, seconds: float) -> Checked | None:
+    def slow(self: InputValidation, seconds: float) -> ValidationResult | None:
         num_lines = self._path.read_bytes().count(b"\n")
         pieces[str(num_lines)] += 1
         time.sleep(0.01)
         return go_on(self, 0.0)
 
-    monkeypatch.setattr(Checking, "go_on", slow)
+    monkeypatch.setattr(InputValidation, "step", slow)
     async with housed(text, folder, says([300])) as here:
         for name in ("large", "small"):
             await here.tenant(name)

@@ -117,7 +117,7 @@ async def _turns(rng: random.Random, num_slots: int) -> None:
     tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(tenant: str, batch_id: str) -> None:
-        held.append(await lanes.of(tenant).turn(batch_id))
+        held.append(await lanes.of(tenant).acquire(batch_id))
 
     for _ in range(80):
         match rng.randrange(6):
@@ -149,7 +149,7 @@ async def _turns(rng: random.Random, num_slots: int) -> None:
     now += 1000
 
     async def turn_of(tenant: str) -> None:
-        (await lanes.of(tenant).turn(tenant)).close()
+        (await lanes.of(tenant).acquire(tenant)).close()
 
     await asyncio.wait_for(asyncio.gather(*map(turn_of, "abc")), 30)
     assert lanes.slots.num_running == 0

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from gatewayd.http.openai.conversation import chat_messages
 from gatewayd.http.schema.responses import InputItem
-from gatewayd.resources.responses.items import kept
+from gatewayd.resources.responses.items import stored_items
 from gatewayd.resources.responses.output import Output
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
@@ -46,7 +46,7 @@ def test_what_an_assistant_thinks_says_and_calls_is_one_message() -> None:
         ]
     ]
     function = {"name": "f", "arguments": "{}"}
-    assert chat_messages("s", kept(given)) == [
+    assert chat_messages("s", stored_items(given)) == [
         {"role": "system", "content": "s"},
         {"role": "user", "content": "q"},
         {
@@ -68,7 +68,7 @@ def test_what_an_assistant_thinks_says_and_calls_is_one_message() -> None:
 def test_what_an_assistant_refused_is_what_it_said() -> None:
     parts = [{"type": "refusal", "refusal": "I will not."}]
     item = InputItem.model_validate({"role": "assistant", "content": parts})
-    (shown,) = kept([item])
+    (shown,) = stored_items([item])
     assert shown["content"] == parts
     assert chat_messages(None, [shown]) == [{"role": "assistant", "content": "I will not."}]
 
@@ -77,7 +77,7 @@ def told(parts: list[Part], status: str = "completed") -> tuple[list[dict[str, A
     output = Output()
     events: list[dict[str, Any]] = []
     for part in parts:
-        events += [json.loads(json.dumps(event)) for event in output.take([part], [])]
+        events += [json.loads(json.dumps(event)) for event in output.add_parts([part], [])]
     events += [json.loads(json.dumps(event)) for event in output.end(status)]
     return events, output
 
@@ -141,7 +141,7 @@ def test_items_are_told_again_as_they_were() -> None:
     for items in (output.items, empty):
         again, events = Output(), list[dict[str, Any]]()
         for item in items:
-            found = again.again(item, None, is_broken=False)
+            found = again.replay(item, None, is_broken=False)
             events += [json.loads(json.dumps(event)) for event in found]
         assert again.items == items
         for number, event in enumerate(events):
@@ -173,9 +173,9 @@ def test_an_answer_is_told_again_by_the_same_events(parts: list[Part], end: str 
     output, first = Output(), list[str]()
     for at, part in enumerate(parts):
         scored = [{"token": part.text, "at": at}] if isinstance(part, Text) else []
-        first += recorded(output.take([part], scored * (at % 3)))
+        first += recorded(output.add_parts([part], scored * (at % 3)))
     if end is None:
-        output.break_off()
+        output.leave_incomplete()
     else:
         first += recorded(output.end(end))
     items = json.loads(json.dumps(output.items))
@@ -183,7 +183,7 @@ def test_an_answer_is_told_again_by_the_same_events(parts: list[Part], end: str 
     again, second = Output(), list[str]()
     for at, (item, cut) in enumerate(zip(items, cuts, strict=True)):
         is_broken = output.is_broken and at == len(items) - 1
-        second += recorded(again.again(item, cut, is_broken=is_broken))
+        second += recorded(again.replay(item, cut, is_broken=is_broken))
     assert second == first
     assert again.items == items
 
@@ -193,7 +193,7 @@ def test_a_long_answer_is_not_copied_with_each_piece() -> None:
     output = Output()
     began = time.process_time()
     for _ in range(150_000):
-        for _ in output.take([Text("sixteen letters ")], []):
+        for _ in output.add_parts([Text("sixteen letters ")], []):
             pass
     seconds = time.process_time() - began
     list(output.end("completed"))
@@ -203,7 +203,7 @@ def test_a_long_answer_is_not_copied_with_each_piece() -> None:
 
 def test_an_id_that_comes_twice_is_given_once() -> None:
     one = InputItem.model_validate({"role": "user", "content": "q", "id": "same"})
-    ids = [item["id"] for item in kept([one, one, one])]
+    ids = [item["id"] for item in stored_items([one, one, one])]
     assert ids[0] == "same"
     assert len(set(ids)) == 3
 

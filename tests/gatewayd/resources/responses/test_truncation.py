@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from gatewayd.http.schema.responses import InputItem
-from gatewayd.resources.responses.items import kept
-from gatewayd.resources.responses.truncation import begun_at, starts
+from gatewayd.resources.responses.items import stored_items
+from gatewayd.resources.responses.truncation import possible_starts, truncated
 from tests.gatewayd.fake_fleet import CONTEXT
 from tests.gatewayd.gateway import Gateway
 from tests.gatewayd.responding import ask
@@ -28,7 +28,7 @@ def output(name: str) -> dict[str, Any]:
 
 
 def items(given: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return kept([InputItem.model_validate(one) for one in given])
+    return stored_items([InputItem.model_validate(one) for one in given])
 
 
 def names(found: list[dict[str, Any]]) -> list[str]:
@@ -52,7 +52,7 @@ def test_what_is_left_begins_at_turns_and_has_calls_with_their_outputs() -> None
             output("f4"),
         ]
     )
-    found = [names(begun_at(given, start)) for start in starts(given)]
+    found = [names(truncated(given, start)) for start in possible_starts(given)]
     assert found == [
         names(given),
         names(given),
@@ -63,7 +63,7 @@ def test_what_is_left_begins_at_turns_and_has_calls_with_their_outputs() -> None
 
 def test_a_conversation_has_no_more_items_than_chat_takes() -> None:
     given = items([user(str(n)) for n in range(4096)]) * 3
-    assert len(given) - starts(given)[0] == 4095
+    assert len(given) - possible_starts(given)[0] == 4095
 
 
 async def test_the_most_that_fits_is_answered(gateway: Gateway) -> None:

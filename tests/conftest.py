@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.store.database import connect
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from tests import durations, warm
 from tests.random_cases import bound_cases
 
@@ -94,6 +94,6 @@ def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store")
     file = folder / "gatewayd.db"
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     engine.dispose()
     return folder

@@ -174,7 +174,7 @@ class AdminFront:
             await send_error(send, wrong(f"there is no {scope['method'][:16]} {path}"))
         except Exception:  # noqa: BLE001 - any error gets a response
             _log.exception("admin request failed")
-            await send_error(send, InternalError("the daemon made a mistake; it is logged"))
+            await send_error(send, InternalError("internal error of the daemon; see its log"))
 
 
 def build_admin(

@@ -31,7 +31,7 @@ from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.hot_swap import FleetSwapRefused
 from gatewayd.engines.replicas import launch
-from gatewayd.plugins.call_with_timeout import aside
+from gatewayd.plugins.call_with_timeout import call_with_timeout
 from gatewayd.plugins.fenced import Fenced
 from gatewayd.plugins.loaded import Plugged, check_strategies, chosen_rows, load_detector
 from gatewayd.tracing import logs
@@ -300,4 +300,4 @@ class Control:
             raise ChangeRefused(f"{kind} {name} cannot take over: {error}") from error
 
     def _run_aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
-        return aside(plugin, self.config.engine.load_seconds, call, *args)
+        return call_with_timeout(plugin, self.config.engine.load_seconds, call, *args)

@@ -50,4 +50,4 @@ def _decoded(body: bytes, kind: type[BodyT]) -> BodyT:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the body is not understood: {error}") from error
+        raise InvalidRequest(f"the body is invalid: {error}") from error

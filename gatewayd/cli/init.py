@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from gatewayd.cli.common import fail, load_config
-from gatewayd.daemon.systemd.init_config import BeginError, of_system, of_user
+from gatewayd.daemon.systemd.init_config import InitError, of_system, of_user
 
 USAGE = 2
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
@@ -68,8 +68,8 @@ def init(
         if not system:
             place = replace(place, admin=folder / "admin.sock")
     try:
-        said = place.make(model and model.expanduser(), port)
-    except BeginError as error:
+        said = place.create(model and model.expanduser(), port)
+    except InitError as error:
         fail(str(error))
     if system:
         # systemd gives it to the service's user again at each start; until then it is root's.

@@ -15,7 +15,7 @@ from gatewayd.daemon.systemd.units import (
     every_path,
     own_program,
     unit_files,
-    why_unseen,
+    why_unusable,
 )
 
 _GPU = Path("/dev/nvidiactl")
@@ -67,7 +67,7 @@ def install(
             installer.uninstall(every_path(), UNITS)
             typer.echo(_KEPT)
             return
-        if why := why_unseen(chosen):
+        if why := why_unusable(chosen):
             if installer.root == Path("/") and not dry_run:
                 fail(why)
             typer.secho(f"gatewayd: {why}", fg="yellow", err=True)

@@ -60,15 +60,15 @@ def upgrade(config: ConfigFile = None) -> None:
     """Upgrade the store to the schema of this gatewayd, as starting the daemon would."""
     from gatewayd.store.database import connect
     from gatewayd.store.errors import StoreError
-    from gatewayd.store.location import take
-    from gatewayd.store.schema import bring_up
+    from gatewayd.store.location import lock_store
+    from gatewayd.store.schema import upgrade_schema
     from gatewayd_migrations import HEAD
 
     try:
-        place = take(str(folder_of(config)))
+        place = lock_store(str(folder_of(config)))
         try:
             engine = connect(place.database)
-            bring_up(engine, place.database)
+            upgrade_schema(engine, place.database)
             engine.dispose()
         finally:
             place.close()
@@ -100,14 +100,14 @@ def changes(
     from gatewayd.admin.overrides import records
     from gatewayd.store.database import connect
     from gatewayd.store.errors import StoreError
-    from gatewayd.store.location import take
+    from gatewayd.store.location import lock_store
 
     folder = folder_of(config)
     if not (folder / "gatewayd.db").exists():
         fail(f"there is no store in {folder}")
     try:
         if forget:
-            place = take(str(folder))
+            place = lock_store(str(folder))
             try:
                 engine = connect(place.database)
                 with engine.begin() as connection:

@@ -42,19 +42,19 @@ def _offline(
     from gatewayd.errors import GatewayError
     from gatewayd.store.database import connect
     from gatewayd.store.errors import StoreError
-    from gatewayd.store.location import take
-    from gatewayd.store.schema import bring_up
+    from gatewayd.store.location import lock_store
+    from gatewayd.store.schema import upgrade_schema
     from gatewayd.tenants.actions import action_of, body_of
     from gatewayd.tenants.tenancy import act_offline
 
     action, params = action_of(method, route)
     try:
         checked = body_of(action, body)
-        place = take(str(folder_of(config)))
+        place = lock_store(str(folder_of(config)))
         try:
             engine = connect(place.database)
             try:
-                bring_up(engine, place.database)
+                upgrade_schema(engine, place.database)
                 who = f"{getpass.getuser()}, on the command line"
                 return act_offline(engine, place.folder, action, {**params, **query}, checked, who)
             finally:

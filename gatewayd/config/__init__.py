@@ -1,1 +1,1 @@
-"""The configuration: every key with its bounds, where values come from, defaults by device."""
+"""Configuration: keys with their bounds, sources of values, defaults by device."""

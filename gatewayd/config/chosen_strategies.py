@@ -1,4 +1,4 @@
-"""What the configuration chooses for the slots of strategies."""
+"""Strategies chosen by the configuration, and their settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.settings import decode, is_secret
 from gatewayd_hooks.strategy import Kind
 
-_NOBODY = {
+_NO_STRATEGY = {
     Kind.PREFIX_CACHE: (NONE,),
     Kind.GUIDE: (NONE,),
     Kind.DRAFTER: (NONE,),
@@ -23,11 +23,11 @@ _NOBODY = {
     Kind.TOOL_PARSER: (NONE, AUTO),
     Kind.REASONING_PARSER: (NONE, AUTO),
 }
-"""What stands for no strategy, or for one that is chosen later."""
+"""Names that stand for no strategy, or for one that is selected automatically."""
 
 
 def names_in(table: SlotTable) -> list[str]:
-    """The strategies of a slot, in their order."""
+    """The names of a kind's strategies, in their order."""
     if isinstance(table, StrategyTable):
         return [table.strategy]
     names: list[str] = table.strategies  # type: ignore[attr-defined]
@@ -35,26 +35,26 @@ def names_in(table: SlotTable) -> list[str]:
 
 
 def chosen_in(table: SlotTable) -> list[tuple[str, dict[str, Any]]]:
-    """The same with what the configuration says of each."""
+    """The strategies of a kind with their settings."""
     return [(name, table.settings(name)) for name in names_in(table)]
 
 
 def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
-    """Every strategy that is chosen, with its kind and its table."""
+    """Iterate over all chosen strategies, with kind and table."""
     for kind in Kind:
         table: Any = getattr(config, kind.value, None)
         if table is None:
-            continue  # a kind that has hooks alone
+            continue  # a kind without strategies, which only has hooks
         for name in names_in(table):
-            if name not in _NOBODY.get(kind, ()):
+            if name not in _NO_STRATEGY.get(kind, ()):
                 yield kind, name, table
         if isinstance(table, QuantizerTable):
-            # They serve beside the strategy; none of them can be "none".
+            # Matmul kernels are additional to the strategy; none of them can be "none".
             yield from ((kind, name, table) for name in table.kernels)
 
 
 def enabled(config: Config) -> set[str]:
-    """Every plugin that the configuration chooses, as ``<kind>.<name>``."""
+    """All plugins that the configuration enables, as ``<kind>.<name>``."""
     plugins = config.plugins
     hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
     hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
@@ -62,7 +62,7 @@ def enabled(config: Config) -> set[str]:
 
 
 def settings_of(config: Config, plugin: str) -> dict[str, Any]:
-    """What the configuration says of one strategy, chosen or not."""
+    """The settings of a strategy, chosen or not."""
     kind, _, name = plugin.partition(".")
     table = getattr(config, kind, None)
     return table.settings(name) if isinstance(table, SlotTable) else {}
@@ -71,7 +71,7 @@ def settings_of(config: Config, plugin: str) -> dict[str, Any]:
 def hidden_settings(config: Config) -> set[str]:
     """Dotted keys of strategies' settings that must not be shown.
 
-    A table whose plugin cannot be loaded is hidden whole: nobody knows what is secret in it.
+    A table whose plugin cannot be loaded is hidden as a whole: its secrets are unknown.
     """
     host = PluginHost(Catalog.installed())
     hidden = set()
@@ -92,10 +92,10 @@ def hidden_settings(config: Config) -> set[str]:
 
 
 def effective_settings(config: Config) -> dict[tuple[str, str], dict[str, Any]]:
-    """All settings of each strategy that is chosen, by kind and name, with defaults and checked.
+    """All settings of each chosen strategy by kind and name, validated and with defaults.
 
-    One whose plugin cannot be loaded, or refuses them, is left out, and so are secrets that the
-    configuration does not give.
+    Strategies whose plugin cannot be loaded, or refuses its settings, are omitted, and so are
+    secrets that the configuration does not set.
     """
     host = PluginHost(Catalog.installed())
     found = {}
@@ -115,7 +115,7 @@ def effective_settings(config: Config) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def shown_slots(config: Config) -> list[dict[str, Any]]:
-    """What is chosen for every slot, with its settings; secrets are hidden."""
+    """Chosen strategies of each kind with their settings; secrets are hidden."""
     hidden = hidden_settings(config)
     found = []
     for kind in Kind:

@@ -1,7 +1,7 @@
-"""Secrets that the configuration names and does not hold: ``api_key = "credential:api-key"``.
+"""Credentials: secrets that the configuration only names, ``api_key = "credential:api-key"``.
 
-They are files: in the folder that systemd fills for the service (``LoadCredential=``), or, for
-whoever runs a command without systemd, in ``credentials`` beside the configuration.
+They are files in the folder that systemd passes to the service (``LoadCredential=``), or, for
+commands run without systemd, in ``credentials`` beside the configuration file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ _MOST_BYTES = 1 << 16
 
 
 class CredentialError(Exception):
-    """A credential is not there; the sentence says where it was looked for."""
+    """A credential is missing; the message lists where it was searched."""
 
 
 class Credentials:
-    """Finds credentials by their names.
+    """Reads credentials by name.
 
     Args:
-        environ: of the process.
-        file: the configuration; None where there is none.
+        environ: environment of the process.
+        file: the configuration file; None without one.
     """
 
     def __init__(self, environ: Mapping[str, str], file: Path | None) -> None:
@@ -37,10 +37,10 @@ class Credentials:
             self._folders.append(file.absolute().parent / FOLDER)
 
     def read(self, name: str) -> str:
-        """The secret, without the end of its line.
+        """Read a secret, without the trailing newline.
 
         Raises:
-            CredentialError: it is not there, cannot be read, or is empty.
+            CredentialError: it is missing, unreadable or empty.
         """
         if not _NAME.fullmatch(name):
             raise CredentialError(f"{name!r} is not a valid credential name")
@@ -63,15 +63,15 @@ class Credentials:
 
 
 def fill(tree: dict[str, Any], credentials: Credentials, key: str = "") -> dict[str, str]:
-    """Put secrets in the place of their names, in place.
+    """Replace names of credentials by their secrets, in place.
 
     Args:
         tree: tables and values.
-        credentials: where they are.
-        key: dotted, of the tree itself.
+        credentials: reads them.
+        key: dotted key of the tree itself.
 
     Returns:
-        What is missing: the reason, by the dotted key; its name is left there.
+        Missing credentials: the reason by dotted key; their names are left in place.
     """
     missing: dict[str, str] = {}
     for name, value in tree.items():

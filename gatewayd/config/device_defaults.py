@@ -1,4 +1,4 @@
-"""Where engines compute and how much at once, where the configuration leaves it open."""
+"""Defaults that depend on the device: device selection and batch sizes."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gatewayd.config.tables import Config, EngineTable
 _GPU = Path("/dev/nvidia0")
 _FOR_A_CPU = (64, 512)
 _FOR_A_GPU = (512, 8192)
-"""Sequences and tokens of a step: more of both fill a GPU, and only delay others on a CPU."""
+"""Sequences and tokens per step: larger batches fill a GPU, and only add latency on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What an engine is told.
+    """Device and batch sizes of an engine.
 
     Attributes:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        max_running: sequences that may be in the batch at once.
-        max_batch_tokens: tokens that one step may compute.
+        max_running: maximum sequences in the batch.
+        max_batch_tokens: maximum tokens per step.
     """
 
     device: str
@@ -32,7 +32,7 @@ class Sizes:
 
 
 def sizes(engine: EngineTable) -> Sizes:
-    """What is configured, and defaults of the device for the rest."""
+    """The configured values, with the device's defaults for the rest."""
     device = engine.device
     if device == "auto":
         device = "cuda" if has_gpu() else "cpu"
@@ -41,7 +41,7 @@ def sizes(engine: EngineTable) -> Sizes:
 
 
 def limit_of(config: Config, table: str, name: str) -> Any:  # noqa: ANN401 - a number
-    """A limit as it is in effect."""
+    """The effective value of a limit."""
     if name == "max_batch_tokens":
         return sizes(config.engine).max_batch_tokens
     return getattr(getattr(config, table), name)

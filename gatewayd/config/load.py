@@ -1,6 +1,6 @@
-"""Where the configuration comes from: flag, then environment, then file, then default.
+"""Loading of the configuration: flags override the environment, the file, and defaults.
 
-Every value's origin is kept, for ``gatewayd config show`` and for error messages.
+The origin of each value is recorded for ``gatewayd config show`` and for error messages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Path_ = tuple[str, ...]
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; one sentence per problem, each with its origin."""
+    """The configuration is not valid; one sentence per problem, each with its origin."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -37,11 +37,11 @@ class ConfigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
-    """One value of the configuration.
+    """A value of the configuration and its origin.
 
     Attributes:
-        key: dotted, such as ``server.port``.
-        value: printable; secrets are hidden.
+        key: dotted key, such as ``server.port``.
+        value: printable value; secrets are hidden.
         origin: a flag, an environment variable, a file, or ``default``.
     """
 
@@ -52,11 +52,11 @@ class SettingOrigin:
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration and where its values come from.
+    """A configuration and the origins of its values.
 
     Attributes:
-        config: the values.
-        origins: of those that are no defaults, by their dotted keys.
+        config: the configuration.
+        origins: origins of values that are not defaults, by dotted key.
         secrets: keys whose values are credentials.
     """
 
@@ -65,8 +65,8 @@ class LoadedConfig:
     secrets: frozenset[str] = frozenset()
 
     def settings(self) -> list[SettingOrigin]:
-        """Every value, in the order of the tables; also all settings of chosen strategies."""
-        # Late: the daemon's own reading of its configuration needs no plugin.
+        """All values in the order of the tables, including settings of chosen strategies."""
+        # Imported late: the daemon loads its configuration without any plugin.
         from gatewayd.config.chosen_strategies import effective_settings, hidden_settings
 
         dumped = self.config.model_dump(mode="python")
@@ -90,13 +90,13 @@ def load(
     *,
     needs_secrets: bool = True,
 ) -> LoadedConfig:
-    """Read, merge and check the configuration.
+    """Read, merge and validate the configuration.
 
     Args:
-        file: a TOML file; None takes ``GATEWAYD_CONFIG``, or no file at all.
-        flags: dotted keys to values that the command line has set.
-        environ: the environment; None takes the process's own.
-        needs_secrets: whether a credential that is not there is an error; otherwise its name stays.
+        file: a TOML file; None for the one in ``GATEWAYD_CONFIG``, or no file.
+        flags: values set on the command line, by dotted key.
+        environ: the environment; None for the process's own.
+        needs_secrets: whether a missing credential is an error; otherwise its name stays.
 
     Raises:
         ConfigError: a file that cannot be read, an unknown key, a value out of bounds.
@@ -135,14 +135,14 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """``GATEWAYD_SERVER__PORT=80`` as ``{"server": {"port": "80"}}``; pydantic converts."""
+    """Parse variables: ``GATEWAYD_SERVER__PORT=80`` is ``{"server": {"port": "80"}}``."""
     ours: dict[str, str] = {}
-    # The long names first: where both are set, the short one is ignored.
+    # Long names first: if both are set, the short one is ignored.
     for name, value in sorted(environ.items(), key=lambda item: item[0] in _SHORT_NAMES):
         name = _SHORT_NAMES.get(name, name)
         table, delimiter, _ = name.removeprefix(ENV_PREFIX).partition(ENV_DELIMITER)
         if not name.startswith(ENV_PREFIX) or not delimiter:
-            continue  # GATEWAYD_CONFIG, and variables that other programs of the project read
+            continue  # GATEWAYD_CONFIG, and variables of other programs of the project
         if table.lower() not in Config.model_fields:
             near = _nearest(table.lower(), Config.model_fields)
             raise ConfigError([f"environment {name}: there is no table [{table.lower()}]{near}"])
@@ -193,7 +193,7 @@ def _is_under(key: str, prefixes: Collection[str]) -> bool:
 
 
 def _explain(error: Any, origins: Mapping[str, str], secrets: Collection[str]) -> str:  # noqa: ANN401
-    """One problem as a sentence: the key, its origin, what is wrong, what to write instead."""
+    """Describe a validation error: its key, origin and reason, and the nearest valid key."""
     path = tuple(str(part) for part in error["loc"])
     key = ".".join(path)
     origin = next(
@@ -210,7 +210,7 @@ def _explain(error: Any, origins: Mapping[str, str], secrets: Collection[str]) -
 
 
 def _fields(path: Path_) -> list[str]:
-    """Names of the keys of a table; of the tables for the empty path."""
+    """Keys of a table, or all tables for the empty path."""
     table: Any = Config
     for part in path:
         field = table.model_fields.get(part)

@@ -1,4 +1,4 @@
-"""The tables of service level objectives: for each class of requests, what it is promised."""
+"""Tables of service level objectives (SLOs), one for each request class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Milliseconds = Annotated[float, Field(gt=0, le=86_400_000)]
 
 
 class ClassTargets(BaseModel):
-    """What requests of one class are promised; None is no promise."""
+    """SLO targets of a request class; None for no target."""
 
     model_config = _FIXED
 
@@ -23,7 +23,7 @@ class ClassTargets(BaseModel):
 
 
 class SloTable(BaseModel):
-    """A table for each class."""
+    """SLO targets of all request classes."""
 
     model_config = _FIXED
 

@@ -1,4 +1,4 @@
-"""The tables that choose strategies: one for each slot, in it one for each strategy's settings."""
+"""Tables of strategies: one for each kind, with a sub-table of settings for each strategy."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 NONE = "none"
-"""What stands for no strategy in a slot."""
+"""Chooses no strategy for a kind."""
 
 AUTO = "auto"
-"""What leaves the strategy of a slot to the checkpoint, or to the model's template."""
+"""Leaves the choice to the checkpoint, or to the model's chat template."""
 
 
 class SlotTable(BaseModel):
-    """A slot for strategies, and one sub-table of settings for each strategy by name."""
+    """Table of a strategy kind, with a sub-table of settings for each strategy by name."""
 
     model_config = ConfigDict(extra="allow", frozen=True, validate_default=True)
 
@@ -31,60 +31,60 @@ class SlotTable(BaseModel):
         return data
 
     def settings(self, name: str) -> dict[str, Any]:
-        """What the configuration says of one strategy of this kind."""
+        """The settings of a strategy of this kind."""
         return dict((self.model_extra or {}).get(name, {}))
 
 
 class StrategyTable(SlotTable):
-    """A slot with one owner."""
+    """Table of a kind with exactly one strategy."""
 
     strategy: str = Field(pattern=r"^[a-z0-9_]+$")
 
 
 class SchedulerTable(StrategyTable):
-    """Who computes next."""
+    """Scheduling of sequences in each engine step."""
 
     strategy: str = Field(default="fcfs", pattern=r"^[a-z0-9_]+$")
 
 
 class PrefixCacheTable(StrategyTable):
-    """How computed prompts are found again; ``none`` switches it off."""
+    """Prefix caching of computed prompts; ``none`` disables it."""
 
     strategy: str = Field(default="hash", pattern=r"^[a-z0-9_]+$")
 
 
 class EvictionTable(StrategyTable):
-    """Which cached page is given up."""
+    """Eviction of cached KV pages."""
 
     strategy: str = Field(default="lru", pattern=r"^[a-z0-9_]+$")
 
 
 class PreemptionTable(StrategyTable):
-    """Which sequence gives up its pages."""
+    """Preemption of running sequences when KV pages run out."""
 
     strategy: str = Field(default="recompute", pattern=r"^[a-z0-9_]+$")
 
 
 class KvCodecTable(StrategyTable):
-    """How keys and values are written; ``none`` keeps them as they are."""
+    """Encoding of the KV cache; ``none`` stores it in the model's precision."""
 
     strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
 
 
 class KvCompressionTable(StrategyTable):
-    """What long contexts are attended to; ``none`` attends to all."""
+    """Sparse attention and compression of long contexts; ``none`` attends to all tokens."""
 
     strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
 
 
 class DrafterTable(StrategyTable):
-    """What guesses tokens ahead; ``none`` switches speculation off."""
+    """Drafting of tokens for speculative decoding; ``none`` disables it."""
 
     strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
 
 
 class QuantizerTable(StrategyTable):
-    """What gives weights of few bits: ``auto`` asks the checkpoint, ``none`` takes floats."""
+    """Weight quantization: ``auto`` follows the checkpoint, ``none`` requires floats."""
 
     strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
     skip: list[str] = []
@@ -97,43 +97,43 @@ class QuantizerTable(StrategyTable):
 
 
 class SpecControllerTable(StrategyTable):
-    """How many tokens are guessed."""
+    """Number of draft tokens in speculative decoding."""
 
     strategy: str = Field(default="adaptive", pattern=r"^[a-z0-9_]+$")
 
 
 class AdmissionTable(StrategyTable):
-    """Who is taken on."""
+    """Admission of requests."""
 
     strategy: str = Field(default="room", pattern=r"^[a-z0-9_]+$")
 
 
 class RouterTable(StrategyTable):
-    """Which replica serves."""
+    """Routing of requests to replicas."""
 
     strategy: str = Field(default="least_loaded", pattern=r"^[a-z0-9_]+$")
 
 
 class ExecutorTable(StrategyTable):
-    """Where engines run."""
+    """Launching of engine processes."""
 
     strategy: str = Field(default="local", pattern=r"^[a-z0-9_]+$")
 
 
 class ToolParserTable(StrategyTable):
-    """What finds tool calls in answers; ``auto`` asks the model's template, ``none`` is nobody."""
+    """Parsing of tool calls; ``auto`` follows the model's chat template, ``none`` disables it."""
 
     strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
 
 
 class ReasoningParserTable(StrategyTable):
-    """What finds reasoning in answers; ``auto`` asks the model's template, ``none`` is nobody."""
+    """Parsing of reasoning; ``auto`` follows the model's chat template, ``none`` disables it."""
 
     strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
 
 
 class ChainTable(SlotTable):
-    """A slot with an ordered list of owners, each of which answers to a name of its own."""
+    """Table of a kind with an ordered chain of strategies."""
 
     strategies: list[str]
 
@@ -144,19 +144,19 @@ class ChainTable(SlotTable):
 
 
 class LogitsProcessorTable(ChainTable):
-    """What changes logits before they are sampled, in this order."""
+    """Logits processors, in the order in which they run before sampling."""
 
     strategies: list[str] = ["penalties", "bias", "min_tokens"]
 
 
 class KvTierTable(ChainTable):
-    """Where pages go that the KV cache gives up, nearest first."""
+    """Tiers that store pages evicted from the KV cache, nearest first."""
 
     strategies: list[str] = []
 
 
 class ProtocolTable(ChainTable):
-    """Which other APIs are served beside OpenAI's."""
+    """Protocols: APIs served in addition to OpenAI's."""
 
     strategies: list[str] = ["anthropic", "ollama"]
 

@@ -1,7 +1,7 @@
-"""The configuration: one class per table of ``etc/gatewayd.toml``, which is its manual.
+"""Configuration tables, one class for each table of ``etc/gatewayd.toml``, which is the manual.
 
-Only values and their bounds are here; ``config_load`` says where values come from. Keys that
-name no default are optional. Nothing is silently ignored: an unknown key is an error.
+Only values and their bounds are defined here; see ``config.load`` for their sources. Keys without a
+default are optional. Nothing is silently ignored: an unknown key is an error.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ConfigTable(BaseModel):
-    """A table of the file: frozen, and unknown keys are errors."""
+    """Base of tables: frozen, and unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
 Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._\[\]:-]+)$", max_length=300)]
-"""Of a page, as browsers send it: no path, no slash at the end."""
+"""Origin of a web page, as browsers send it: no path, no trailing slash."""
 
 
 class ServerTable(ConfigTable):
-    """Where clients connect and what a connection may cost."""
+    """Address and limits of the HTTP server."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65_535)
@@ -100,7 +100,7 @@ class ServerTable(ConfigTable):
 
 
 class ModelTable(ConfigTable):
-    """What is served."""
+    """The served model."""
 
     path: str | None = None
     served_name: str | None = Field(default=None, min_length=1, max_length=256)
@@ -110,7 +110,7 @@ class ModelTable(ConfigTable):
 
 
 class EngineTable(ConfigTable):
-    """The engine processes."""
+    """Engine processes."""
 
     replicas: int = Field(default=1, ge=1, le=64)
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
@@ -142,14 +142,14 @@ class EngineTable(ConfigTable):
 
 
 class QueueTable(ConfigTable):
-    """How much may wait."""
+    """Limits of the request queue."""
 
     max_waiting_requests: int = Field(default=2048, ge=1)
     max_waiting_tokens: int = Field(default=4_000_000, ge=1)
 
 
 class GuideTable(StrategyTable):
-    """What keeps answers to schemas and grammars; ``none`` refuses requests that ask for it."""
+    """Structured output by schemas and grammars; ``none`` refuses requests that ask for it."""
 
     strategy: str = Field(default="llguidance", pattern=r"^[a-z0-9_]+$")
     compile_seconds: float = Field(default=1.0, gt=0, le=60)
@@ -158,7 +158,7 @@ class GuideTable(StrategyTable):
 
 
 class StoreTable(ConfigTable):
-    """Where files, batches and responses are kept, and what they may take in all."""
+    """Location and limits of the store of files, batches and responses."""
 
     path: str | None = Field(default=None, min_length=1)
     bytes: ByteSize = Field(default=ByteSize(64 * GIB), ge=MIB)
@@ -169,13 +169,13 @@ class StoreTable(ConfigTable):
 
 
 class FilesTable(ConfigTable):
-    """What clients may upload."""
+    """Limits of uploaded files."""
 
     bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=KIB, le=1024 * GIB)
 
 
 class BatchesTable(ConfigTable):
-    """What batches may take."""
+    """Limits of batches."""
 
     concurrency: int = Field(default=32, ge=1, le=65_536)
     open: int = Field(default=100, ge=1, le=100_000)
@@ -184,34 +184,34 @@ class BatchesTable(ConfigTable):
 
 
 class ResponsesTable(ConfigTable):
-    """How long responses are kept, and how many run without a client."""
+    """Retention of responses, and the limit on background ones."""
 
     background: int = Field(default=128, ge=1, le=100_000)
     keep_days: int = Field(default=30, ge=1, le=36_500)
 
 
 class PluginsTable(ConfigTable):
-    """What has hooks and no strategy: what is told about requests, and parts of the console."""
+    """Plugins without strategies: observers of requests, and panels of the console."""
 
     observers: list[str] = []
     console: list[str] = []
 
 
 class AdminTable(ConfigTable):
-    """How operators reach a running daemon."""
+    """The admin API's socket."""
 
     socket: str | None = Field(default=None, min_length=1, max_length=107)
 
 
 class LogTable(ConfigTable):
-    """What the daemon writes to standard error."""
+    """Logging to standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     format: Literal["auto", "text", "json"] = "auto"
 
 
 class Config(BaseSettings):
-    """The whole configuration. Make it with ``config_load.load``."""
+    """The whole configuration; created by ``config.load.load``."""
 
     model_config = SettingsConfigDict(
         extra="forbid",
@@ -260,5 +260,5 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take what the constructor is given: ``config_load`` merges, to know every origin."""
+        """Use only constructor arguments: ``config.load`` merges sources to record origins."""
         return (init_settings,)

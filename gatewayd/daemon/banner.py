@@ -1,4 +1,4 @@
-"""What an operator sees on a terminal: progress while weights load, then how to use it."""
+"""Terminal output for operators: progress while the model loads, then a usage example."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _REFRESH_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What is said when the daemon is ready.
+    """Message that is shown once the daemon is ready.
 
     Attributes:
-        model: its name.
-        url: where it listens.
+        model: name of the model.
+        url: base URL of the server.
         can_chat: whether the model has a chat template.
         needs_key: whether clients need the API key.
     """
@@ -33,7 +33,7 @@ class Welcome:
     needs_key: bool
 
     def curl(self) -> str:
-        """A command to copy that gives a first answer."""
+        """An example command that sends a first request."""
         question = "What does json.dumps do?"
         body: dict[str, object] = {"model": self.model}
         if self.can_chat:
@@ -48,7 +48,7 @@ class Welcome:
         )
 
     def show(self, console: Console, load_seconds: float) -> None:
-        """Print it."""
+        """Print the message."""
         title = f"[bold green]gatewayd[/] serves [bold]{self.model}[/] at [link]{self.url}[/]"
         docs = f"{self.url}/v1 is the base URL for any OpenAI client; Ctrl-C stops it."
         console.print(Panel(f"{title}\n{docs}\nReady after {load_seconds:.1f} s.", expand=False))
@@ -58,14 +58,14 @@ class Welcome:
 
 
 async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
-    """Draw progress until the fleet is ready; cancel it when it will not be."""
+    """Draw progress bars until the fleet is ready; cancel it if it fails."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
         TimeElapsedColumn(),
     )
-    # What others write is kept out of it by ``lines_above``, also where it is written by children.
+    # Other output, also of child processes, is kept out of the drawing by ``lines_above``.
     with Progress(
         *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
     ) as progress:
@@ -78,7 +78,7 @@ async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
 
 
 def _stage(replica: ReplicaStatus) -> tuple[str, float]:
-    """``loading weights 40%`` as the text and the fraction."""
+    """Split progress such as ``loading weights 40%`` into text and fraction."""
     if replica.state is ReplicaState.READY:
         return "ready", 1.0
     text, _, percent = replica.detail.rpartition(" ")

@@ -1,7 +1,7 @@
-"""The composition root: a daemon's parts, put together from its configuration.
+"""Composition root: builds a daemon's parts from its configuration.
 
-The text side is read first, then the port is bound, the store opened and the gateway's strategies
-loaded. Nothing runs yet: engines, tasks and signals are ``daemon.py``'s.
+The tokenizer is loaded first, then the port is bound, the store opened and the gateway's strategies
+loaded. Nothing runs yet: ``run.py`` starts engines, tasks and signal handlers.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sourc
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import Welcome
-from gatewayd.daemon.parts import AdminDesk, DaemonOptions, DaemonParts, Door, StartError
+from gatewayd.daemon.parts import AdminDesk, DaemonOptions, DaemonParts, HttpListeners, StartError
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import Durable
-from gatewayd.daemon.systemd.descriptors import make_room
+from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import Manager
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.fleet import EngineFleet
@@ -54,12 +54,12 @@ _log = logging.getLogger("gatewayd.daemon")
 
 
 def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]) -> DaemonParts:
-    """Bind the port and read what is read once.
+    """Bind the port and build all parts of a daemon.
 
     Args:
-        config: as its file says.
-        options: what surrounds it.
-        drain: ends the daemon as by a signal, for whoever asks it to at the admin socket.
+        config: configuration of the file.
+        options: environment of the daemon.
+        drain: drains and stops the daemon, for requests at the admin socket.
 
     Raises:
         StartError: the port, the model's folder, the store or a strategy cannot be used.
@@ -70,25 +70,27 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
         bound, is_held = listeners(config.server.host, config.server.port)
     except (OSError, ValueError, ListenError) as error:
         raise StartError(str(error)) from error
-    door = Door(listeners=bound, is_held=is_held, url=url_of(bound[0]))
-    make_room(config.server.connections)
+    listening = HttpListeners(listeners=bound, is_held=is_held, url=url_of(bound[0]))
+    raise_file_limit(config.server.connections)
     try:
         durable = Durable(config)
         try:
-            return _beside_store(config, options, drain, door, text, context_len, durable)
+            return _compose_with_store(
+                config, options, drain, listening, text, context_len, durable
+            )
         except BaseException:
             durable.close()
             raise
     except (PluginError, ListenError, StoreError) as error:
-        door.close()
+        listening.close()
         raise StartError(str(error)) from error
 
 
-def _beside_store(
+def _compose_with_store(
     file: Config,
     options: DaemonOptions,
     drain: Callable[[str], None],
-    door: Door,
+    listening: HttpListeners,
     text: TextModel,
     context_len: int,
     durable: Durable,
@@ -115,7 +117,7 @@ def _beside_store(
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
-    progress = LivenessProgress(fleet.problems, durable.database.move)
+    progress = LivenessProgress(fleet.problems, durable.database.wait_idle)
     manager = Manager(name, fleet, progress)
     reloading = Reloading(options.reload, control, manager)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
@@ -132,7 +134,7 @@ def _beside_store(
         version=__version__,
         api_key=secret,
         allowed_origins=tuple(config.server.allowed_origins),
-        only_local_hosts=key is None and all(map(is_loopback, door.listeners)),
+        only_local_hosts=key is None and all(map(is_loopback, listening.listeners)),
         limits=RequestLimits(
             body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
         ),
@@ -146,7 +148,7 @@ def _beside_store(
     )
     lines = LogLines([] if secret is None else [secret])
     sources = Sources(
-        url=door.url,
+        url=listening.url,
         model=name,
         fleet=fleet,
         control=control,
@@ -158,7 +160,7 @@ def _beside_store(
     )
     return DaemonParts(
         config=config,
-        door=door,
+        listening=listening,
         text=text,
         durable=durable,
         plugged=plugged,
@@ -172,13 +174,13 @@ def _beside_store(
         desk=_desk(config, sources, text, durable, drain),
         lines=lines,
         welcome=Welcome(
-            model=name, url=door.url, can_chat=template is not None, needs_key=key is not None
+            model=name, url=listening.url, can_chat=template is not None, needs_key=key is not None
         ),
     )
 
 
 def _in_effect(file: Config, durable: Durable) -> Config:
-    """The configuration with what operators changed; the file alone if that cannot be used."""
+    """The configuration with operators' changes; the file alone if that is not valid."""
     overrides = durable.overrides
     overrides.file = file
     config = overrides.apply(file)

@@ -1,8 +1,8 @@
-"""Standard error while something is drawn at the bottom of a terminal: whole lines, above it.
+"""Standard error above a drawing at the bottom of a terminal, in whole lines.
 
-Engines and grammar checkers write to the daemon's own standard error, and would write into the
-middle of what is drawn. So they inherit a pipe, which a thread reads; the daemon writes to it, too,
-so that lines keep their order.
+Engines and grammar checkers inherit the daemon's standard error, and would write into the middle of
+the drawing. So they inherit a pipe instead, which a thread reads; the daemon also writes to it, so
+that lines keep their order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from rich.text import Text
 _STDERR = 2
 _MARK = b"\0all that was written before is shown\0"
 _PATIENCE_SECONDS = 1.0
-"""For lines on their way; a terminal that was stopped takes none."""
+"""Timeout for pending lines; a stopped terminal accepts none."""
 
 
 class LinesAbove:
-    """From now until ``restore`` what is written to standard error is shown above a drawing.
+    """Redirects standard error to lines above a drawing, until ``restore``.
 
     Attributes:
-        console: on which to draw.
+        console: console to draw on.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class LinesAbove:
         self._thread.start()
 
     def restore(self) -> None:
-        """Nothing is drawn any more; children that run still write to the pipe."""
+        """End the drawing; running children still write to the pipe."""
         if self._shown.is_set():
             return
         sys.stderr.flush()
@@ -59,7 +59,7 @@ class LinesAbove:
         self._shown.set()
 
     def close(self) -> None:
-        """Show the last words of children that have ended."""
+        """Show remaining output of children that have ended."""
         self.restore()
         self._thread.join(_PATIENCE_SECONDS)
 
@@ -72,16 +72,16 @@ class LinesAbove:
                     self._show(line.decode(errors="backslashreplace").rstrip("\n"))
 
     def _show(self, line: str) -> None:
-        with contextlib.suppress(OSError):  # the terminal is gone; who writes must not wait for it
-            # As it is: a terminal breaks it where it must, and it can be copied as one.
+        with contextlib.suppress(OSError):  # a closed terminal must not block writers
+            # Unwrapped: the terminal wraps it itself, and it can be copied as one line.
             self.console.print(Text.from_ansi(line), soft_wrap=True)
 
 
 class _StandIn(io.TextIOWrapper):
-    """Writes to the pipe, and is a terminal for those who ask how to write.
+    """Text stream that writes to the pipe, and reports whether the terminal is one.
 
     Args:
-        terminal: what it stands in for.
+        terminal: the stream that it replaces.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -96,5 +96,5 @@ class _StandIn(io.TextIOWrapper):
         self._is_terminal = terminal.isatty()
 
     def isatty(self) -> bool:
-        """As what it stands in for."""
+        """Whether the replaced stream is a terminal."""
         return self._is_terminal

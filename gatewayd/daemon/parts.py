@@ -1,4 +1,4 @@
-"""What a daemon is made of, and what it is made from, as data."""
+"""Parts and options of a daemon, as data."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from gatewayd.tracing.log_buffer import LogLines
 
 
 class StartError(Exception):
-    """The daemon cannot start; the sentence is for the operator."""
+    """The daemon cannot start; the message is for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonOptions:
-    """What surrounds the configuration.
+    """Environment of the daemon, in addition to its configuration.
 
     Attributes:
         reload: reads the configuration again, for SIGHUP.
-        command: how an engine is started.
-        env: environment variables that engines get besides those that are passed on.
+        command: command that starts an engine.
+        env: environment variables of engines, in addition to inherited ones.
     """
 
     reload: Callable[[], Config]
@@ -44,13 +44,13 @@ class DaemonOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Door:
-    """Where requests come in.
+class HttpListeners:
+    """Listening sockets of the HTTP server.
 
     Attributes:
         listeners: bound sockets.
-        is_held: whether systemd holds them, and keeps what comes while no daemon runs.
-        url: of the first.
+        is_held: whether systemd owns them, and queues connections while no daemon runs.
+        url: URL of the first.
     """
 
     listeners: list[socket.socket]
@@ -58,18 +58,18 @@ class Door:
     url: str
 
     def close(self) -> None:
-        """Let go of what cannot be served."""
+        """Close the sockets."""
         for listener in self.listeners:
             listener.close()
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdminDesk:
-    """Where operators come in.
+    """Admin API of the daemon.
 
     Attributes:
-        server: of the admin socket.
-        watching: who watches, and the snapshots that they are sent.
+        server: server of the admin socket.
+        watching: streams of snapshots.
     """
 
     server: AdminServer
@@ -78,26 +78,26 @@ class AdminDesk:
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonParts:
-    """Of one daemon.
+    """All parts of one daemon.
 
     Attributes:
-        config: in effect: the file's, and what operators changed.
-        door: the port.
-        text: template, tokenizer and their limits.
-        durable: the store and what is kept in it.
+        config: the effective configuration: the file with operators' changes.
+        listening: sockets of the HTTP server.
+        text: chat template, tokenizer and their limits.
+        durable: the store with its services.
         plugged: strategies and observers of this process.
         fleet: the engines.
-        control: what changes while it serves.
-        manager, progress, reloading: its life under systemd.
-        guides: checks grammars before engines do.
-        server: of HTTP.
-        desk: None without an admin socket.
-        lines: the latest of the log.
-        welcome: what a person at a terminal is told.
+        control: changes of the running daemon.
+        manager, progress, reloading: integration with systemd.
+        guides: grammar checks before engines.
+        server: the HTTP server.
+        desk: the admin API; None without an admin socket.
+        lines: latest lines of the log.
+        welcome: message for a terminal.
     """
 
     config: Config
-    door: Door
+    listening: HttpListeners
     text: TextModel
     durable: Durable
     plugged: Plugged

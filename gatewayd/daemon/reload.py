@@ -1,4 +1,4 @@
-"""SIGHUP: the configuration is read again; the old one stays if it is bad."""
+"""Reload of the configuration on SIGHUP; an invalid one is rejected."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _log = logging.getLogger(__name__)
 
 
 class Reloading:
-    """Strategies, limits and the log level change; the rest is named.
+    """Reloads the configuration: strategies, limits and log level change, other changes are logged.
 
     Args:
-        read: the configuration again.
-        control: makes the changes.
-        manager: is told.
+        read: reads the configuration.
+        control: applies the changes.
+        manager: notified of reloads.
 
     Attributes:
-        outcomes: how many were ``applied`` and ``refused``.
+        outcomes: numbers of ``applied`` and ``refused`` reloads.
     """
 
     def __init__(self, read: Callable[[], Config], control: Control, manager: Manager) -> None:
@@ -35,8 +35,8 @@ class Reloading:
         self._task: asyncio.Task[None] | None = None
         self.outcomes = Counter(applied=0, refused=0)
 
-    def ask(self) -> None:
-        """Read it soon; what is asked for during a reading is one more after it."""
+    def request(self) -> None:
+        """Request a reload; requests during a reload lead to one more after it."""
         self._wanted = True
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="reload")
@@ -51,13 +51,13 @@ class Reloading:
         self._manager.reloaded(refusal)
 
     async def _reload(self) -> str:
-        """Read it once; the reason if it is refused."""
+        """Reload once; return the reason if it is refused."""
         try:
             await self._control.reload(self._read(), "SIGHUP")
         except (ConfigError, ChangeRefused) as error:
             _log.error("configuration not reloaded: %s", error)
             return str(error)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong, the old one stays
+        except Exception as error:  # noqa: BLE001 - after any error the present one stays
             _log.exception("configuration reload failed")
             return repr(error)
         _log.info("log level set to %s", self._control.config.log.level)

@@ -1,4 +1,4 @@
-"""All that outlives the process, put together: the store, files, batches, and their routes."""
+"""Persistent resources of the daemon: the store, files, batches, responses, and their routes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database, connect
 from gatewayd.store.disk_quota import DiskQuota
 from gatewayd.store.errors import StoreError
-from gatewayd.store.location import StoreLocation, take
-from gatewayd.store.schema import bring_up
+from gatewayd.store.location import StoreLocation, lock_store
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.tenants.tenancy import Tenancy, prepare_tenancy
 from gatewayd.tracing.archive import Archive
 
@@ -50,14 +50,14 @@ _log = logging.getLogger(__name__)
 _SWEEP_SECONDS = 60.0
 _DAY = 86_400
 _USAGE_SECONDS = 400 * _DAY
-"""That rows of usage are kept: a year and whoever adds it up late."""
+"""Retention of usage rows: a year, with time for late accounting."""
 
 
 class Durable:
-    """The store of a daemon. Make it, ``start`` it, ``stop`` it, then ``close``.
+    """The store of a daemon with its services: create, ``start``, ``stop``, then ``close``.
 
     Args:
-        config: of the daemon.
+        config: configuration of the daemon.
 
     Raises:
         StoreError: the store cannot be used; with the reason.
@@ -65,7 +65,7 @@ class Durable:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        place = self._place = take(config.store.path)
+        place = self._place = lock_store(config.store.path)
         try:
             self.clock = StoreClock(place.last_used)
             self.database, self.vault, self.tenancy, self.overrides = _open(place, self.clock)
@@ -98,7 +98,7 @@ class Durable:
         self._tasks: list[asyncio.Task[None]] = []
 
     def routes(self, services: Services) -> list[Route]:
-        """Every route of what is kept."""
+        """Routes of all persistent resources."""
         files = FileContext(
             self.database,
             self.vault,
@@ -136,25 +136,25 @@ class Durable:
 
     @property
     def queues(self) -> dict[str, QueueStats]:
-        """How the queues of batches and of stored conversations stand."""
-        return {**self.batches.queues, "conversations": self._conversations.queue.standing}
+        """Statistics of the queues of batches and stored conversations."""
+        return {**self.batches.queues, "conversations": self._conversations.queue.stats}
 
     @property
     def refusals(self) -> dict[str, int]:
-        """How many batches and background responses were too many of a tenant's."""
+        """Numbers of batches and background responses refused by limits of a tenant."""
         return {
             "open_batches": self.batches.cap.num_refused,
             "background": self._background.cap.num_refused,
         }
 
-    def answer_with(self, app: App) -> None:
-        """Take what answers the lines of batches: the routes, without anybody's key."""
+    def set_app(self, app: App) -> None:
+        """Set the app that runs batch lines: the routes without authentication."""
         self._app = app
 
     async def start(self) -> None:
-        """Delete what is too old, go on with batches."""
+        """Delete expired data, resume batches, and start the periodic tasks."""
         if self._app is None:
-            raise RuntimeError("answer_with comes first")
+            raise RuntimeError("set_app comes first")
         self._tasks = [
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self.archive.run(), name="archive"),
@@ -163,7 +163,7 @@ class Durable:
         await self.batches.start(self._app, self.tenancy.directory)
 
     async def stop(self) -> None:
-        """Leave batches to the next start."""
+        """Stop batches, which the next start resumes, and the periodic tasks."""
         await self.batches.stop()
         await self._background.stop()
         for task in self._tasks:
@@ -171,7 +171,7 @@ class Durable:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """Close the store; nobody uses it any more."""
+        """Close the store after its last use."""
         self.archive.flush()
         self.tenancy.close(self.database.submit)
         self.database.close()
@@ -189,23 +189,23 @@ class Durable:
                 await self.tenancy.aggregate_usage(config.store.usage_rows)
                 if self.clock.is_steady:
                     await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
-                await self.room.look()
+                await self.room.measure()
             if self.clock.is_steady:
                 self._place.touch(self.clock.now())
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
 def _open(place: StoreLocation, clock: StoreClock) -> tuple[Database, Vault, Tenancy, Overrides]:
-    wal.tell_of_bug()
+    wal.log_bug()
     engine = connect(place.database)
-    bring_up(engine, place.database)
+    upgrade_schema(engine, place.database)
     begun = prepare_tenancy(engine, place.folder)
     try:
         vault = Vault(place.contents)
         with engine.connect() as connection:
             known = file_records.ids(connection)
-        if strangers := vault.clean(known):
-            _log.info("deleted %d incomplete file contents", strangers)
+        if orphans := vault.clean(known):
+            _log.info("deleted %d incomplete file contents", orphans)
     except OSError as error:
         raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
     database = Database(engine)

@@ -1,7 +1,7 @@
-"""One run of the daemon: engines start, requests are served, until a signal ends it.
+"""Run of the daemon: starts engines and serves requests until a signal, then drains.
 
-The port is open at once; ``/readyz`` says when the model is. Ending is the same in reverse, with
-time for the requests in flight.
+The port is open at once; ``/readyz`` reports when the model is loaded. Shutdown happens in reverse
+order, with time for requests in flight.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from gatewayd.tracing import logs
 _log = logging.getLogger("gatewayd.daemon")
 
 _POLL_SECONDS = 0.05
-"""How often a stopping daemon looks whether requests are left."""
+"""Polling interval for remaining requests during a drain."""
 
 _CUT_SECONDS = 2.0
-"""After requests were cut: for their last event to reach the clients."""
+"""Time after requests were cut, for their last event to reach the clients."""
 
 
 class Daemon:
-    """Make it, then await ``run`` once.
+    """A daemon; create it, then await ``run`` once.
 
     Attributes:
-        parts: what it is made of.
+        parts: its parts.
     """
 
     def __init__(self, config: Config, options: DaemonOptions) -> None:
-        """Bind the port and read what is read once.
+        """Bind the port and build the parts.
 
         Raises:
             StartError: the port, the model's folder, the store or a strategy cannot be used.
@@ -53,7 +53,7 @@ class Daemon:
         self.parts = compose(config, options, self._drain)
 
     async def run(self) -> int:
-        """Serve until a signal or until no engine can be started.
+        """Serve until a signal, or until no engine can be started.
 
         Returns:
             The exit status: 0 after a signal, 1 when the engines have failed.
@@ -73,15 +73,15 @@ class Daemon:
         parts.fleet.start()
         await parts.durable.start()
         managing = asyncio.create_task(parts.manager.run(), name="service manager")
-        serving = asyncio.create_task(parts.server.serve(parts.door.listeners), name="http")
+        serving = asyncio.create_task(parts.server.serve(parts.listening.listeners), name="http")
         failing = asyncio.create_task(parts.fleet.wait_failed(), name="engines")
         admin = None
         if parts.desk is not None:
             admin = asyncio.create_task(parts.desk.server.run_until_stopped(), name="admin")
-        greeting = asyncio.create_task(self._greet(above), name="greeting")
+        greeting = asyncio.create_task(self._show_startup(above), name="greeting")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         self._handle_signals()
-        _log.info("listening on %s, loading %s", parts.door.url, parts.welcome.model)
+        _log.info("listening on %s, loading %s", parts.listening.url, parts.welcome.model)
         await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
         greeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -102,8 +102,8 @@ class Daemon:
             task.cancel()
         return status
 
-    async def _greet(self, above: LinesAbove | None) -> None:
-        """Show progress if there is a terminal, then say that the model is ready."""
+    async def _show_startup(self, above: LinesAbove | None) -> None:
+        """Show progress on a terminal, then report that the model is ready."""
         parts = self.parts
         began = time.monotonic()
         if above is None:
@@ -111,12 +111,12 @@ class Daemon:
         else:
             await show_loading(parts.fleet, above.console, parts.welcome.model)
             above.restore()
-        garbage_collector.settle()
+        garbage_collector.freeze_heap()
         seconds = time.monotonic() - began
         _log.info(
             "serving %s at %s, ready after %.2f s",
             parts.welcome.model,
-            parts.door.url,
+            parts.listening.url,
             seconds,
         )
         if above is not None:
@@ -125,14 +125,14 @@ class Daemon:
         parts.plugged.started(version=__version__, model=parts.welcome.model)
 
     async def _end(self, serving: asyncio.Task[None], failure: str) -> None:
-        """Let requests finish, cut what is left, end the engines."""
+        """Drain requests, cut remaining ones, and stop the engines."""
         parts = self.parts
         seconds = parts.config.server.drain_seconds
         parts.manager.stopping(seconds, failure)
         parts.plugged.stopping(self._stop_reason)
-        await parts.durable.stop()  # lines of batches are run again after the next start
-        if parts.door.is_held:
-            # Requests come in yet, over connections that are open; what is held would never end.
+        await parts.durable.stop()  # interrupted lines of batches run again after the next start
+        if parts.listening.is_held:
+            # Open connections still send requests, and requests that are held would never end.
             parts.fleet.release_held()
         else:
             parts.fleet.drain()
@@ -154,7 +154,7 @@ class Daemon:
         _log.info("stopped")
 
     async def _finished(self, serving: asyncio.Task[None], seconds: float) -> bool:
-        """Wait until no connection is left; False after too long or a second signal."""
+        """Wait until no connection is left; return False after the timeout or a second signal."""
         finishing = asyncio.create_task(self._finish(serving), name="finishing")
         hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
         waiting = [finishing, hurry]
@@ -167,10 +167,10 @@ class Daemon:
     async def _finish(self, serving: asyncio.Task[None]) -> None:
         """Wait for the requests, then close the port and wait for the connections.
 
-        Until then whoever asks is told: load balancers by ``/readyz``, clients by 503. Where
-        systemd holds the port, nobody can ask: the next daemon will answer.
+        Until then new requests are refused explicitly: load balancers see ``/readyz``, clients 503.
+        If systemd owns the port, there are none: the next daemon accepts them.
         """
-        if self.parts.door.is_held:
+        if self.parts.listening.is_held:
             await self.parts.server.hand_over()
         while self.parts.fleet.num_unfinished and not serving.done():
             await asyncio.wait([serving], timeout=_POLL_SECONDS)
@@ -181,10 +181,10 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number.name)
-        loop.add_signal_handler(signal.SIGHUP, self.parts.reloading.ask)
+        loop.add_signal_handler(signal.SIGHUP, self.parts.reloading.request)
 
     def _drain(self, who: str) -> None:
-        """Stop as by a signal, but never at once."""
+        """Stop as by a first signal, never as by a second one."""
         if not self._stop.is_set():
             self._on_stop(who)
 
@@ -201,12 +201,12 @@ class Daemon:
 
 
 def run(config: Config, options: DaemonOptions) -> int:
-    """Run a daemon on a fresh event loop; returns the exit status.
+    """Run a daemon on a new event loop; return the exit status.
 
     Raises:
         StartError: it cannot start.
     """
-    malloc_limits.settle()
+    malloc_limits.limit_malloc()
     sys.setswitchinterval(0.0005)
 
     async def main() -> int:

@@ -55,14 +55,14 @@ def check_admission(
     load = load_of(request.tenant, request.priority)
 
     def takes(other: AdmissionRequest) -> bool:
-        return admission.takes(other, load_of(other.tenant, other.priority))
+        return admission.would_admit(other, load_of(other.tenant, other.priority))
 
     try:
         admission.check(asked, load)
     except NotAdmitted as refusal:
         refusal.offers = offers(request, asked, deadlines, takes, refusal.offers)
         raise
-    return partial(admission.began, asked, load)
+    return partial(admission.report_first_token, asked, load)
 
 
 def offers(

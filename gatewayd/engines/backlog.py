@@ -57,7 +57,7 @@ class Backlog:
             )
         elif self.num_requests and self.num_tokens + prompt_len > limits.max_waiting_tokens:
             reason = (
-                f"{self.num_tokens} prompt tokens are waiting and this request brings "
+                f"{self.num_tokens} prompt tokens are waiting and this request has "
                 f"{prompt_len}; the limit is {limits.max_waiting_tokens}"
             )
         else:

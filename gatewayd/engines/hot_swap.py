@@ -62,16 +62,16 @@ class EngineSwaps:
                     if not answer.error:
                         replica.send(SwapStrategy(0, kind.value, before))
                 raise FleetSwapRefused(errors[0])
-            told = [replica for replica, _ in answers]
-            if serving and not told:
+            confirmed = [replica for replica, _ in answers]
+            if serving and not confirmed:
                 # No engine has confirmed it: the next engines keep the previous strategies.
                 names = ", ".join(choice.name for choice in choices) or "nothing"
                 raise FleetSwapRefused(f"no engine survived the change of {kind.value} to {names}")
             for replica in self._replicas:
                 config = replica.setup.config.with_choices(kind, choices)
                 forgiven = [[kind.value, choice.name] for choice in choices]
-                replica.adopt(config.without_quarantine(forgiven), is_known=replica in told)
-            return bool(told) and all(answer.has_state for _, answer in answers)
+                replica.adopt(config.without_quarantine(forgiven), is_known=replica in confirmed)
+            return bool(confirmed) and all(answer.has_state for _, answer in answers)
 
     def set_limits(self, limits: SetLimits) -> None:
         """Set the limits of every engine."""

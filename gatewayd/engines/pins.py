@@ -65,13 +65,13 @@ class EnginePins:
         self, serving: Sequence[Replica], question: Callable[[int], PinPrefix]
     ) -> dict[int, int]:
         answers = await self._calls.call_all(serving, question)
-        told = {replica.index: answer for replica, answer in answers if answer is not None}
-        if not told:
+        answered = {replica.index: answer for replica, answer in answers if answer is not None}
+        if not answered:
             raise EngineUnavailable("no engine is ready; try again", retry_after=2)
-        for answer in told.values():
+        for answer in answered.values():
             if answer.error:
                 raise PinRefused(answer.error)
-        return {index: answer.tokens for index, answer in told.items()}
+        return {index: answer.tokens for index, answer in answered.items()}
 
     def answered(self, event: Pinned) -> None:
         """Handle an engine's answer to a pin."""

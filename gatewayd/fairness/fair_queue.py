@@ -25,11 +25,11 @@ _behalf: ContextVar[str] = ContextVar("gatewayd.behalf", default="")
 
 
 def set_current_tenant(tenant: str) -> None:
-    """Shared resources that this task, and tasks it starts, use are charged to this tenant."""
+    """Charge shared resources used by this task, and by tasks that it starts, to a tenant."""
     _behalf.set(tenant)
 
 
-def on_behalf_of() -> str:
+def current_tenant() -> str:
     """The tenant that this task works for; empty for the daemon itself."""
     return _behalf.get()
 
@@ -76,7 +76,7 @@ class QueueSlot:
         self.release()
 
 
-class _Turn(NamedTuple):
+class _Waiter(NamedTuple):
     """A waiting request.
 
     Attributes:
@@ -89,18 +89,18 @@ class _Turn(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Line:
-    """The waiting requests of one tenant.
+class _TenantQueue:
+    """Waiting requests of one tenant.
 
     Attributes:
-        turns: the oldest first.
-        is_smallest_next: whether the smallest is served next, and not the oldest.
+        turns: waiting requests, oldest first.
+        is_smallest_next: whether the smallest is served next instead of the oldest.
     """
 
-    turns: deque[_Turn] = field(default_factory=deque)
+    turns: deque[_Waiter] = field(default_factory=deque)
     is_smallest_next: bool = True
 
-    def next(self, size: int) -> _Turn:
+    def next(self, size: int) -> _Waiter:
         """The request to run next, of requests that have this size together."""
         at = 0
         # With all sizes 1 the oldest is the smallest: no search.
@@ -136,7 +136,7 @@ class FairQueue:
         self._capacity = SharedCapacity(sys.maxsize if most_waiting is None else most_waiting)
         self._clock = clock
         self._share = FairShare(slots, clock)
-        self._lines: dict[str, _Line] = {}  # of tenants with any
+        self._lines: dict[str, _TenantQueue] = {}  # of tenants with any
         self._num_waiting = self._num_refused = 0
 
     @property
@@ -150,7 +150,7 @@ class FairQueue:
         return self._share.num_running
 
     @property
-    def standing(self) -> QueueStats:
+    def stats(self) -> QueueStats:
         """The current counts."""
         return QueueStats(self.num_running, self._num_waiting, self._num_refused, self._is_bounded)
 
@@ -158,36 +158,36 @@ class FairQueue:
         """Wait for a slot; cancelling leaves the queue.
 
         Args:
-            tenant: that is charged for it.
-            size: queue capacity that it takes while it waits.
+            tenant: the tenant to charge.
+            size: queue capacity that it uses while it waits.
 
         Returns:
-            The slot, which the caller releases, preferably by ``with``.
+            The slot, to be released by the caller, preferably with ``with``.
 
         Raises:
             TenantNotAdmitted: the tenant's share of the capacity is used up.
-            NotAdmitted: all of the capacity is.
+            NotAdmitted: the whole capacity is used up.
         """
         share, line = self._share, self._lines.get(tenant)
         share.arrive(tenant)
         if line is None:
             if share.may_run(tenant):
                 return self._start(tenant)
-            line = _Line()
+            line = _TenantQueue()
         self._check_room(tenant, line, size)
-        turn = _Turn(size, asyncio.get_running_loop().create_future())
+        turn = _Waiter(size, asyncio.get_running_loop().create_future())
         self._lines[tenant] = line
         line.turns.append(turn)
         self._num_waiting += 1
-        self._capacity.take(tenant, size)
+        self._capacity.reserve(tenant, size)
         share.wait(tenant)
         try:
             return await turn.granted
         except asyncio.CancelledError:
             if not turn.granted.cancelled():
-                turn.granted.result().release()  # a slot was granted meanwhile
+                turn.granted.result().release()  # a slot was granted in the meantime
             elif turn in line.turns:
-                self._leave(tenant, turn)
+                self._dequeue(tenant, turn)
             raise
 
     def end(self, tenant: str, began: float) -> None:
@@ -196,31 +196,31 @@ class FairQueue:
         self.wake()
 
     def wake(self) -> None:
-        """Grant free slots; to be called when their number has grown."""
+        """Grant free slots; to be called when their number has increased."""
         while (tenant := self._share.next()) is not None:
             turn = self._lines[tenant].next(self._capacity.held(tenant))
-            self._leave(tenant, turn)
-            if not turn.granted.cancelled():  # else the waiter is about to clean up
+            self._dequeue(tenant, turn)
+            if not turn.granted.cancelled():  # otherwise the waiter is about to clean up
                 turn.granted.set_result(self._start(tenant))
 
-    def restrain(self, tenant: str, seconds: float) -> None:
-        """Keep a tenant off the last free slot for so long, even if no other is active."""
+    def throttle(self, tenant: str, seconds: float) -> None:
+        """Keep a tenant off the last free slot for a time, even if no other is active."""
         self._share.restrain(tenant, seconds)
 
     def _start(self, tenant: str) -> QueueSlot:
         self._share.start(tenant)
         return QueueSlot(self, tenant, self._clock())
 
-    def _leave(self, tenant: str, turn: _Turn) -> None:
+    def _dequeue(self, tenant: str, turn: _Waiter) -> None:
         line = self._lines[tenant]
         line.turns.remove(turn)
         self._num_waiting -= 1
-        self._capacity.give_back(tenant, turn.size)
+        self._capacity.release(tenant, turn.size)
         self._share.leave(tenant)
         if not line.turns:
             del self._lines[tenant]
 
-    def _check_room(self, tenant: str, line: _Line, size: int) -> None:
+    def _check_room(self, tenant: str, line: _TenantQueue, size: int) -> None:
         if self._capacity.left <= 0:
             self._num_refused += 1
             raise NotAdmitted(

@@ -11,7 +11,7 @@ from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from gatewayd.fairness.fair_queue import FairQueue, QueueStats, on_behalf_of
+from gatewayd.fairness.fair_queue import FairQueue, QueueStats, current_tenant
 
 T = TypeVar("T")
 
@@ -23,11 +23,11 @@ class FairThreads:
     stopped, and a client that disconnects and reconnects could otherwise take all of them.
 
     Args:
-        name: of the threads.
+        name: prefix of the threads' names.
         count: number of threads; small, since each competes with the event loop for the interpreter
             lock.
-        rest: for how long a thread idles after each job, as a multiple of the job's time. With 1
-            half of the time is left for all that needs the same core, or the interpreter.
+        rest: idle time of a thread after each job, as a multiple of the job's time. With 1, half of
+            the time remains for others that need the same core, or the interpreter.
     """
 
     def __init__(self, name: str, count: int, *, rest: float = 0.0) -> None:
@@ -47,18 +47,18 @@ class FairThreads:
         return queue
 
     @property
-    def standing(self) -> QueueStats:
+    def stats(self) -> QueueStats:
         """The current counts, over all event loops."""
-        each = [queue.standing for queue in self._queues.values()]
+        each = [queue.stats for queue in self._queues.values()]
         return QueueStats(sum(one.running for one in each), sum(one.waiting for one in each))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Run a job in a thread once the tenant is scheduled; its exceptions are raised here."""
+        """Run a job in a thread once the tenant is scheduled; its exceptions propagate."""
         loop = asyncio.get_running_loop()
-        slot = await self.queue.acquire(on_behalf_of())
+        slot = await self.queue.acquire(current_tenant())
         began = time.monotonic()
-        # Taken out when it has its result: the frame of an error that led back to the error would
-        # keep all that its frames have, a large body say, until the garbage collector comes.
+        # Removed once it has its result: otherwise an error and the frames in its traceback, with a
+        # large body for example, would reference each other until the next garbage collection.
         results: list[asyncio.Future[T]] = [loop.create_future()]
 
         def end(job: Future[T]) -> None:

@@ -1,4 +1,4 @@
-"""How much more may wait, of all requests or of one tenant's; answers tell it in headers."""
+"""Remaining capacity of the queue or of a tenant's limits, for response headers."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import NamedTuple
 
 
 class QueueCapacity(NamedTuple):
-    """What a queue, or a tenant's limits, can take before requests are refused.
+    """Remaining capacity before requests are refused.
 
     Attributes:
-        limit_requests: that may wait.
-        remaining_requests: of those, how many more.
-        limit_tokens: of their prompts.
-        remaining_tokens: of those, how many more.
-        reset_seconds: that the last admitted request has waited, 0 while nothing waits; until the
-            tenant's limits are whole again, if these are told.
+        limit_requests: maximum of waiting requests.
+        remaining_requests: requests that may still arrive.
+        limit_tokens: maximum of their prompt tokens.
+        remaining_tokens: prompt tokens that may still arrive.
+        reset_seconds: for the queue, the wait of the last admitted request, or 0 while nothing
+            waits; for a tenant, the time until its limits are fully restored.
     """
 
     limit_requests: int

@@ -1,6 +1,6 @@
 """Capacity that tenants share by dynamic thresholds (Choudhury and Hahne, 1998).
 
-A tenant may hold as much as is left, so a single one gets half and a new one always finds some.
+A tenant may use as much as is left, so a single one gets half and a new one always finds some.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from collections import Counter
 
 
 class SharedCapacity:
-    """Counts what each tenant holds, in any unit.
+    """Counts the capacity used by each tenant, in any unit.
 
     Attributes:
-        most: that all tenants may hold together.
-        total: that they hold.
+        most: total capacity.
+        total: capacity in use.
     """
 
     def __init__(self, most: int) -> None:
@@ -27,20 +27,20 @@ class SharedCapacity:
         return self.most - self.total
 
     def held(self, tenant: str) -> int:
-        """What a tenant holds."""
+        """Capacity used by a tenant."""
         return self._held[tenant]
 
     def is_over_share(self, tenant: str, amount: int) -> bool:
-        """Whether a tenant with so much more would hold more than is left now."""
+        """Whether a tenant would, with this amount, use more than is left."""
         return self._held[tenant] + amount > self.left
 
-    def take(self, tenant: str, amount: int) -> None:
-        """Reserve it for a tenant, over its share or not."""
+    def reserve(self, tenant: str, amount: int) -> None:
+        """Reserve capacity for a tenant, even beyond its share."""
         self.total += amount
         self._held[tenant] += amount
 
-    def give_back(self, tenant: str, amount: int) -> None:
-        """Release what a tenant holds."""
+    def release(self, tenant: str, amount: int) -> None:
+        """Release capacity of a tenant."""
         self.total -= amount
         self._held[tenant] -= amount
         if not self._held[tenant]:

@@ -14,9 +14,9 @@ class TenantCap:
         num_refused: objects refused since the start.
 
     Args:
-        most: per tenant.
-        message: for the client, with the fields ``held`` and ``most``.
-        reason: of the error.
+        most: maximum per tenant.
+        message: message for the client, with the fields ``held`` and ``most``.
+        reason: reason in the error.
         retry_after: seconds, for the error.
     """
 
@@ -29,7 +29,7 @@ class TenantCap:
         self.num_refused = 0
 
     def reserve(self, tenant: str) -> None:
-        """Count an object that is about to be created, until its ``give_up``.
+        """Count an object that is about to be created, until ``release``.
 
         Raises:
             TenantNotAdmitted: the tenant has reached the cap.
@@ -45,11 +45,11 @@ class TenantCap:
         self.count(tenant)
 
     def count(self, tenant: str) -> None:
-        """Count an existing object, whatever the cap."""
+        """Count an existing object, regardless of the cap."""
         self._held[tenant] += 1
 
-    def give_up(self, tenant: str) -> None:
-        """An object was not created, or has ended."""
+    def release(self, tenant: str) -> None:
+        """Stop counting an object that was not created, or has ended."""
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]

@@ -73,7 +73,7 @@ def build_app(services: Services) -> App:
     services.metrics.registry.register(sharing(services, bodies, gate))
     directory = None
     if services.durable is not None:
-        services.durable.answer_with(RequestMiddleware(gate, services.metrics))
+        services.durable.set_app(RequestMiddleware(gate, services.metrics))
         directory = services.durable.tenancy.directory
     guard = Guard(
         gate,

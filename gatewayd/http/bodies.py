@@ -10,7 +10,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.fairness.fair_queue import on_behalf_of
+from gatewayd.fairness.fair_queue import current_tenant
 from gatewayd.fairness.shared_capacity import SharedCapacity
 
 FREE_BYTES = 64 * 1024
@@ -62,11 +62,11 @@ class Bodies:
                 reason="bodies",
                 retry_after=_RETRY_SECONDS,
             )
-        capacity.take(tenant, num_bytes)
+        capacity.reserve(tenant, num_bytes)
 
     def give_back(self, tenant: str, num_bytes: int) -> None:
         """Release bytes of a tenant."""
-        self._capacity.give_back(tenant, num_bytes)
+        self._capacity.release(tenant, num_bytes)
 
 
 class _Claim:
@@ -76,7 +76,7 @@ class _Claim:
 
     def __init__(self, bodies: Bodies) -> None:
         self._bodies = bodies
-        self._tenant = on_behalf_of()
+        self._tenant = current_tenant()
         self._num_bytes = 0
 
     def grow_to(self, num_bytes: int) -> None:

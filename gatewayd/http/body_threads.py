@@ -67,6 +67,6 @@ async def apart(work: Callable[[], T]) -> T:
                     # What was frozen when the daemon began becomes as old as that.
                     gc.freeze()
                     gc.unfreeze()
-                malloc_limits.give_back()
+                malloc_limits.trim()
 
     return await threads.run(held_work)

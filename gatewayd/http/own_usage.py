@@ -41,7 +41,7 @@ class OwnUsage:
         principal, now = principal_of(scope), self._believed()
         since = _since(query_of(scope))
         answer = await self._database.read(lambda c: _answer(c, principal, since, now))
-        await send_json(send, {**answer, "store": await self._room.standing(principal)})
+        await send_json(send, {**answer, "store": await self._room.usage_of(principal)})
 
 
 def _answer(

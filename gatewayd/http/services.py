@@ -22,7 +22,7 @@ from gatewayd.errors import (
     QueueFull,
     StrategyUnavailable,
 )
-from gatewayd.fairness.fair_queue import QueueStats, on_behalf_of
+from gatewayd.fairness.fair_queue import QueueStats, current_tenant
 from gatewayd.http.asgi import App
 from gatewayd.http.openai.structured_output import Wish
 from gatewayd.metrics.registry import Metrics
@@ -83,7 +83,7 @@ class StoredResources(Protocol):
     def routes(self, services: Services) -> list[Route]:
         """Every route of what is kept."""
 
-    def answer_with(self, app: App) -> None:
+    def set_app(self, app: App) -> None:
         """Take what answers requests that the daemon itself makes: no key is asked for."""
 
 
@@ -172,7 +172,7 @@ class Services:
         """
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
-        check = partial(self.guides.check, tenant=current_principal().tenant, turn=on_behalf_of())
+        check = partial(self.guides.check, tenant=current_principal().tenant, turn=current_tenant())
         with TimedSpan(GRAMMAR, self.guides.strategy):
             try:
                 return await check(wish.spec, wish.param)

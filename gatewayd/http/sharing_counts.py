@@ -18,11 +18,11 @@ def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCol
     def queues() -> dict[str, QueueStats]:
         found = {
             **services.text.tokenizer.queues,
-            "parsing": body_threads.threads.standing,
-            "large_answers": large_answers.threads.standing,
+            "parsing": body_threads.threads.stats,
+            "large_answers": large_answers.threads.stats,
         }
         if guides is not None:
-            found["grammars"] = guides.queue.standing
+            found["grammars"] = guides.queue.stats
         if durable is not None:
             found.update(durable.queues)
         return found

@@ -29,7 +29,7 @@ from gatewayd.pipeline.refusals import CLIENT_GONE, mistake_behind, why_of
 from gatewayd.pipeline.settlement import charged, when_taken, withdraw
 from gatewayd.pipeline.timing import RequestTiming, queue_timeout, timing_of
 from gatewayd.pipeline.work import Work
-from gatewayd.plugins.request_observers import Observers, guarded, nobody
+from gatewayd.plugins.request_observers import Observers, ignore_event, notify_observer
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.billing.costs import Spent
 from gatewayd.tracing import request_trace
@@ -175,7 +175,7 @@ class Generation:
         if self.work.principal.lease is not None:
             self.work.principal.lease.add(self._revoke)
         tell = self._pipeline.observers.admitted
-        if tell is not nobody:
+        if tell is not ignore_event:
             event = RequestAdmitted(
                 request_id=self.work.request_id,
                 tenant=self.work.requests[0].tenant,
@@ -183,8 +183,8 @@ class Generation:
                 prompt_tokens=self.prompt_tokens,
                 priority=self.work.requests[0].priority,
             )
-            guarded(tell, event)
-        self._handed = self._submitted if tell is nobody else self.clock()
+            notify_observer(tell, event)
+        self._handed = self._submitted if tell is ignore_event else self.clock()
 
     def _expire(self, seconds: float) -> None:
         """It has waited for as long as it may, if it does."""
@@ -403,7 +403,7 @@ class Generation:
 
         when_taken(self._handles, settle, self._loop.call_later)
         tell = self._pipeline.observers.finished
-        if tell is not nobody:
+        if tell is not ignore_event:
             first = first_token(self.choices)
             event = RequestFinished(
                 request_id=work.request_id,
@@ -415,4 +415,4 @@ class Generation:
                 ttft_seconds=None if first is None else first - work.arrival,
                 seconds=now - work.arrival,
             )
-            guarded(tell, event)
+            notify_observer(tell, event)

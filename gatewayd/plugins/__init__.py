@@ -1,1 +1,1 @@
-"""The gateway's own plugins behind one fence: admission, router, parsers, observers."""
+"""Plugins of the gateway process, fenced: admission, router, executor, parsers, observers."""

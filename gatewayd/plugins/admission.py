@@ -1,4 +1,4 @@
-"""The admission strategy behind a fence: what it cannot decide is taken on."""
+"""Fenced admission strategy; requests that it cannot decide are admitted."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from gatewayd_hooks.strategy import Kind
 
 
 class FencedAdmission(Fenced[AdmissionStrategy]):
-    """Asks the strategy about each request that comes."""
+    """Asks the admission strategy about each arriving request."""
 
     kind = Kind.ADMISSION
 
     def check(self, request: AdmissionRequest, load: Load) -> None:
-        """Refuse a request, or take it on.
+        """Admit a request, or refuse it.
 
         Raises:
             NotAdmitted: the strategy refuses it.
         """
         if self.is_quarantined:
             return
-        refusal = self._call(lambda: self._asked(request, load))
-        self._note_overruns()
+        refusal = self._call(lambda: self._ask_strategy(request, load))
+        self._record_overruns()
         if refusal is None:
             return
         kind = TenantNotAdmitted if refusal.is_tenants else NotAdmitted
@@ -33,21 +33,21 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
             offers=refusal.offers,
         )
 
-    def takes(self, request: AdmissionRequest, load: Load) -> bool:
-        """Whether the strategy would take a request on that nobody has sent."""
+    def would_admit(self, request: AdmissionRequest, load: Load) -> bool:
+        """Whether the strategy would admit a hypothetical request."""
         if self.is_quarantined:
             return True
-        refusal = self._call(lambda: self._asked(request, load))
-        self._note_overruns()
+        refusal = self._call(lambda: self._ask_strategy(request, load))
+        self._record_overruns()
         return refusal is None
 
-    def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
-        """A request that was taken on got its first token."""
+    def report_first_token(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
+        """Report the first token of an admitted request."""
         if not self.is_quarantined:
             self._call(lambda: self._watched.began(request, load, seconds))
-            self._note_overruns()
+            self._record_overruns()
 
-    def _asked(self, request: AdmissionRequest, load: Load) -> Refusal | None:
+    def _ask_strategy(self, request: AdmissionRequest, load: Load) -> Refusal | None:
         answer = self._watched.admit(request, load)
         if answer is None or isinstance(answer, Refusal):
             return answer

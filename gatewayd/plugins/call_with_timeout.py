@@ -1,4 +1,4 @@
-"""Calls a plugin beside the event loop, and waits for it no longer than it is given."""
+"""Calls of plugin code in a separate thread, with a timeout."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-async def aside(plugin: str, seconds: float, call: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Call something of a plugin in a thread of its own.
+async def call_with_timeout(plugin: str, seconds: float, call: Callable[[*Ts], T], *args: *Ts) -> T:
+    """Call plugin code in a thread of its own.
 
-    A thread cannot be stopped: one that does not come back is left behind, and keeps neither the
-    event loop nor the end of the process waiting.
+    A thread cannot be stopped: one that does not return is abandoned, and blocks neither the event
+    loop nor the exit of the process.
 
     Args:
         plugin: ``<kind>.<name>``, for the error.
-        seconds: that it may take.
-        call: what to call.
-        *args: with these.
+        seconds: timeout.
+        call: the function.
+        *args: its arguments.
 
     Raises:
-        PluginError: it does not come back in time, or wants to end the process.
-        Exception: whatever it raises.
+        PluginError: it does not return in time, or tries to exit the process.
+        Exception: any exception of the function.
     """
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[T] = loop.create_future()
@@ -35,12 +35,12 @@ async def aside(plugin: str, seconds: float, call: Callable[[*Ts], T], *args: *T
     def work() -> None:
         try:
             result = call(*args)
-        except Exception as error:  # noqa: BLE001 - raised again where somebody waits
-            _tell(loop, answer, answer.set_exception, error)
+        except Exception as error:  # noqa: BLE001 - raised again in the caller
+            _resolve(loop, answer, answer.set_exception, error)
         except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
-            _tell(loop, answer, answer.set_exception, PluginError(plugin, f"raised {error!r}"))
+            _resolve(loop, answer, answer.set_exception, PluginError(plugin, f"raised {error!r}"))
         else:
-            _tell(loop, answer, answer.set_result, result)
+            _resolve(loop, answer, answer.set_result, result)
 
     threading.Thread(target=work, name=plugin, daemon=True).start()
     try:
@@ -52,17 +52,17 @@ async def aside(plugin: str, seconds: float, call: Callable[[*Ts], T], *args: *T
         answer.cancel()
 
 
-def _tell(
+def _resolve(
     loop: asyncio.AbstractEventLoop,
     answer: asyncio.Future[T],
     settle: Callable[[T], None] | Callable[[BaseException], None],
     value: object,
 ) -> None:
-    def tell() -> None:
+    def resolve() -> None:
         if not answer.done():
             settle(value)  # type: ignore[arg-type]
 
     try:
-        loop.call_soon_threadsafe(tell)
+        loop.call_soon_threadsafe(resolve)
     except RuntimeError:
-        return  # the loop has ended: nobody waits any more
+        return  # the event loop has ended, and with it the caller

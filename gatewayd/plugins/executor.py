@@ -1,4 +1,4 @@
-"""The executor strategy behind its watchdog."""
+"""Executor strategy guarded by a watchdog."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _START_SECONDS = 10.0
 
 
 class GuardedExecutor:
-    """An executor whose calls are timed, and interrupted when they do not come back.
+    """An executor whose calls are timed, and interrupted if they do not return.
 
     Args:
-        executor: opened and closed with this.
-        name: of the strategy.
-        ledger: keeps its account.
-        watchdog: interrupts it.
+        executor: opened and closed through this object.
+        name: name of the strategy.
+        ledger: accounts its calls.
+        watchdog: interrupts calls that hang.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A strategy that is asked about single requests, behind a fence: its faults never reach one."""
+"""Fenced strategies of single requests, whose faults never affect a request."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ AnswerT = TypeVar("AnswerT")
 
 
 class Misbehaved(Exception):
-    """A strategy answered with what is no answer; the text goes on after its name."""
+    """A strategy returned an invalid answer; the message continues a sentence after its name."""
 
 
 class Fenced(Generic[StrategyT]):
-    """Asks the strategy, and says so when it cannot answer.
+    """Calls a strategy, and records a fault when it cannot answer.
 
-    It cannot when it raises or does not come back; one that keeps exceeding its budget has failed
-    too. At ``FAULT_LIMIT`` faults it is asked no more.
+    A fault is an exception, a call that hangs, or a repeatedly exceeded time budget. After
+    ``FAULT_LIMIT`` faults the strategy is quarantined: not called any more.
 
     Args:
-        strategy: opened; closed with this.
-        name: of the strategy.
-        ledger: keeps its account.
-        watchdog: interrupts it.
+        strategy: an open strategy; closed with this object.
+        name: name of the strategy.
+        ledger: accounts its calls.
+        watchdog: interrupts calls that hang.
 
     Attributes:
-        name: of the strategy.
+        name: name of the strategy.
         fence: counts its faults.
     """
 
@@ -48,31 +48,31 @@ class Fenced(Generic[StrategyT]):
         self._ledger = ledger
         self._watchdog = watchdog
         self.fence = Fence(FAULT_LIMIT)
-        self._seat(strategy, name)
+        self._install(strategy, name)
 
     @property
     def faults(self) -> int:
-        """Of the strategy that is asked now, since it was chosen."""
+        """Faults of the present strategy, since it was chosen."""
         return self.fence.faults(self.kind, self.name)
 
     @property
     def is_quarantined(self) -> bool:
-        """Whether it is asked no more."""
+        """Whether the strategy is not called any more."""
         return self.fence.is_quarantined(self.kind, self.name)
 
     @property
     def strategy(self) -> StrategyT:
-        """What is asked."""
+        """The present strategy."""
         return self._strategy
 
     def replace(self, strategy: StrategyT, name: str) -> bool:
-        """Ask another strategy from now on; the one before is closed.
+        """Replace the strategy, and close the previous one.
 
         Returns:
-            Whether its state was handed over.
+            Whether the previous strategy's state was handed over.
 
         Raises:
-            Exception: whatever is wrong with that; the one before goes on.
+            Exception: any error of the handover; the previous strategy stays.
         """
         watched = self._ledger.watch(self.kind, name, strategy)
         self._watchdog.arm()
@@ -85,7 +85,7 @@ class Fenced(Generic[StrategyT]):
             self._watchdog.disarm()
         self.close()
         self.fence.forgive(self.kind, name)
-        self._seat(strategy, name)
+        self._install(strategy, name)
         return has_state
 
     def close(self) -> None:
@@ -96,38 +96,38 @@ class Fenced(Generic[StrategyT]):
         self._watchdog.arm()
         try:
             watched.close()
-        except Exception as error:  # noqa: BLE001 - it is gone anyway
+        except Exception as error:  # noqa: BLE001 - it is not used any more
             _log.warning("%s %s failed while closing: %r", self.kind, name, error)
         finally:
             self._watchdog.disarm()
 
-    def _seat(self, strategy: StrategyT, name: str) -> None:
+    def _install(self, strategy: StrategyT, name: str) -> None:
         self.name = name
         self._strategy = strategy
         self._watched = self._ledger.watch(self.kind, name, strategy)
 
     def _call(self, call: Callable[[], AnswerT]) -> AnswerT | None:
-        """What a call of the strategy returns; None, and a fault, if it does not."""
+        """Call the strategy and return its answer; record a fault and return None if it fails."""
         self._watchdog.arm()
         began = time.thread_time()
         try:
             return call()
         except Misbehaved as error:
-            self._note(str(error))
+            self._record_fault(str(error))
         except StrategyHang as error:
-            self._note(f"hung: {error}")
+            self._record_fault(f"hung: {error}")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._note(f"raised {type(error).__name__}: {error}")
+            self._record_fault(f"raised {type(error).__name__}: {error}")
         finally:
             self._watchdog.disarm()
             self._ledger.settle_call(self.kind, time.thread_time() - began)
         return None
 
-    def _note_overruns(self) -> None:
+    def _record_overruns(self) -> None:
         for overrun in self._ledger.take_overruns(self.kind):
-            self._note(overrun.reason)
+            self._record_fault(overrun.reason)
 
-    def _note(self, what: str) -> None:
+    def _record_fault(self, what: str) -> None:
         is_last = self.fence.record(self.kind, self.name)
         _log.error(
             "%s %s %s (fault %d of %d)", self.kind, self.name, what, self.faults, FAULT_LIMIT

@@ -1,4 +1,4 @@
-"""What a plugin imports of gatewayd beside the contract, read from its source."""
+"""Imports of a plugin outside of the plugin contract, read from its source."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ CONTRACT = "gatewayd_hooks"
 _INTERNALS = frozenset({"gatewayd", "gatewayd_engine"})
 
 
-def strange_imports(module: str) -> list[str]:
-    """Imports of the daemon, the engine or another plugin, wherever in the package they stand.
+def imports_outside_contract(module: str) -> list[str]:
+    """List imports of the daemon, the engine or another plugin, anywhere in a plugin's package.
 
     Args:
-        module: of the entry point, ``package.module`` or ``package.module:attribute``.
+        module: module of the entry point, ``package.module`` or ``package.module:attribute``.
 
     Returns:
         One clause for each, such as ``strategy.py:7 imports gatewayd_engine.core.engine_core``.
@@ -38,7 +38,7 @@ def _plugins() -> frozenset[str]:
 
 
 def _sources(package: str) -> list[Path]:
-    """Its files; none if it has no source."""
+    """Source files of a package; none if it has no source."""
     try:
         spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
@@ -55,7 +55,7 @@ def _imports(file: Path) -> Iterator[tuple[int, str]]:
     try:
         tree = ast.parse(file.read_text("utf-8"))
     except (OSError, SyntaxError, ValueError):
-        return  # whoever imports it says so
+        return  # reported when it is imported
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:

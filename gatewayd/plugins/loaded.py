@@ -1,4 +1,4 @@
-"""The gateway process's plugins: admission, router, executor, protocols, observers."""
+"""Plugins of the gateway process: loading, opening and closing."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _LIGHT = (
     Kind.PREEMPTION,
     Kind.SPEC_CONTROLLER,
 )
-"""Kinds whose strategies of this project read no file."""
+"""Kinds whose built-in strategies read no files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plugged:
-    """What the gateway process has loaded.
+    """All plugins that the gateway process has loaded.
 
     Attributes:
-        host: holds the plugins.
-        admission: takes requests on.
-        router: chooses replicas.
+        host: loads plugins.
+        admission: the admission strategy.
+        router: the router.
         executor: starts engines.
-        protocols: other APIs that are served, by name.
-        observers: told about requests.
-        parsers: read the model's answers.
-        ledger: what all of them have cost.
-        watchdog: interrupts them.
-        resources: what a strategy that comes later is opened with.
+        protocols: APIs served in addition to OpenAI's, by name.
+        observers: observers of requests.
+        parsers: parsers of the model's output.
+        ledger: costs of all of them.
+        watchdog: interrupts calls that hang.
+        resources: resources with which strategies are opened.
     """
 
     host: PluginHost
@@ -77,7 +77,7 @@ class Plugged:
 
     @classmethod
     def load(cls, config: Config, *, model: str, chat_template: str = "") -> Plugged:
-        """Load and open what the configuration names, and parsers that suit the template.
+        """Load and open the configured plugins, and parsers that suit the chat template.
 
         Raises:
             PluginError: a strategy cannot be loaded, or refuses its settings.
@@ -130,9 +130,9 @@ class Plugged:
         return plugged
 
     def info(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> StrategyInfo[Any]:
-        """What a plugin offers; one that nobody has imported yet is tried elsewhere before.
+        """Load a plugin's info; one that was never imported is probed in another process first.
 
-        A plugin that crashes when it is imported must not take the daemon with it.
+        A plugin that crashes at import must not take the daemon down.
 
         Raises:
             PluginError: it cannot be loaded.
@@ -143,9 +143,9 @@ class Plugged:
         return self.host.info(kind, name)
 
     def open_strategy(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        """Build and open another admission or router.
+        """Build and open another admission or router strategy.
 
-        Not in the event loop, for it may take long.
+        Blocking; call it outside of the event loop.
 
         Raises:
             PluginError: it cannot be loaded or opened, or refuses its settings.
@@ -160,24 +160,24 @@ class Plugged:
         return strategy
 
     def is_proven(self, kind: Kind, names: Sequence[str]) -> bool:
-        """Whether no engine has to try what fills a slot: it is ours and loads nothing."""
+        """Whether no engine has to try the strategies first: built-in ones that load nothing."""
         rows = self.host.report()
         ours = {row.name for row in rows if (row.kind, row.distribution) == (kind, PROJECT)}
         return not names or (kind in _LIGHT and ours.issuperset(names))
 
     def metrics(self, registry: CollectorRegistry) -> None:
         """Let observers add collectors."""
-        self._told("gatewayd_metrics")(registry=registry)
+        self._observers_of("gatewayd_metrics")(registry=registry)
 
     def started(self, *, version: str, model: str) -> None:
-        """Tell observers that the daemon serves."""
-        self._told("gatewayd_started")(info=DaemonInfo(version, model))
+        """Notify observers that the daemon serves."""
+        self._observers_of("gatewayd_started")(info=DaemonInfo(version, model))
 
     def stopping(self, reason: str) -> None:
-        """Tell observers that the daemon stops."""
-        self._told("gatewayd_stopping")(reason=reason)
+        """Notify observers that the daemon stops."""
+        self._observers_of("gatewayd_stopping")(reason=reason)
 
-    def _told(self, hook: str) -> ObserverRecord:
+    def _observers_of(self, hook: str) -> ObserverRecord:
         return ObserverRecord(self.host, hook, self.ledger, self.watchdog)
 
     def close(self) -> None:
@@ -194,10 +194,10 @@ class Plugged:
 
 
 def _open_protocol(name: str, protocol: ProtocolStrategy, resources: GatewayResources) -> None:
-    """Open it.
+    """Open a protocol.
 
     Raises:
-        PluginError: it cannot be.
+        PluginError: it cannot be opened.
     """
     try:
         protocol.open(resources)
@@ -207,7 +207,7 @@ def _open_protocol(name: str, protocol: ProtocolStrategy, resources: GatewayReso
 
 
 def load_detector(config: Config, host: PluginHost | None = None) -> Detector | None:
-    """Make what finds the mark that answers carry; of several marks, the first one's.
+    """Load the detector of the watermark in responses; of several, the first.
 
     Raises:
         PluginError: a logits processor cannot be loaded, or refuses its settings.
@@ -219,7 +219,7 @@ def load_detector(config: Config, host: PluginHost | None = None) -> Detector | 
 
 
 def check_strategies(config: Config) -> list[str]:
-    """Load every configured plugin and check its settings; builds and opens nothing.
+    """Load each configured plugin and validate its settings, without building or opening any.
 
     Returns:
         One sentence for each that cannot be used.
@@ -228,16 +228,16 @@ def check_strategies(config: Config) -> list[str]:
 
 
 def report(config: Config) -> list[PluginRow]:
-    """Every installed plugin; what the configuration names is loaded and called enabled."""
+    """List all installed plugins; configured ones are loaded, and marked as enabled."""
     host = PluginHost(Catalog.installed())
     _load_configured(host, config)
-    # Only to say what is wrong with them: the daemon has no use for parts of the console.
+    # Loaded only to report their errors: the daemon itself does not use console plugins.
     host.hooked(Kind.CONSOLE, config.plugins.console)
     return chosen_rows(host, config)
 
 
 def chosen_rows(host: PluginHost, config: Config) -> list[PluginRow]:
-    """Every installed plugin; what the configuration chooses is enabled, whoever has loaded it."""
+    """List all installed plugins; configured ones are marked as enabled."""
     chosen = chosen_strategies.enabled(config)
     return [
         dataclasses.replace(row, state=_ENABLED[f"{row.kind}.{row.name}" in chosen])

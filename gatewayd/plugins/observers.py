@@ -1,4 +1,4 @@
-"""Plugins that are told about the daemon's and requests' lives, each behind a fence."""
+"""Observers: plugins notified about the daemon and its requests, each fenced."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FAULT_LIMIT = 3
 
 
 class ObserverRecord:
-    """One hook, each plugin behind a fence.
+    """One observer hook; each plugin is fenced.
 
-    One that raises, does not come back or takes too long, too often, is told no more.
+    A plugin that raises, hangs or exceeds its time budget too often is not called any more.
     """
 
     def __init__(self, host: PluginHost, hook: str, ledger: Ledger, watchdog: Watchdog) -> None:
@@ -42,12 +42,12 @@ class ObserverRecord:
         """Whether any loaded plugin implements the hook."""
         return bool(self._listeners)
 
-    def tell(self, event: object) -> None:
-        """Call every plugin with one event."""
+    def notify(self, event: object) -> None:
+        """Call each plugin with an event."""
         self(event=event)
 
     def __call__(self, **arguments: object) -> None:
-        """Call every plugin that listens."""
+        """Call each listening plugin."""
         for plugin, listener in tuple(self._listeners.items()):
             self._watchdog.arm()
             began = time.thread_time()
@@ -72,15 +72,15 @@ class ObserverRecord:
 
 
 def observers_of(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
-    """Load observers; one that cannot be loaded is reported and left out."""
+    """Load observers; those that cannot be loaded are logged and skipped."""
     for failure in host.hooked(Kind.OBSERVER, config.plugins.observers):
         _log.error("observer %s not loaded: %s", failure.name, failure.reason)
     observers = Observers()
-    # Without listeners a request pays for no call at all.
+    # Without listeners a request must not pay for any call.
     admitted = ObserverRecord(host, "gatewayd_request_admitted", ledger, watchdog)
     if admitted.has_listeners:
-        observers = dataclasses.replace(observers, admitted=admitted.tell)
+        observers = dataclasses.replace(observers, admitted=admitted.notify)
     finished = ObserverRecord(host, "gatewayd_request_finished", ledger, watchdog)
     if finished.has_listeners:
-        observers = dataclasses.replace(observers, finished=finished.tell)
+        observers = dataclasses.replace(observers, finished=finished.notify)
     return observers

@@ -1,6 +1,6 @@
-"""What reads the model's answers: its parsers, chosen by the configuration or by its template.
+"""Parsers of the model's output, chosen by the configuration or by its chat template.
 
-Each answer's parser is watched like any strategy; what it raises costs that answer its parsing.
+Each parser is guarded like any strategy; if it raises, that output is returned as text.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ StrategyT = TypeVar("StrategyT", bound=Strategy)
 
 
 class ParserSlot(Generic[StrategyT]):
-    """One strategy, opened, with who watches it.
+    """An open parser strategy with its ledger and watchdog.
 
     Attributes:
-        strategy: to be asked.
-        name: of it.
+        strategy: the strategy.
+        name: its name.
     """
 
     def __init__(
@@ -57,25 +57,25 @@ class ParserSlot(Generic[StrategyT]):
         self._is_known_broken = False
 
     def parser(self, *args: Any) -> OutputParser:  # noqa: ANN401 - the kind's own
-        """Make a parser; each of its calls is timed, and ended when it takes too long."""
+        """Create a parser whose calls are timed, and interrupted if they hang."""
         make = self.strategy.parser  # type: ignore[attr-defined]
         return _Watched(self, self.call("parser", make, *args))
 
     def call(self, method: str, call: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
-        """Call the plugin; what it raises is logged and goes on."""
+        """Call the plugin; exceptions are logged and propagate."""
         timed = self.timed(method, call) if _is_main() else call
         return self.run(timed, *args)
 
     def run(self, call: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
-        """The same of what is timed already."""
+        """Call a function that is timed already; exceptions are logged and propagate."""
         try:
             return self.armed(lambda: call(*args))
         except Exception as error:
-            self.note(error)
+            self.log_error(error)
             raise
 
-    def note(self, error: Exception) -> None:
-        """Log what was wrong: the first time, for each answer may do the same."""
+    def log_error(self, error: Exception) -> None:
+        """Log an error; as an error only once, since each output may repeat it."""
         level = logging.DEBUG if self._is_known_broken else logging.ERROR
         self._is_known_broken = True
         _log.log(
@@ -89,12 +89,12 @@ class ParserSlot(Generic[StrategyT]):
         )
 
     def timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        """A callable of the plugin, timed; not for threads."""
+        """Wrap a function of the plugin with timing; not for other threads."""
         return self._ledger.timed(self._kind, self.name, method, call)
 
     def armed(self, work: Callable[[], T]) -> T:
-        """Work in which parsers are called again and again, with the timer set once."""
-        # Signals come to the main thread; large answers are written in others.
+        """Run work that calls parsers repeatedly, with the timer set once."""
+        # Signals are delivered to the main thread; large outputs are parsed in others.
         if not _is_main() or self._watchdog.is_armed:
             return work()
         self._watchdog.arm()
@@ -109,7 +109,7 @@ def _is_main() -> bool:
 
 
 class _Watched:
-    """A parser, and who watches it."""
+    """A guarded parser."""
 
     def __init__(self, seat: ParserSlot[Any], parser: OutputParser) -> None:
         self._seat = seat
@@ -127,17 +127,17 @@ class _Watched:
         if all(isinstance(part, Part) for part in parts):
             return parts
         error = TypeError("it returned something that is not a part of an answer")
-        self._seat.note(error)
+        self._seat.log_error(error)
         raise error
 
 
 @dataclass(frozen=True, slots=True)
 class ModelParsers:
-    """Those of the served model.
+    """Parsers of the served model.
 
     Attributes:
-        tools: None where nothing reads its calls.
-        reasoning: None where nothing reads its reasoning.
+        tools: parser of tool calls; None without one.
+        reasoning: parser of reasoning; None without one.
     """
 
     tools: ParserSlot[ToolParserStrategy] | None = None
@@ -152,14 +152,14 @@ class ModelParsers:
         finds_reasoning: bool = True,
         keeps_reasoning: bool = True,
     ) -> Parsers | None:
-        """How the answers of a request are read; None where all is text.
+        """Parsers of a request's output; None where all is text.
 
         Args:
-            tools: that are offered.
+            tools: tools of the request.
             prompt_end: the last characters of the prompt.
-            most_calls: that are told; None for all.
-            finds_reasoning: whether reasoning is told apart.
-            keeps_reasoning: whether it is told.
+            most_calls: maximum of reported tool calls; None for all.
+            finds_reasoning: whether reasoning is separated from the answer.
+            keeps_reasoning: whether reasoning is reported.
         """
         calls = self.tools if tools else None
         thought = self.reasoning if finds_reasoning else None
@@ -177,28 +177,28 @@ class ModelParsers:
         )
 
     def bounds(self, prompt_end: str, *, continues: bool = False) -> Bounds | None:
-        """Between which marks an answer to a prompt may reason before what it must follow begins.
+        """Delimiters of reasoning that may precede the constrained part of an output.
 
         Args:
             prompt_end: the last characters of the prompt.
-            continues: whether the answer goes on with a text, and so begins with no reasoning.
+            continues: whether the output continues a text, and so begins without reasoning.
         """
         seat = self.reasoning
         if seat is None:
             return None
         try:
             found: Bounds | None = seat.call("bounds", seat.strategy.bounds, prompt_end)
-        except Exception:  # noqa: BLE001 - logged; the grammar begins with the answer
+        except Exception:  # noqa: BLE001 - logged; the constraint applies from the beginning
             return None
         return None if found is not None and found.begin and continues else found
 
     def call_id(self, unique: str) -> str:
-        """The id of a call as the model's template takes it."""
+        """The id of a tool call in the format of the model's template."""
         if self.tools is None:
             return unique
         try:
             return str(self.tools.call("call_id", self.tools.strategy.call_id, unique))
-        except Exception:  # noqa: BLE001 - logged; the id will do for most templates
+        except Exception:  # noqa: BLE001 - logged; most templates accept the given id
             return unique
 
     def close(self) -> None:
@@ -215,10 +215,10 @@ def load_parsers(
     ledger: Ledger,
     watchdog: Watchdog,
 ) -> ModelParsers:
-    """Load and open what the configuration names or the model's template asks for.
+    """Load and open the configured parsers, or those that suit the model's template.
 
     Raises:
-        PluginError: a parser that is named cannot be used.
+        PluginError: a configured parser cannot be used.
     """
 
     def seat(kind: Kind, table: StrategyTable) -> ParserSlot[Any] | None:
@@ -251,5 +251,5 @@ def load_parsers(
 def _close(strategy: Strategy, name: str) -> None:
     try:
         strategy.close()
-    except Exception as error:  # noqa: BLE001 - it is gone anyway
+    except Exception as error:  # noqa: BLE001 - it is not used any more
         _log.warning("parser %s failed while closing: %r", name, error)

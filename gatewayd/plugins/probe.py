@@ -1,8 +1,8 @@
-"""Loads one plugin in a process of its own and says what came of it.
+"""Probe of one plugin: loads it in a separate process and reports the result.
 
 ``python -m gatewayd.plugins.probe`` reads a plugin and its settings from standard input and
-writes what it found to standard output, both as JSON. Whatever a plugin does, hang, print, exit
-or crash, it does not do it to whoever asks.
+writes the result to standard output, both as JSON. A plugin that hangs, prints, exits or crashes
+does not affect the calling process.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 import traceback
 from typing import Any
 
-from gatewayd.plugins.imports import strange_imports
+from gatewayd.plugins.imports import imports_outside_contract
 from gatewayd_hooks.host.catalog import Catalog, Entry
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.kinds import KINDS
@@ -22,24 +22,24 @@ from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
 HEAVY = ("torch", "numpy", "transformers")
-"""What takes long to import and belongs into the function that builds."""
+"""Slow imports, which belong into the function that builds the strategy."""
 
 
 def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
     """Import, register and build a plugin.
 
     Returns:
-        ``import_ms``; ``heavy``, what its import brought along; ``requires_spec``; ``strange``,
-        as ``strange_imports`` says; ``error`` and ``reason``, if it cannot be used; ``cause``,
-        the exception behind it; ``where``, the file and line that raised it.
+        ``import_ms``; ``heavy``, slow modules that it imports; ``requires_spec``; ``strange``,
+        see ``imports_outside_contract``; ``error`` and ``reason``, if it cannot be used; ``cause``,
+        the underlying exception; ``where``, the file and line that raised it.
     """
-    found: dict[str, Any] = {"strange": strange_imports(entry.module)}
+    found: dict[str, Any] = {"strange": imports_outside_contract(entry.module)}
     before = set(sys.modules)
     began = time.perf_counter()
     try:
         entry.load()
-    except BaseException as error:  # noqa: BLE001 - told again by the host, with a reason
-        found |= _behind(error)
+    except BaseException as error:  # noqa: BLE001 - reported again by the host, with a reason
+        found |= _cause_of(error)
     found["import_ms"] = round((time.perf_counter() - began) * 1000, 1)
     found["heavy"] = [name for name in HEAVY if name in set(sys.modules) - before]
     host, kind = PluginHost(Catalog([entry])), Kind(entry.kind)
@@ -52,12 +52,12 @@ def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
     except PluginError as error:
         found |= {"error": type(error).__name__, "reason": error.reason}
         if isinstance(error.__cause__, ImportError | SyntaxError):
-            found |= _behind(error.__cause__)
+            found |= _cause_of(error.__cause__)
     return found
 
 
-def _behind(error: BaseException) -> dict[str, Any]:
-    """What kept it from being imported, and where."""
+def _cause_of(error: BaseException) -> dict[str, Any]:
+    """The exception that prevented the import, and its location."""
     if isinstance(error, SyntaxError):
         where = f"{error.filename}:{error.lineno}"
     else:
@@ -71,14 +71,14 @@ def _behind(error: BaseException) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Answer on what was standard output; what the plugin prints goes elsewhere."""
+    """Write the result to the original standard output; output of the plugin goes to stderr."""
     answer = os.dup(1)
     os.dup2(2, 1)
     asked = json.load(sys.stdin)
     found = examine(Entry(**asked["entry"]), asked["settings"])
     with os.fdopen(answer, "w", encoding="utf-8") as stream:
         json.dump(found, stream)
-    # Threads that a plugin has started must not keep the process.
+    # Threads started by the plugin must not keep the process alive.
     os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Probes a plugin in a process of its own, and says what to do about what keeps it from use."""
+"""Probing of plugins in a separate process, with advice on the problems that it finds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ENDINGS = ("Hangs", "Crashes")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not well.
+    """A problem of a plugin.
 
     Attributes:
-        text: what it is.
+        text: description.
         advice: what to do, one sentence.
-        is_broken: whether the plugin cannot be used; if not, it only should not be so.
+        is_broken: whether the plugin cannot be used; otherwise it is only a warning.
     """
 
     text: str
@@ -35,12 +35,12 @@ class Problem:
 def unimportable(
     entry: Entry, settings: Mapping[str, Any], search_path: str | None = None
 ) -> Problem | None:
-    """Why a plugin cannot be imported, and what to do; None if it can.
+    """Describe why a plugin cannot be imported, with advice; None if it can.
 
     Args:
         entry: the plugin.
-        settings: of it.
-        search_path: for ``PYTHONPATH``, where it is not installed; then its author is asking.
+        settings: its settings.
+        search_path: ``PYTHONPATH`` of a plugin that is not installed, during its development.
     """
     found = probe(entry, settings, search_path)
     if "error" not in found or ("cause" not in found and found["error"] not in _ENDINGS):
@@ -59,7 +59,7 @@ def unimportable(
 def probe(
     entry: Entry, settings: Mapping[str, Any], search_path: str | None = None
 ) -> dict[str, Any]:
-    """What a process finds that loads the plugin, or how it ended without an answer."""
+    """Probe a plugin in a separate process; return its result, or how the process ended."""
     try:
         done = children.run(
             children.python("-m", "gatewayd.plugins.probe"),
@@ -81,18 +81,18 @@ def probe(
 
 
 def faults(entry: Entry, found: Mapping[str, Any], is_enabled: bool) -> Iterator[Problem]:
-    """What keeps a plugin from being used, and the way out.
+    """Convert a probe's result to problems with advice.
 
     Args:
         entry: the plugin.
-        found: what ``probe`` says of it.
-        is_enabled: whether the configuration chooses it.
+        found: result of ``probe``.
+        is_enabled: whether the configuration enables it.
     """
     error = found.get("error")
     if error is None:
         return
     reason = str(found["reason"])
-    tell = f"tell its author, and pip uninstall {entry.distribution} until then"
+    tell = f"report it to its author, and pip uninstall {entry.distribution} until then"
     if error == "BadSettings":
         if is_enabled:
             yield Problem(reason, f"correct [{entry.plugin}] in the configuration")
@@ -107,7 +107,7 @@ def faults(entry: Entry, found: Mapping[str, Any], is_enabled: bool) -> Iterator
             yield Problem(
                 reason,
                 f"{entry.distribution} is installed without the module that its entry point names: "
-                f"pip install --force-reinstall {entry.distribution}, or tell its author",
+                f"pip install --force-reinstall {entry.distribution}, or report it to its author",
             )
         else:
             yield Problem(reason, f"install {top} in this environment: pip install {top}")

@@ -1,4 +1,4 @@
-"""Who is told about requests, and the fence before them."""
+"""Observers of requests, and error handling around them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _log = logging.getLogger(__name__)
 EventT = TypeVar("EventT")
 
 
-def nobody(event: object) -> None:
-    """Stands for an observer where there is none; events for it are not made."""
+def ignore_event(event: object) -> None:
+    """Placeholder for a missing observer; events are not built for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observers:
-    """Who is told.
+    """Observers of requests.
 
     Attributes:
-        admitted: a request was sent to an engine.
-        finished: it ended; exactly once for each admitted one.
+        admitted: called when a request was sent to an engine.
+        finished: called when it ended; exactly once for each admitted one.
     """
 
-    admitted: Callable[[RequestAdmitted], None] = nobody
-    finished: Callable[[RequestFinished], None] = nobody
+    admitted: Callable[[RequestAdmitted], None] = ignore_event
+    finished: Callable[[RequestFinished], None] = ignore_event
 
 
-def guarded(tell: Callable[[EventT], None], event: EventT) -> None:
-    """Tell an observer; what it raises is logged."""
+def notify_observer(notify: Callable[[EventT], None], event: EventT) -> None:
+    """Notify an observer; exceptions are logged."""
     try:
-        tell(event)
+        notify(event)
     except Exception:  # noqa: BLE001 - a plugin may raise anything
         _log.exception("request observer failed")

@@ -1,4 +1,4 @@
-"""The router strategy behind a fence: its faults never reach a request."""
+"""Fenced router strategy, whose faults never affect a request."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["FAULT_LIMIT", "FencedRouter"]
 
 
 class FencedRouter(Fenced[RouterStrategy]):
-    """Asks the strategy, and answers itself when that cannot or names a stranger."""
+    """Asks the router; falls back to the least loaded replica if that fails."""
 
     kind = Kind.ROUTER
 
     def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
-        """Choose one of the replicas, at least one of which is given."""
+        """Choose one of the replicas, of which there is at least one."""
         if not self.is_quarantined:
-            index = self._call(lambda: self._asked(request, replicas))
-            self._note_overruns()
+            index = self._call(lambda: self._ask_strategy(request, replicas))
+            self._record_overruns()
             if index is not None:
                 return index
         return min(replicas, key=lambda view: view.num_running + view.num_waiting).index
 
-    def _asked(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
+    def _ask_strategy(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
         index: int = self._watched.route(request, replicas)
-        # An answer of a strange type may raise when it is compared: here that is a fault, too.
+        # Comparing an answer of an unexpected type may raise, which is a fault, too.
         if any(replica.index == index for replica in replicas):
             return index
         raise Misbehaved(f"chose replica {index!r}, which is not ready")

@@ -1,1 +1,1 @@
-"""What this process has of its machine: processors, malloc, the garbage collector."""
+"""Process-level settings: processor count, malloc, the garbage collector."""

@@ -1,4 +1,4 @@
-"""Calls functions that have to be called all, whatever one of them raises."""
+"""Calls several callbacks, even if some of them raise."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 
 
 def call_all(callbacks: Iterable[Callable[[], None]], log: logging.Logger, failure: str) -> None:
-    """Call each; one that raises is logged, and the others are called nevertheless.
+    """Call each callback; exceptions are logged and do not affect the others.
 
     Args:
-        callbacks: in the order in which they are called.
-        log: of the caller.
-        failure: what is logged, with the traceback.
+        callbacks: callbacks in order.
+        log: logger of the caller.
+        failure: message to log, with the traceback.
     """
     for callback in callbacks:
         try:

@@ -1,15 +1,15 @@
-"""Sets up the cyclic garbage collector for a daemon that has begun."""
+"""Configuration of the cyclic garbage collector for a daemon after startup."""
 
 from __future__ import annotations
 
 import gc
 
 _ALLOCATIONS = 10_000
-"""Between two collections: requests leave no cycles, and 700, Python's number, cost them 4 %."""
+"""Allocations between collections: requests create no cycles, and Python's 700 cost them 4 %."""
 
 
-def settle() -> None:
-    """Spare what was made so far, which lives as long as the daemon, and collect less often."""
+def freeze_heap() -> None:
+    """Exempt existing objects, which live as long as the daemon, and collect less often."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS)

@@ -22,12 +22,12 @@ def _function(name: str) -> Callable[..., Any] | None:
     return getattr(ctypes.CDLL(None), name, None)
 
 
-_trim = _function("malloc_trim")
-_TIMES_ITS_TIME = 9
+_malloc_trim = _function("malloc_trim")
+_REST_FACTOR = 9
 
 
-def settle() -> None:
-    """Limit malloc to two arenas, since few threads allocate at a time; map large blocks alone.
+def limit_malloc() -> None:
+    """Limit malloc to two arenas, since few threads allocate at a time; mmap large blocks.
 
     Call before any thread.
     """
@@ -41,38 +41,38 @@ _later: threading.Timer | None = None
 _rest_ends = float("-inf")
 
 
-def give_back() -> None:
-    """Return free pages to the system, in the background if that was done a moment ago.
+def trim() -> None:
+    """Return free pages to the system; deferred to the background if called again soon.
 
-    For threads other than the event loop's.
+    Not for the event loop's thread.
 
-    It does not take the interpreter lock, but malloc's: milliseconds, and hundreds of them after
-    hundreds of megabytes. So it takes a tenth of the time at most.
+    It takes malloc's lock, not the interpreter's: for milliseconds, and for hundreds of them after
+    hundreds of megabytes. So it is limited to a tenth of the time.
     """
     global _later
     with _lock:
-        if _trim is None or _later is not None:
+        if _malloc_trim is None or _later is not None:
             return
         rest = _rest_ends - time.monotonic()
         if rest > 0:
-            _later = threading.Timer(rest, _give_back_late)
+            _later = threading.Timer(rest, _trim_late)
             _later.daemon = True
             _later.start()
         else:
-            _give_back_now()
+            _trim_now()
 
 
-def _give_back_late() -> None:
+def _trim_late() -> None:
     global _later
     with _lock:
         _later = None
-        _give_back_now()
+        _trim_now()
 
 
-def _give_back_now() -> None:
+def _trim_now() -> None:
     global _rest_ends
-    if _trim is not None:
+    if _malloc_trim is not None:
         began = time.monotonic()
-        _trim(0)
+        _malloc_trim(0)
         ended = time.monotonic()
-        _rest_ends = ended + _TIMES_ITS_TIME * (ended - began)
+        _rest_ends = ended + _REST_FACTOR * (ended - began)

@@ -1,1 +1,1 @@
-"""What outlives the process: SQLite through SQLAlchemy, one writer, and the folder around it."""
+"""Persistent store: SQLite through SQLAlchemy with a single writer, and its folder."""

@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, on a full disk as when the machine stops."""
+"""Atomic replacement of small files, on a full disk as on a power failure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """Write all of it: one call may take less than it is given.
+    """Write all data, since one call may write only a part.
 
     Raises:
         OSError: the disk is full, read-only or damaged.
@@ -19,10 +19,10 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def replace(file: Path, data: bytes) -> None:
-    """Put a file in the place of the one before, for its owner alone. Blocks.
+    """Replace a file atomically, readable by its owner only. Blocks.
 
     Raises:
-        OSError: it cannot be written; the file before is as it was, and no draft is left.
+        OSError: it cannot be written; the previous file is unchanged, and no draft is left.
     """
     draft = file.with_name(f"{file.name}.part")
     draft.unlink(missing_ok=True)
@@ -43,7 +43,7 @@ def replace(file: Path, data: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename outlives a loss of power once its folder is on the disk."""
+    """Sync a folder, so that a rename in it survives a power failure."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

@@ -1,7 +1,8 @@
-"""The time by which things expire: the wall clock's, except while that has just jumped.
+"""Clock for expiry: the wall clock, except for an hour after it has jumped.
 
-A clock that is a year ahead, by a mistake or a flat battery, must not delete a year's files in a
-minute. So a jump is believed once it has stayed for an hour; until then time goes on from before.
+A clock that is a year ahead, by a mistake or a flat battery, must not delete a year's files within
+a minute. A jump is accepted once it has persisted for an hour; until then the previous time
+continues.
 """
 
 from __future__ import annotations
@@ -14,27 +15,27 @@ from collections.abc import Callable
 _log = logging.getLogger(__name__)
 
 _JUMP_SECONDS = 600.0
-"""A smaller step is one that any clock may take when it is set."""
+"""Smaller steps are normal when a clock is set."""
 
 _HOLD_SECONDS = 3600.0
-"""That a jump must stay; as long as what expires soonest is kept."""
+"""Time for which a jump must persist; as long as the shortest lifetime."""
 
 _AWAY_SECONDS = 86_400.0
-"""Longer without a daemon looks like a jump, and is treated as one: nothing is lost by an hour."""
+"""A longer time without a daemon looks like a jump, and is treated as one: an hour is harmless."""
 
 
 def _uptime() -> float:
-    """Seconds that no setting of the clock changes; sleep of the machine counts."""
+    """Seconds since boot, including suspend, which setting the clock does not change."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class StoreClock:
-    """Believed time; may be asked in any thread.
+    """Time for expiry; thread-safe.
 
     Args:
-        last: when the store was last used, by this clock in the life before; None if nobody knows.
-        wall: Unix time, which somebody may set.
-        uptime: seconds that nobody sets.
+        last: time of the last use of the store, by the previous process; None if unknown.
+        wall: Unix time, which may be set.
+        uptime: monotonic seconds.
     """
 
     def __init__(
@@ -54,19 +55,19 @@ class StoreClock:
 
     @property
     def is_steady(self) -> bool:
-        """Whether it is the wall clock's time."""
+        """Whether it follows the wall clock."""
         self.now()
         return self._jumped_at is None
 
     def stamp(self) -> float:
-        """Unix time to write down: what is kept from now on must not be over too early.
+        """Unix time for new records, late enough that they do not expire too early.
 
-        Of the wall clock and believed time the later one; ``expiry`` mends what was too late.
+        The later one of the wall clock and expiry time; ``expiry`` corrects times in the future.
         """
         return max(self.now(), self._wall())
 
     def now(self) -> float:
-        """Unix time to judge by what is over."""
+        """Unix time by which expiry is decided."""
         with self._lock:
             uptime = self._uptime()
             offset = self._wall() - uptime

@@ -1,6 +1,6 @@
-"""The database: how it is opened, read in threads and written by one.
+"""Database access: connections, reads in threads, and writes by a single writer.
 
-Nothing here runs on the event loop: ``read`` and ``write`` give what can be awaited.
+Nothing blocks the event loop: ``read`` and ``write`` are awaitable.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 _READERS = 4
 _BUSY_MILLISECONDS = 5000
-"""That a program of the operator's, such as a backup, may hold the lock."""
+"""Time for which another program, such as a backup, may hold the lock."""
 
 
 def connect(file: Path) -> Engine:
-    """An engine whose transactions begin when they are told to; nothing is opened yet."""
+    """Create an engine with explicitly started transactions; opens no connection yet."""
     engine = create_engine(
         URL.create("sqlite+pysqlite", database=str(file)),
         poolclass=QueuePool,
@@ -38,12 +38,12 @@ def connect(file: Path) -> Engine:
 
     @event.listens_for(engine, "connect")
     def set_up(connection: Any, _: object) -> None:  # noqa: ANN401 - sqlite3's
-        # sqlite3 would begin and commit by its own rules, and never around DDL.
+        # By default sqlite3 begins and commits by its own rules, and never around DDL.
         connection.isolation_level = None
         for pragma in (
             f"busy_timeout = {_BUSY_MILLISECONDS}",
             "journal_mode = WAL",
-            # In WAL a commit is on the disk only with this; groups pay for it once.
+            # In WAL mode only this makes commits durable; group commits share the cost.
             "synchronous = FULL",
             f"journal_size_limit = {wal.LIMIT_BYTES}",
             "foreign_keys = ON",
@@ -53,7 +53,7 @@ def connect(file: Path) -> Engine:
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
         readonly = connection.get_execution_options().get("readonly")
-        # A transaction that first reads and then writes may find that another has written.
+        # A transaction that reads before it writes might fail because another one has written.
         connection.exec_driver_sql("BEGIN" if readonly else "BEGIN IMMEDIATE")
 
     return engine
@@ -86,7 +86,7 @@ class Database:
     async def write(self, work: Callable[[Connection], T]) -> T:
         """Write in one transaction; it is on the disk when this returns.
 
-        If whoever waits is cancelled it may be written or not.
+        If the caller is cancelled, the outcome is unknown.
 
         Raises:
             StoreUnavailable: the store cannot be written, or is closed.
@@ -98,20 +98,20 @@ class Database:
         except DATABASE_ERRORS as error:
             raise_for_client(error)
 
-    async def move(self) -> None:
-        """Have the writer do nothing, after all that waits: it is alive when this returns.
+    async def wait_idle(self) -> None:
+        """Wait until the writer has processed all pending work, which shows that it is alive.
 
         Raises:
-            StoreUnavailable: see ``write``; it is alive then, too.
+            StoreUnavailable: see ``write``; the writer is alive then, too.
         """
         await self.write(lambda _: None)
 
     def submit(self, work: Callable[[Connection], object]) -> None:
-        """Write without waiting for it; ``close`` waits."""
+        """Write without waiting for the result; ``close`` waits."""
         self._writer.submit(work)
 
     def close(self) -> None:
-        """Write what is left and close all connections."""
+        """Write pending work and close all connections."""
         self._is_closed = True
         self._writer.close()
         self._readers.shutdown()

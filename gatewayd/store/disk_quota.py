@@ -1,7 +1,7 @@
-"""Whether the store takes anything new: of its tenant, in all, and with what must stay free.
+"""Storage quotas: limits of each tenant, of the store, and of free disk space.
 
-What was taken on is finished whatever this says: results of batches, responses in the background.
-Only lines of a batch that have not begun are refused where their tenant keeps all that it may.
+Accepted work is completed regardless: results of batches, background responses. Only batch lines
+that have not started are refused if their tenant's quota is used up.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from gatewayd.errors import StoreFull
 from gatewayd.store.database import Database
 from gatewayd.store.errors import raise_for_client
 from gatewayd.store.tenant_shares import (
-    Coming,
+    IncomingBytes,
     Owner,
     StoredBytes,
     TenantStanding,
     all_kept,
     expected_of,
-    standing_of,
+    read_standing,
 )
 from gatewayd.store.wal import size_of
 
 ACCEPTED = "gatewayd.accepted"
-"""The extension of a scope whose request was taken on before, as a line of a batch."""
+"""ASGI extension of requests that were accepted before, such as lines of a batch."""
 
 
 class Contents(Protocol):
-    """Where contents of files are kept beside the database."""
+    """Store of file contents beside the database."""
 
     @property
     def bytes(self) -> int:
-        """Of all contents, those that are being written too."""
+        """Total bytes of all contents, including incomplete ones."""
 
 
 class Used(NamedTuple):
-    """What the store takes, in bytes.
+    """Bytes used by the store.
 
     Attributes:
-        files: contents, those that are just coming too.
-        database: without what is free in it.
-        log: beside the database.
-        free: that its disk has left for this user.
+        files: contents, including incomplete ones.
+        database: the database, without free pages.
+        log: its write-ahead log.
+        free: free bytes of its disk for this user.
     """
 
     files: int = 0
@@ -58,21 +58,21 @@ class Used(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All that it takes."""
+        """Bytes of files, database and log."""
         return self.files + self.database + self.log
 
 
-class _Seen(NamedTuple):
-    """What a decision is made of.
+class _QuotaFigures(NamedTuple):
+    """Figures for a decision.
 
     Attributes:
-        owner: whose it would be.
-        kept: by its tenant, as rows count it.
-        has: bytes of its tenant, what is coming too.
-        may: bytes that its tenant may have.
-        total: bytes that the store has, what is coming too.
-        free: bytes that its disk has left.
-        is_set: whether the operator has set the limit of the tenant.
+        owner: owner of the new data.
+        kept: stored bytes of its tenant, by rows.
+        has: bytes of its tenant, including incoming ones.
+        may: maximum bytes of its tenant.
+        total: bytes of the store, including incoming ones.
+        free: free bytes of its disk.
+        is_set: whether the operator has set the tenant's limit.
     """
 
     owner: Owner
@@ -85,22 +85,22 @@ class _Seen(NamedTuple):
 
 
 class DiskQuota:
-    """What may be taken in.
+    """Decides whether new data fits.
 
     Attributes:
-        limit: bytes that the store may take.
+        limit: maximum bytes of the store.
         floor: bytes of its disk that must stay free.
-        used: when last verified.
-        kept: by each tenant, within the last minute.
-        coming: what is on its way in.
-        refusals: how many, by the setting at fault.
+        used: usage at the last measurement.
+        kept: stored bytes by tenant, up to a minute old.
+        coming: incoming data.
+        refusals: number of refusals, by the setting that caused them.
 
     Args:
-        file: of the database.
-        database: the same, open.
-        contents: of files.
-        limit: bytes.
-        floor: bytes.
+        file: file of the database.
+        database: the open database.
+        contents: store of file contents.
+        limit: maximum bytes.
+        floor: free bytes to keep.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class DiskQuota:
         self.floor = floor
         self.used = Used()
         self.kept: Mapping[str, StoredBytes] = {}
-        self.coming = Coming()
+        self.coming = IncomingBytes()
         self.refusals = Counter({"bytes": 0, "free_bytes": 0, "store_bytes": 0})
         self._file = file
         self._database = database
         self._contents = contents
 
-    async def look(self) -> Used:
-        """Measure what is used, and by whom.
+    async def measure(self) -> Used:
+        """Measure the usage of the store and of each tenant.
 
         Raises:
             StoreUnavailable: the store cannot be read.
@@ -126,17 +126,17 @@ class DiskQuota:
         return await self._measured(pages)
 
     async def check(self, owner: Owner, num_bytes: int = 0) -> None:
-        """Look whether something new fits.
+        """Check that new data fits.
 
         Args:
-            owner: whose it would be.
-            num_bytes: that it has, as far as is known, beside what is ``coming`` already.
+            owner: its owner.
+            num_bytes: its bytes, as far as known, in addition to those that are ``coming``.
 
         Raises:
-            StoreFull: it does not.
+            StoreFull: it does not fit.
             StoreUnavailable: the store cannot be read.
         """
-        seen = await self._seen(owner)
+        seen = await self._figures(owner)
         self._check_tenant(seen, num_bytes)
         if seen.total + num_bytes > self.limit:
             self.refusals["bytes"] += 1
@@ -153,78 +153,78 @@ class DiskQuota:
             )
 
     async def check_batch(self, owner: Owner, input_bytes: int) -> None:
-        """Look whether results of one more batch fit: they are taken to be as large as its input.
+        """Check that the results of one more batch fit, estimated by the size of its input.
 
         Args:
-            owner: whose it would be.
-            input_bytes: of its input.
+            owner: its owner.
+            input_bytes: bytes of its input.
 
         Raises:
-            StoreFull: they do not, beside those of its tenant's open batches.
+            StoreFull: they do not fit in addition to those of its tenant's open batches.
             StoreUnavailable: the store cannot be read.
         """
         expected = await self._database.read(lambda c: expected_of(c, owner.tenant))
-        self._check_tenant(await self._seen(owner), expected + input_bytes)
+        self._check_tenant(await self._figures(owner), expected + input_bytes)
 
     async def check_line(self, owner: Owner) -> None:
-        """Look whether a tenant may have more results of a batch that runs.
+        """Check that a tenant may store more results of a running batch.
 
         Raises:
-            StoreFull: it has all that it may have.
+            StoreFull: its quota is used up.
             StoreUnavailable: the store cannot be read.
         """
-        self._check_tenant(await self._seen(owner), 1)
+        self._check_tenant(await self._figures(owner), 1)
 
-    async def standing(self, owner: Owner) -> dict[str, int]:
-        """What a tenant is told: bytes of each kind, in all, and what it may have now.
+    async def usage_of(self, owner: Owner) -> dict[str, int]:
+        """A tenant's stored bytes by kind and in total, and its present limit.
 
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        seen = await self._seen(owner)
+        seen = await self._figures(owner)
         return {**seen.kept._asdict(), "bytes": seen.has, "limit": seen.may}
 
-    async def _seen(self, owner: Owner) -> _Seen:
-        # Before the read: what completes during it is in the rows, in transit, or in both.
-        transit_of_now = self.coming.look(owner.tenant)
+    async def _figures(self, owner: Owner) -> _QuotaFigures:
+        # Before the read: data that completes during it is in rows, in transit, or in both.
+        transit_of_now = self.coming.start_sum(owner.tenant)
         standing, pages = await self._database.read(
-            lambda c: (standing_of(c, owner.tenant, self.limit), _bytes_used(c))
+            lambda c: (read_standing(c, owner.tenant, self.limit), _bytes_used(c))
         )
         used = await self._measured(pages)
-        transit = transit_of_now()  # no await after this; see Hold
+        transit = transit_of_now()  # no await after this; see TenantShare
         has = standing.kept.total + transit.num_bytes
         total = used.total + transit.num_unseen
         may, is_set = _limit_of(owner, standing, has, self.limit - total)
-        return _Seen(owner, standing.kept, has, may, total, used.free, is_set)
+        return _QuotaFigures(owner, standing.kept, has, may, total, used.free, is_set)
 
-    def _check_tenant(self, seen: _Seen, num_bytes: int) -> None:
+    def _check_tenant(self, seen: _QuotaFigures, num_bytes: int) -> None:
         if seen.has + num_bytes <= seen.may:
             return
         if seen.owner.key_id is None and not seen.is_set:
-            return  # all that is left is the operator's
+            return  # the operator's share is all that is left
         self.refusals["store_bytes"] += 1
         whose = "its store_bytes" if seen.is_set else "its fair share of [store] bytes"
         raise StoreFull(
-            f"tenant {seen.owner.tenant} keeps {seen.has} bytes in the store, this may take "
+            f"tenant {seen.owner.tenant} has {seen.has} bytes in the store, this may take "
             f"{num_bytes} more, and it may keep {seen.may}, {whose}: delete files or responses "
             "that are not needed, or ask the operator for more"
         )
 
     async def _measured(self, pages: int) -> Used:
         try:
-            log, free = await asyncio.to_thread(self._look)
+            log, free = await asyncio.to_thread(self._measure_disk)
         except OSError as error:
             raise_for_client(error)
         self.used = Used(self._contents.bytes, pages, log, free)
         return self.used
 
-    def _look(self) -> tuple[int, int]:
+    def _measure_disk(self) -> tuple[int, int]:
         disk = os.statvfs(self._file.parent)
         return size_of(self._file), disk.f_bavail * disk.f_frsize
 
 
 def _limit_of(owner: Owner, standing: TenantStanding, has: int, left: int) -> tuple[int, bool]:
-    """What a tenant may have, and whether the operator has set it."""
+    """A tenant's limit, and whether the operator has set it."""
     if owner.key_id is None and standing.most is None:
         return has + max(0, left), False
     return standing.may_keep(has, left), standing.most is not None
@@ -234,5 +234,5 @@ def _bytes_used(connection: Connection) -> int:
     def pragma(name: str) -> int:
         return int(connection.exec_driver_sql(f"PRAGMA {name}").scalar_one())
 
-    # What was deleted is free in the file, which does not shrink.
+    # Deleted data leaves free pages in the file, which does not shrink.
     return (pragma("page_count") - pragma("freelist_count")) * pragma("page_size")

@@ -1,4 +1,4 @@
-"""What goes wrong with the store, as sentences: for the operator at the start, then for clients."""
+"""Errors of the store, described for the operator at start and for clients."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _MORE = {
     sqlite3.SQLITE_IOERR_SHMSIZE: "the disk is full",
     sqlite3.SQLITE_IOERR_SHMMAP: "the disk is full, or cannot be written",
 }
-"""Of the memory that readers and the writer share, in a file beside the database."""
+"""Errors of the shared memory of readers and writer, a file beside the database."""
 
 
 DATABASE_ERRORS = (DBAPIError, sqlite3.Error)
-"""By SQLAlchemy, and by the driver where a statement is run without it."""
+"""Raised by SQLAlchemy, or by the driver for statements that bypass it."""
 
 
 class StoreError(Exception):
@@ -41,7 +41,7 @@ class StoreError(Exception):
 
 
 def reason_of(error: BaseException) -> str | None:
-    """Why the store failed; None for what is no fault of the store's."""
+    """Describe why the store failed; None if the store is not the cause."""
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
         code = getattr(original, "sqlite_errorcode", None)
@@ -55,7 +55,7 @@ def reason_of(error: BaseException) -> str | None:
 
 
 def raise_for_client(error: DBAPIError | sqlite3.Error | OSError) -> NoReturn:
-    """Raise what a request is answered with: 503 where the store is at fault, else the error."""
+    """Raise the error for a request: 503 if the store is the cause, otherwise the original."""
     reason = reason_of(error)
     if reason is None:
         raise error

@@ -1,4 +1,4 @@
-"""Names of what is kept: sorted by their time, and not to be guessed."""
+"""Object ids, which sort by creation time and cannot be guessed."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import time
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id, such as ``file-18ba...``: nanoseconds, then 64 random bits."""
+    """Generate an id, such as ``file-18ba...``: nanoseconds, then 64 random bits."""
     return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"

@@ -1,7 +1,7 @@
-"""Where the store is, and that it is one daemon's alone.
+"""Location of the store's folder, locked by a single daemon.
 
-Unless it is set, the folder is systemd's state directory, else the user's. A user's second daemon
-finds that one taken; it serves all the same, on a folder that goes when it ends.
+The default is systemd's state directory, or the user's. If the default is locked by another daemon
+of the user, a temporary folder is used, which is deleted at the end.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PREFIX = "gatewayd-temporary-"
 
 @dataclass(frozen=True, slots=True)
 class StoreLocation:
-    """A folder that is ours until ``close``.
+    """A locked folder, until ``close``.
 
     Attributes:
-        folder: of the store.
-        is_temporary: whether it goes when the daemon ends.
-        last_used: Unix time of the last ``touch`` by anybody; None for a new one.
+        folder: the folder.
+        is_temporary: whether it is deleted when the daemon stops.
+        last_used: Unix time of the last ``touch`` by any process; None for a new store.
     """
 
     folder: Path
@@ -51,19 +51,19 @@ class StoreLocation:
         return self.folder / "files"
 
     def touch(self, now: float) -> None:
-        """Note that it is used."""
-        with contextlib.suppress(OSError):  # the next life waits an hour before it deletes
+        """Record that the store is in use."""
+        with contextlib.suppress(OSError):  # without it the next process delays expiry by an hour
             os.utime(self._lock, (now, now))
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release the lock, and delete a temporary folder."""
         os.close(self._lock)
         if self.is_temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def default_folder(environ: Mapping[str, str]) -> Path | None:
-    """The folder where none is configured; None where there is no home."""
+    """The default folder; None without a home directory."""
     if state := environ.get("STATE_DIRECTORY"):  # systemd's; several are joined by colons
         return Path(state.split(":")[0])
     if state := environ.get("XDG_STATE_HOME"):
@@ -74,15 +74,15 @@ def default_folder(environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def take(path: str | None, environ: Mapping[str, str] | None = None) -> StoreLocation:
-    """Make the folder and lock it.
+def lock_store(path: str | None, environ: Mapping[str, str] | None = None) -> StoreLocation:
+    """Create and lock the folder.
 
     Args:
-        path: what is configured: a folder, ``temporary``, or None for the default.
-        environ: the environment; None takes the process's own.
+        path: the configured folder, ``temporary``, or None for the default.
+        environ: the environment; None for the process's own.
 
     Raises:
-        StoreError: a folder that is configured cannot be used.
+        StoreError: the configured folder cannot be used.
     """
     environ = os.environ if environ is None else environ
     if path == TEMPORARY:
@@ -111,9 +111,9 @@ def _temporary() -> StoreLocation:
 
 
 def _delete_left() -> None:
-    """Delete temporary folders of daemons of ours that were killed."""
+    """Delete temporary folders that killed daemons of this user have left."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError, StoreError):  # it is another's, or in use
+        with contextlib.suppress(OSError, StoreError):  # it belongs to another user, or is in use
             if folder.lstat().st_uid == os.getuid() and (folder / _LOCK).exists():
                 _lock(folder, is_temporary=True).close()
 
@@ -132,14 +132,14 @@ def _lock(folder: Path, *, is_temporary: bool = False) -> StoreLocation:
         raise StoreError(f"the store {folder} is in use by another process{holder}") from error
     before = os.fstat(lock)
     last_used = before.st_mtime if before.st_size else None
-    # Over what is there, at one width: that needs no room on the disk.
-    with contextlib.suppress(OSError):  # a message to others names no pid then
+    # Overwritten at a fixed width, which needs no additional disk space.
+    with contextlib.suppress(OSError):  # messages of other processes then lack the pid
         os.pwrite(lock, b"%-10d\n" % os.getpid(), 0)
     place = StoreLocation(folder, is_temporary, last_used, lock)
-    if last_used is not None:  # writing has set it, by a clock that may be wrong
+    if last_used is not None:  # restore the time, which the write has set by the wall clock
         place.touch(last_used)
     try:
-        # SQLite would make it for all to read; a folder that was there, such as systemd's, may be.
+        # SQLite would create it readable by all, and the folder may be, too, as systemd's is.
         os.close(os.open(place.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
         place.close()

@@ -1,4 +1,4 @@
-"""A part of a table that is sorted by its id."""
+"""Pagination of tables by id."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from sqlalchemy import Select, Table
 
 
 class Page(NamedTuple):
-    """Which part.
+    """Parameters of a page.
 
     Attributes:
-        after: the id before its first row, which need not exist any more; None from the beginning.
-        limit: most rows.
-        is_descending: the largest id first.
+        after: id before its first row, which need not exist any more; None for the first page.
+        limit: maximum rows.
+        is_descending: whether rows are sorted by descending id.
     """
 
     after: str | None
@@ -22,12 +22,12 @@ class Page(NamedTuple):
 
 
 def paged(query: Select[Any], table: Table, page: Page) -> Select[Any]:
-    """Select a page, and one row more to tell whether it is the last.
+    """Select a page, plus one row that tells whether more follow.
 
     Args:
-        query: what to select.
-        table: with the column ``id``.
-        page: which part of it.
+        query: the query to restrict.
+        table: its table, with the column ``id``.
+        page: the page.
     """
     if page.after is not None:
         beyond = table.c.id < page.after if page.is_descending else table.c.id > page.after

@@ -1,7 +1,7 @@
-"""Statements that run for every request: compiled once, then executed by the driver itself.
+"""Prepared statements of the request path: compiled once, executed by the driver directly.
 
-SQLAlchemy takes longer for an execution than SQLite does, and everybody whose request is in the
-same group commit waits for it.
+An execution by SQLAlchemy takes longer than SQLite itself does, and delays all requests of the same
+group commit.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from sqlalchemy.sql import ClauseElement
 
 
 def raw_of(connection: Connection) -> sqlite3.Connection:
-    """The driver's connection, in the same transaction."""
+    """The driver's connection, within the same transaction."""
     raw: Any = connection.connection.driver_connection
     found: sqlite3.Connection = raw
     return found
 
 
 class PreparedStatement:
-    """One statement.
+    """A compiled statement.
 
     Args:
-        statement: whose values are parameters by name; constants in it stay as they are. Values
-            are given as SQLite stores them: no column types are looked at.
+        statement: a statement with named parameters; its constants stay. Values are given as
+            SQLite stores them: column types do not convert them.
     """
 
     __slots__ = ("_constants", "_sql")
@@ -38,7 +38,7 @@ class PreparedStatement:
         self._constants = {k: v for k, v in (compiled.params or {}).items() if v is not None}
 
     def run(self, connection: Connection, **given: object) -> sqlite3.Cursor:
-        """Execute it.
+        """Execute the statement.
 
         Raises:
             sqlite3.Error: it failed, or a parameter is missing.
@@ -46,7 +46,7 @@ class PreparedStatement:
         return raw_of(connection).execute(self._sql, {**self._constants, **given})
 
     def run_for_all(self, connection: Connection, rows: Iterable[Mapping[str, object]]) -> None:
-        """Execute it once for each row.
+        """Execute the statement once for each row.
 
         Raises:
             sqlite3.Error: see ``run``.

@@ -1,4 +1,4 @@
-"""Once more, until the store can be used: what was computed is not thrown away for a full disk."""
+"""Retries until the store is usable again, so that a full disk does not lose computed results."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from gatewayd.errors import StoreUnavailable
 T = TypeVar("T")
 
 _SECONDS = 5.0
-"""Between two attempts."""
+"""Delay between attempts."""
 
 
 async def until_done(attempt: Callable[[], Awaitable[T]]) -> T:
-    """Attempt it until it does not raise ``StoreUnavailable``, which is logged where it began."""
+    """Repeat an attempt while it raises ``StoreUnavailable``, which was logged at its origin."""
     while True:
         try:
             return await attempt()

@@ -1,4 +1,4 @@
-"""Brings a database to the schema that this program knows."""
+"""Schema upgrades of the database by migrations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 
 
 def revision_of(connection: Connection) -> str | None:
-    """The revision of a database; None for an empty one."""
+    """The schema revision of a database; None for an empty one."""
     found = connection.exec_driver_sql(
         "SELECT count(*) FROM sqlite_master WHERE name = 'alembic_version'"
     ).scalar_one()
@@ -24,8 +24,8 @@ def revision_of(connection: Connection) -> str | None:
     return None if row is None else str(row[0])
 
 
-def bring_up(engine: Engine, file: Path) -> None:
-    """Upgrade a database, in one transaction.
+def upgrade_schema(engine: Engine, file: Path) -> None:
+    """Upgrade a database to the present schema, in one transaction.
 
     Raises:
         StoreError: it is newer than this program, damaged, or cannot be written.
@@ -35,7 +35,7 @@ def bring_up(engine: Engine, file: Path) -> None:
             revision = revision_of(connection)
             if revision == HEAD:
                 return
-            # Late: of a second's start, Alembic takes a fifth.
+            # Imported late: Alembic would take a fifth of a second of each start.
             from gatewayd_migrations import steps
 
             if revision is not None and revision not in steps.revisions():

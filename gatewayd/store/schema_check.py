@@ -1,8 +1,8 @@
-"""What of a database SQLite itself executes, beside what the migrations made.
+"""Verification of the database's schema against the migrations.
 
-A trigger acts in the program's own transactions, with its rights. So do views in the place of
-tables, indexes over expressions, foreign keys, defaults and clauses of a table. Tables are compared
-by what SQLite understands of them: their text is another where a column was added later.
+A trigger acts within the daemon's own transactions, with its rights. So do views in place of
+tables, expression indexes, foreign keys, defaults and table clauses. Tables are compared by their
+parsed properties: their SQL text differs where a column was added later.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from gatewayd_migrations.shape import SHAPE
 
 _NAME_CHARACTERS = 64
 _OF_SQLITE = re.compile(r"sqlite_(stat[134]|sequence)")
-"""Made by ANALYZE and the like; SQLite takes no such name from anybody else."""
+"""Tables created by ANALYZE and the like; SQLite reserves such names."""
 _CLAUSES = re.compile(
     r"\b(AS|CHECK|COLLATE|CONFLICT|DEFERRABLE|GENERATED|STRICT|VIRTUAL|WITHOUT)\b", re.IGNORECASE
 )
-"""Of a table, which no PRAGMA tells."""
+"""Table clauses that no PRAGMA reports."""
 
 
 def version_of(connection: Connection) -> int:
-    """A number that SQLite changes with each statement that changes the shape."""
+    """SQLite's schema version, which changes with each statement that changes the schema."""
     (found,) = _raw(connection).execute("PRAGMA schema_version").fetchone()
     return int(found)
 
 
 def tables(connection: Connection) -> frozenset[str]:
-    """The keys of all tables of a database."""
+    """Keys of all tables of a database."""
     query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
     return frozenset(f"table {name}" for (name,) in _raw(connection).execute(query))
 
 
 def digests(connection: Connection, known: Container[str]) -> dict[str, str]:
-    """What there is, by kind and name; a name that is there twice has no digest.
+    """Digests of all schema objects, by kind and name; a duplicate name has an empty digest.
 
     Args:
         connection: to the store.
-        known: keys of the tables that are compared by columns and constraints, not by text.
+        known: keys of tables to compare by columns and constraints instead of their text.
     """
     raw, found = _raw(connection), dict[str, str]()
     query = "SELECT type, name, tbl_name, sql FROM main.sqlite_master"
     for kind, name, table, sql in raw.execute(query).fetchall():
         if kind == "index" and sql is None and f"table {table}" in known:
-            continue  # of a constraint, which is told with its table
+            continue  # index of a constraint, which is part of its table's digest
         if kind == "table" and _OF_SQLITE.fullmatch(str(name)):
             continue
         key, text = f"{kind} {name}", _normal(str(sql))
@@ -61,7 +61,7 @@ def digests(connection: Connection, known: Container[str]) -> dict[str, str]:
 
 
 def faults(connection: Connection) -> list[str]:
-    """What is not as the migrations made it, a sentence for each."""
+    """Differences to the migrations' schema, a sentence each."""
     found, told = digests(connection, SHAPE), []
     for key in sorted(found.keys() | SHAPE.keys()):
         name = key[:_NAME_CHARACTERS]
@@ -75,7 +75,7 @@ def faults(connection: Connection) -> list[str]:
 
 
 def _of_table(raw: Any, name: str, text: str) -> str:  # noqa: ANN401 - sqlite3's connection
-    """Columns, defaults, foreign keys with their actions, constraints, clauses."""
+    """Describe columns, defaults, foreign keys with their actions, constraints and clauses."""
 
     def pragma(what: str, of: str) -> list[tuple[Any, ...]]:
         quoted = of.replace('"', '""')
@@ -94,7 +94,7 @@ def _of_table(raw: Any, name: str, text: str) -> str:  # noqa: ANN401 - sqlite3'
 
 
 def _normal(sql: str) -> str:
-    """SQLite quotes a name where it renames a table."""
+    """Normalize quoting, which SQLite changes when it renames a table."""
     return " ".join(sql.replace('"', "").split())
 
 

@@ -1,6 +1,6 @@
-"""The table of digests in migrations/gatewayd_migrations/shape.py, made by running the migrations.
+"""Generator of the schema digests in migrations/gatewayd_migrations/shape.py.
 
-``python -m gatewayd.store.schema_digests migrations/gatewayd_migrations/shape.py`` writes it again.
+``python -m gatewayd.store.schema_digests migrations/gatewayd_migrations/shape.py`` updates them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BEGIN, _END = "SHAPE = {\n", "}\n"
 
 
 def rewrite(text: str) -> str:
-    """Replace the digests in the text of the file by those of a fresh store.
+    """Replace the digests in the file's text by those of a fresh store.
 
     Raises:
         ValueError: the text has no table of digests.
@@ -36,7 +36,7 @@ def _made() -> dict[str, str]:
         try:
             with engine.begin() as connection:
                 steps.upgrade(connection)
-                # SHAPE itself does not list what a new migration adds.
+                # SHAPE does not list tables of a new migration yet.
                 return digests(connection, tables(connection))
         finally:
             engine.dispose()

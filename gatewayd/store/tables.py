@@ -1,7 +1,7 @@
-"""The tables, as the program sees them; ``gatewayd_migrations`` makes them.
+"""Tables of the database; created by ``gatewayd_migrations``.
 
-Times are Unix seconds. Ids begin with the time, so that their order is that of creation. Objects of
-the API are rows; their parts that nobody searches are JSON.
+Times are Unix seconds. Ids start with the time, so that they sort by creation. API objects are
+rows; parts of them that are never searched are JSON.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from gatewayd_migrations import NAMES
 metadata = MetaData(naming_convention=NAMES)
 
 DEFAULT_TENANT = "default"
-"""Whose everything is while nobody has a key of its own."""
+"""Owner of all rows while there are no keys."""
 
 
 def _tenant() -> Column[str]:
-    """Whose a row is."""
+    """Column with the owner of a row."""
     return Column("tenant", Text, nullable=False, server_default=DEFAULT_TENANT, index=True)
 
 
@@ -54,7 +54,7 @@ batches = Table(
     Column("id", Text, primary_key=True),
     Column("created_at", Integer, nullable=False),
     Column("endpoint", Text, nullable=False),
-    # No reference: a file may be deleted once its batch is over, and the batch still names it.
+    # Not a foreign key: a file may be deleted once its batch has ended, which still names it.
     Column("input_file_id", Text, nullable=False),
     Column("completion_window", Text, nullable=False),
     Column("status", Text, nullable=False),
@@ -77,7 +77,7 @@ batches = Table(
     Column("errors", JSON(none_as_null=True)),
     Column("usage", JSON(none_as_null=True)),
     _tenant(),
-    # With whose rights its lines run; None for the operator's.
+    # Key whose rights its lines have; NULL for the operator.
     Column("key_id", Text),
 )
 
@@ -85,7 +85,7 @@ batch_results = Table(
     "batch_results",
     metadata,
     Column("batch_id", ForeignKey("batches.id", ondelete="CASCADE"), primary_key=True),
-    # From 1. With the batch it is the key: a line cannot have two results.
+    # From 1. Part of the primary key: a line cannot have two results.
     Column("line", Integer, primary_key=True),
     Column("is_ok", Boolean, nullable=False),
     Column("output", LargeBinary, nullable=False),
@@ -112,7 +112,7 @@ tenants = Table(
     metadata,
     Column("id", Text, primary_key=True),
     Column("created_at", Integer, nullable=False),
-    # Its name is never another's: what it used stays its own.
+    # Names are never reused: usage stays with its tenant.
     Column("removed_at", Integer),
     Column("weight", Float, nullable=False, server_default=text("1")),
     Column("requests_per_minute", Integer),
@@ -121,26 +121,26 @@ tenants = Table(
     # Of the KV cache: pages as "128", or a share as "12.5%".
     Column("kv_floor", Text),
     Column("kv_ceiling", Text),
-    # Of [store] bytes; None for its fair share.
+    # Of [store] bytes; NULL for its fair share.
     Column("store_bytes", Integer),
-    # The most urgent class of service and the longest cache retention that it may ask for.
+    # The most urgent class of service and the longest cache retention that it may request.
     Column("service_class", Text),
     Column("retention_priority", Integer),
     Column("retention_seconds", Integer),
 )
 
-# Bytes of what each tenant keeps, with what rows take beside their content; triggers count.
+# Stored bytes of each tenant, including an overhead for each row; maintained by triggers.
 kept = Table(
     "kept",
     metadata,
     Column("tenant", Text, primary_key=True),
     Column("files", Integer, nullable=False, server_default=text("0")),
     Column("responses", Integer, nullable=False, server_default=text("0")),
-    # With their results, until these are in files.
+    # Including their results, until these are in files.
     Column("batches", Integer, nullable=False, server_default=text("0")),
 )
 
-# Money is in millionths of the operator's currency, always whole.
+# Money is in whole millionths of the operator's currency.
 budgets = Table(
     "budgets",
     metadata,
@@ -151,10 +151,10 @@ budgets = Table(
     Column("used_micros", Integer, nullable=False, server_default=text("0")),
     Column("reserved_tokens", Integer, nullable=False, server_default=text("0")),
     Column("reserved_micros", Integer, nullable=False, server_default=text("0")),
-    # "day" or "month", in UTC; and when the one began in which the amounts above count.
+    # "day" or "month", in UTC; and the begin of the period whose amounts are above.
     Column("budget_period", Text),
     Column("period_begin", Integer, nullable=False, server_default=text("0")),
-    # Sum of the tags of the reservations that count above, see tenants.reservation_seals.
+    # Sum of the tags of its reservations, see tenants.reservation_seals.
     Column("reserved_tags", Integer),
 )
 
@@ -165,7 +165,7 @@ keys = Table(
     Column("tenant", ForeignKey("tenants.id"), nullable=False),
     Column("name", Text, nullable=False),
     Column("digest", LargeBinary, nullable=False),
-    # Of the secret before the last rotation, and until when it is good.
+    # The secret before the last rotation, and until when it is valid.
     Column("old_digest", LargeBinary),
     Column("old_until", Integer),
     Column("scopes", JSON, nullable=False),
@@ -185,7 +185,7 @@ prices = Table(
 
 
 def _of_a_request() -> list[Column[Any]]:
-    """What is known of a request; never what it says."""
+    """Columns that identify a request; never its content."""
     return [
         Column("request_id", Text, nullable=False),
         Column("tenant", Text, nullable=False),
@@ -204,11 +204,11 @@ reservations = Table(
     *_of_a_request(),
     Column("tokens", Integer, nullable=False),
     Column("micros", Integer, nullable=False),
-    # By which it is settled, whatever becomes of the table of prices.
+    # Prices at which it is settled, whatever the prices are then.
     Column("input_price", Integer, nullable=False),
     Column("cached_price", Integer, nullable=False),
     Column("output_price", Integer, nullable=False),
-    # Of the period of the budget that it was taken from.
+    # Begin of the budget period that it was reserved in.
     Column("period_begin", Integer, nullable=False, server_default=text("0")),
     # See tenants.reservation_seals.
     Column("seal", LargeBinary),
@@ -226,9 +226,9 @@ usage = Table(
     Column("queue_ms", Integer),
     Column("first_ms", Integer),
     Column("total_ms", Integer, nullable=False),
-    # By its share of the tokens of steps.
+    # By its share of the tokens of each step.
     Column("engine_seconds", Float, nullable=False, server_default=text("0")),
-    # More than one where rows of an hour were added up.
+    # More than one in rows that aggregate an hour.
     Column("requests", Integer, nullable=False, server_default=text("1")),
     Index(None, "tenant", "created_at"),
     Index(None, "created_at"),
@@ -246,18 +246,18 @@ audit = Table(
     Column("mac", Text, nullable=False),
 )
 
-# Of rows of tenants, keys, prices and budgets, see tenants.seals.
+# MACs of rows of tenants, keys, prices and budgets, see tenants.seals.
 seals = Table(
     "seals",
     metadata,
     Column("kind", Text, primary_key=True),
     Column("id", Text, primary_key=True),
-    # The number of the change that made the row.
+    # Number of the change that wrote the row.
     Column("version", Integer, nullable=False),
     Column("mac", Text, nullable=False),
 )
 
-# One row, of all of them: the last change, sums of versions by table, the end of the audit.
+# A single row: number of the last change, sums of versions by table, head of the audit.
 seal_state = Table(
     "seal_state",
     metadata,
@@ -282,7 +282,7 @@ overrides = Table(
 
 
 def _explained(name: str) -> Table:
-    """Ids, lengths and times of requests; what they said is not in them."""
+    """Table of request timelines: ids, token counts and times, but no content."""
     return Table(
         name,
         metadata,

@@ -1,8 +1,8 @@
-"""What each tenant keeps in the store, and how much it may.
+"""Stored bytes of each tenant, and its limit.
 
-A tenant has the limit that the operator gave it, or a fair share: half of the store is promised in
-equal parts to all tenants and to one that may come, the other half is for whoever needs it. So a
-tenant is refused only if it keeps its own part already and what is left is promised to others.
+A tenant has the limit that the operator has set, or a fair share: half of the store is divided
+equally between all tenants and one potential new one, the other half is first come, first served.
+So a tenant is refused only if it uses its own part and what is left is reserved for others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sqlalchemy import Connection, func, select
 from gatewayd.store.tables import batches, files, kept
 
 FILE_BYTES, RESPONSE_BYTES, BATCH_BYTES, RESULT_BYTES = 4096, 512, 1024, 256
-"""That each takes beside its content, as the triggers count it: many small ones are not free."""
+"""Overhead of each object in addition to its content, as counted by triggers."""
 _OPEN = ("validating", "in_progress")
 _STANDING = """
 SELECT coalesce(mine.files, 0), coalesce(mine.responses, 0), coalesce(mine.batches, 0),
@@ -34,28 +34,28 @@ FROM (
     SELECT :limit / (2 * (count(*) + 1)) AS part FROM tenants WHERE removed_at IS NULL
 ) LEFT JOIN kept AS mine ON mine.tenant = :tenant
 """
-"""Written out: it is asked for each piece of an upload, and building it would cost more."""
+"""As text: it runs for each piece of an upload, and building it would cost more."""
 
 
 class Owner(Protocol):
-    """Who keeps something."""
+    """Owner of stored data."""
 
     @property
     def tenant(self) -> str:
-        """Whose it is."""
+        """The owning tenant."""
 
     @property
     def key_id(self) -> str | None:
-        """Of the tenant's key; None for the operator, whose share is all that is left."""
+        """The tenant's key; None for the operator, whose share is all that is left."""
 
 
 class StoredBytes(NamedTuple):
-    """Bytes that a tenant keeps in the store.
+    """Stored bytes of a tenant.
 
     Attributes:
         files: contents and their rows.
-        responses: with their inputs.
-        batches: with results that are not in files yet.
+        responses: responses with their inputs.
+        batches: batches with results that are not in files yet.
     """
 
     files: int = 0
@@ -64,18 +64,18 @@ class StoredBytes(NamedTuple):
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Sum of all kinds."""
         return sum(self)
 
 
 class TenantStanding(NamedTuple):
-    """Of one tenant beside the others.
+    """Quota figures of one tenant.
 
     Attributes:
-        kept: what it has.
-        most: that the operator set for it; None for its fair share.
-        part: that is promised to it as to everybody.
-        promised: what is promised to others, and they do not use.
+        kept: its stored bytes.
+        most: limit set by the operator; None for its fair share.
+        part: its guaranteed part, equal for all tenants.
+        promised: guaranteed parts of other tenants that they do not use.
     """
 
     kept: StoredBytes
@@ -84,24 +84,24 @@ class TenantStanding(NamedTuple):
     promised: int
 
     def may_keep(self, has: int, left: int) -> int:
-        """Bytes that it may keep now.
+        """Maximum bytes that it may store now.
 
         Args:
-            has: that it keeps, what is coming too.
-            left: of the store.
+            has: its bytes, including incoming ones.
+            left: bytes left in the store.
         """
         if self.most is not None:
             return self.most
         return max(self.part, has + max(0, left - self.promised))
 
 
-def standing_of(connection: Connection, tenant: str, limit: int) -> TenantStanding:
-    """Look.
+def read_standing(connection: Connection, tenant: str, limit: int) -> TenantStanding:
+    """Read the quota figures of a tenant.
 
     Args:
         connection: to read with.
-        tenant: whose.
-        limit: bytes of the store.
+        tenant: the tenant.
+        limit: maximum bytes of the store.
     """
     asked = {"tenant": tenant, "limit": limit}
     *sums, most, part, unused = connection.exec_driver_sql(_STANDING, asked).one()
@@ -109,7 +109,7 @@ def standing_of(connection: Connection, tenant: str, limit: int) -> TenantStandi
 
 
 def expected_of(connection: Connection, tenant: str) -> int:
-    """Bytes that results of a tenant's open batches may take: as many as their inputs."""
+    """Estimated bytes of the results of a tenant's open batches: the size of their inputs."""
     inputs = files.join(batches, batches.c.input_file_id == files.c.id)
     query = select(func.coalesce(func.sum(files.c.bytes), 0)).select_from(inputs)
     expected: int = connection.execute(
@@ -119,45 +119,45 @@ def expected_of(connection: Connection, tenant: str) -> int:
 
 
 def all_kept(connection: Connection) -> dict[str, StoredBytes]:
-    """Of every tenant that ever kept anything."""
+    """Stored bytes of all tenants that ever stored anything."""
     return {row.tenant: StoredBytes(*row[1:]) for row in connection.execute(select(kept))}
 
 
 class Transit(NamedTuple):
-    """Bytes that the rows that were read may not include.
+    """Bytes that may be missing from the rows that were read.
 
     Attributes:
-        num_bytes: of one tenant.
-        num_unseen: of all tenants, those not on the disk either.
+        num_bytes: bytes of one tenant.
+        num_unseen: bytes of all tenants that are not on the disk either.
     """
 
     num_bytes: int
     num_unseen: int
 
 
-class Coming:
-    """Bytes that are on their way in, which no row counts yet.
+class IncomingBytes:
+    """Counter of incoming bytes, which no row includes yet.
 
     Attributes:
-        num_unseen: of those that are not on the disk either.
+        num_unseen: those of them that are not on the disk either.
     """
 
     def __init__(self) -> None:
         self.num_unseen = 0
         self._bytes: Counter[str] = Counter()
-        # Totals since the start, which only grow.
+        # Totals since the start, which only increase.
         self._given_back: Counter[str] = Counter()
         self._unseen_given_back = 0
 
     def of(self, tenant: str) -> int:
-        """Of one tenant."""
+        """Incoming bytes of a tenant."""
         return self._bytes[tenant]
 
-    def look(self, tenant: str) -> Callable[[], Transit]:
-        """Begin to sum up a tenant's bytes; call it before its rows are read.
+    def start_sum(self, tenant: str) -> Callable[[], Transit]:
+        """Start to sum up a tenant's bytes, before its rows are read.
 
         Returns:
-            A function for after the read: what is coming, and what was given back meanwhile.
+            A function to call after the read: bytes that are incoming, or were released meanwhile.
         """
         returned, unseen = self._given_back[tenant], self._unseen_given_back
 
@@ -171,22 +171,22 @@ class Coming:
 
     @contextmanager
     def counted(self, tenant: str) -> Iterator[TenantShare]:
-        """Count what comes of one request until the block ends, when a row does."""
+        """Count the incoming bytes of a request until the block ends; then a row counts them."""
         hold = TenantShare(self, tenant)
         try:
             yield hold
         finally:
-            hold.give_back()
+            hold.release()
 
-    def give_back(self, tenant: str, num_bytes: int, num_unseen: int) -> None:
-        """They are in rows now, or dropped."""
+    def release(self, tenant: str, num_bytes: int, num_unseen: int) -> None:
+        """Release bytes that rows include now, or that were discarded."""
         self.change(tenant, -num_bytes, -num_unseen)
         if num_bytes:
             self._given_back[tenant] += num_bytes
             self._unseen_given_back += num_unseen
 
     def change(self, tenant: str, num_bytes: int, num_unseen: int) -> None:
-        """Count more, or with a minus less."""
+        """Add to the counts; negative numbers subtract."""
         self.num_unseen += num_unseen
         self._bytes[tenant] += num_bytes
         if not self._bytes[tenant]:
@@ -194,27 +194,27 @@ class Coming:
 
 
 class TenantShare:
-    """What comes of one request.
+    """Incoming bytes of one request.
 
-    Between a check of the room and ``add`` nothing may be awaited: two requests would both fit.
+    Do not await between a quota check and ``add``: two requests might both fit.
     """
 
-    def __init__(self, coming: Coming, tenant: str) -> None:
+    def __init__(self, coming: IncomingBytes, tenant: str) -> None:
         self._coming = coming
         self._tenant = tenant
         self._num_bytes = self._num_unseen = 0
 
     def add(self, num_bytes: int) -> None:
-        """So many more come."""
+        """Add incoming bytes."""
         self._change(num_bytes, num_bytes)
 
-    def land(self, num_bytes: int) -> None:
-        """So many of them are on the disk, where they are seen."""
+    def mark_written(self, num_bytes: int) -> None:
+        """Move bytes to those on the disk, where measurements include them."""
         self._change(0, -num_bytes)
 
-    def give_back(self) -> None:
-        """A row counts them, or they are gone."""
-        self._coming.give_back(self._tenant, self._num_bytes, self._num_unseen)
+    def release(self) -> None:
+        """Release all bytes: a row includes them, or they were discarded."""
+        self._coming.release(self._tenant, self._num_bytes, self._num_unseen)
         self._num_bytes = self._num_unseen = 0
 
     def _change(self, num_bytes: int, num_unseen: int) -> None:

@@ -1,7 +1,7 @@
-"""The log beside the database: kept short, whoever reads; and a bug of SQLite's in it.
+"""Write-ahead log of the database: truncation despite readers, and a check for a SQLite bug.
 
-SQLite copies the log into the database as it goes, but begins it anew only when nobody reads from
-it: where readers overlap, it would grow for ever. So the writer waits for them now and then.
+SQLite checkpoints the log as it grows, but restarts it only when there are no readers: if readers
+overlap, it would grow forever. Therefore the writer waits for them periodically.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from sqlalchemy.exc import SQLAlchemyError
 _log = logging.getLogger(__name__)
 
 LIMIT_BYTES = 64 << 20
-"""From here on the writer waits for readers; and the log's file after it was begun anew."""
+"""Size from which the writer waits for readers, and maximum size of a truncated log file."""
 
 _WAIT_MILLISECONDS = 100
-"""For readers to end; nobody writes meanwhile. New ones read what is in the database by then."""
+"""Time to wait for readers, which delays writes. New readers use the database file."""
 
 _AGAIN_SECONDS = 5.0
 
 MENDED = (3, 51, 3)
-"""The version; distributions may have mended older ones."""
+"""First version without the bug; distributions may have patched older ones."""
 
 
 def path_of(file: Path) -> Path:
-    """The log of a database."""
+    """Path of a database's log."""
     return file.with_name(f"{file.name}-wal")
 
 
 def size_of(file: Path) -> int:
-    """Bytes of the log of a database."""
+    """Bytes of a database's log."""
     try:
         return path_of(file).stat().st_size
     except OSError:  # there is none before the first write
@@ -43,33 +43,33 @@ def size_of(file: Path) -> int:
 
 
 class WriteAheadLog:
-    """The log, for the only connection that writes.
+    """The log, as seen by the only writing connection.
 
     Args:
-        file: of the database.
+        file: file of the database.
     """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._next = 0.0
-        self._is_told = False
+        self._has_warned = False
 
-    def shorten(self, connection: Connection) -> None:
-        """Begin it anew if it is long; between two transactions of the connection."""
+    def truncate(self, connection: Connection) -> None:
+        """Truncate a long log; between two transactions of the connection."""
         if size_of(self._file) <= LIMIT_BYTES:
-            self._is_told = False
+            self._has_warned = False
             return
         if time.monotonic() < self._next:
             return
         try:
-            is_whole = _begin_anew(connection)
+            is_whole = _truncate(connection)
         except (sqlite3.Error, SQLAlchemyError) as error:
-            # The disk's fault: who writes next is told of it.
+            # The disk's fault, which the next write reports.
             _log.debug("cannot truncate the write-ahead log of %s: %s", self._file, error)
             is_whole = False
         self._next = time.monotonic() + _AGAIN_SECONDS
-        if not (is_whole or self._is_told):
-            self._is_told = True
+        if not (is_whole or self._has_warned):
+            self._has_warned = True
             _log.warning(
                 "write-ahead log %s has %d bytes and grows: a long-running reader of %s, "
                 "such as a copy or a program with an open transaction, prevents its "
@@ -80,8 +80,8 @@ class WriteAheadLog:
             )
 
 
-def _begin_anew(connection: Connection) -> bool:
-    """Copy all into the database and empty the log; False if somebody still reads from it."""
+def _truncate(connection: Connection) -> bool:
+    """Checkpoint and truncate the log; return False if a reader prevents it."""
     raw = cast(sqlite3.Connection, connection.connection.driver_connection)
     (patience,) = raw.execute("PRAGMA busy_timeout").fetchone()
     raw.execute(f"PRAGMA busy_timeout = {_WAIT_MILLISECONDS}")
@@ -93,12 +93,12 @@ def _begin_anew(connection: Connection) -> bool:
 
 
 def has_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
-    """Whether SQLite is older than the mended one."""
+    """Whether SQLite is older than the fixed version."""
     return version < MENDED
 
 
-def tell_of_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> None:
-    """Say at the start if SQLite has the bug; the daemon itself does nothing that meets it."""
+def log_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> None:
+    """Log at start if SQLite has the bug, which the daemon itself does not trigger."""
     if has_bug(version):
         _log.info(
             "SQLite %s: let no other program write to the store; gatewayd doctor says why",

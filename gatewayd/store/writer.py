@@ -1,7 +1,7 @@
-"""The one writer: a thread with the only connection that writes, and commits in groups.
+"""The single writer: a thread with the only writing connection, which commits in groups.
 
-Whoever waits for a commit waits for a disk. What has come meanwhile is written in one transaction,
-each piece in a savepoint of its own, so that one that fails takes no other with it.
+A commit waits for the disk. Work that arrives meanwhile forms the next transaction, each piece in a
+savepoint of its own, so that a failing piece does not affect others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatewayd.store.wal import WriteAheadLog
 T = TypeVar("T")
 
 _GROUP = 256
-"""Most pieces of one transaction."""
+"""Maximum pieces per transaction."""
 
 
 class _Piece(NamedTuple):
@@ -31,7 +31,7 @@ class _Piece(NamedTuple):
 
 
 class StoreWriter:
-    """Runs pieces of work in the order in which they come."""
+    """Runs pieces of work in order of submission."""
 
     def __init__(self, engine: Engine) -> None:
         self._connection = engine.connect()
@@ -43,7 +43,7 @@ class StoreWriter:
         self._thread.start()
 
     def submit(self, work: Callable[[Connection], T]) -> Future[T]:
-        """Do something in a transaction; the future is set once it is on the disk.
+        """Run work in a transaction; the future is set once it is on the disk.
 
         Raises:
             RuntimeError: the writer is closed.
@@ -56,7 +56,7 @@ class StoreWriter:
         return future
 
     def close(self) -> None:
-        """Write what was submitted, then end."""
+        """Complete submitted work, then stop."""
         with self._lock:
             self._is_closed = True
         self._pieces.put(None)
@@ -76,7 +76,7 @@ class StoreWriter:
             is_open = first is not None
             if group:
                 _write(self._connection, group)
-                self._log.shorten(self._connection)
+                self._log.truncate(self._connection)
         self._connection.close()
 
 
@@ -92,7 +92,7 @@ def _write(connection: Connection, group: list[_Piece]) -> None:
                 try:
                     result = piece.work(connection)
                 except Exception as error:
-                    # A fault of the store's may have ended the whole transaction.
+                    # An error of the store may have ended the whole transaction.
                     if reason_of(error) is not None:
                         raise
                     raw.execute("ROLLBACK TO piece")
@@ -101,7 +101,7 @@ def _write(connection: Connection, group: list[_Piece]) -> None:
                     raw.execute("RELEASE piece")
                     done.append((piece.future, result))
                 left.pop(0)
-    except BaseException as error:  # noqa: BLE001 - told to all who wait
+    except BaseException as error:  # noqa: BLE001 - raised in all waiting callers
         for future in [*(future for future, _ in done), *(piece.future for piece in left)]:
             if not future.done():
                 future.set_exception(error)

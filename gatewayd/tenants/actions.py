@@ -123,7 +123,7 @@ def body_of(action: TenantAction, given: object) -> Any:  # noqa: ANN401 - a bod
     try:
         return msgspec.convert({} if given is None else given, action.body)
     except msgspec.ValidationError as error:
-        raise InvalidRequest(f"the body is not understood: {error}") from error
+        raise InvalidRequest(f"the body is invalid: {error}") from error
 
 
 def _number(params: Mapping[str, str], name: str, default: int) -> int:

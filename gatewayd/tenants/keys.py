@@ -11,7 +11,7 @@ from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 
 _FORM = re.compile(rb"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
 _SECRET_BYTES = 32
-_NOBODY = (bytes(32), bytes(32))
+_NO_DIGESTS = (bytes(32), bytes(32))
 """Digests that no secret has, for comparison in constant time where fewer digests exist."""
 
 
@@ -53,6 +53,6 @@ def matching_digest(secret: ServerSecret, given: bytes, digests: tuple[bytes, ..
     """
     digest = secret.digest(given)
     place = -1
-    for at, known in enumerate((digests + _NOBODY)[: len(_NOBODY)]):
+    for at, known in enumerate((digests + _NO_DIGESTS)[: len(_NO_DIGESTS)]):
         place = max(place, at if compare_digest(digest, known) else -1)
     return place if 0 <= place < len(digests) else None

@@ -124,7 +124,9 @@ def remove_tenant(connection: Connection, name: str, now: int) -> None:
     """
     tenant(connection, name)
     if name == DEFAULT_TENANT:
-        raise Conflict(f"the tenant {name} is the operator's own; it stays", param="tenant")
+        raise Conflict(
+            f"the tenant {name} is the operator's own and cannot be removed", param="tenant"
+        )
     connection.execute(update(tenants).where(tenants.c.id == name).values(removed_at=now))
     revoke = update(keys).where(keys.c.tenant == name, keys.c.revoked_at.is_(None))
     connection.execute(revoke.values(revoked_at=now))

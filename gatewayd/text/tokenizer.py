@@ -86,8 +86,8 @@ class Tokenizer:
     def queues(self) -> dict[str, QueueStats]:
         """Counts of its queues."""
         return {
-            "tokenizer": self._threads.standing,
-            "tokenizer_long": self._long_thread.standing,
+            "tokenizer": self._threads.stats,
+            "tokenizer_long": self._long_thread.stats,
         }
 
     @cached_property
@@ -187,4 +187,4 @@ def _and_give_back(work: Callable[[], T]) -> T:
     try:
         return work()
     finally:
-        malloc_limits.give_back()
+        malloc_limits.trim()

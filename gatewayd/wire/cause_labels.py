@@ -1,4 +1,4 @@
-"""Names of latency causes as people read them; the API and metrics keep the keys."""
+"""Display names of latency causes; the API and metrics use the keys."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ LABELS: Mapping[str, str] = {
 
 
 def label(cause: str, strategy: str = "") -> str:
-    """The name of a cause, and the strategy behind it; the key itself if it is a newer one."""
+    """The display name of a cause with its strategy; unknown, newer causes keep their key."""
     name = LABELS.get(cause, cause)
     return f"{name}: {strategy}" if strategy else name

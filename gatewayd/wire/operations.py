@@ -1,4 +1,4 @@
-"""What the admin API speaks where operators act on requests, pages and the daemon itself."""
+"""Bodies of the admin API for operator actions on requests, pages and the daemon."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class BumpBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /admin/requests/{id}/bump``.
 
     Attributes:
-        priority: the new class; None puts the request first in the one it has.
+        priority: the new class; None moves the request to the front of its class.
     """
 
     priority: PriorityName | None = None
 
 
 class RequestAnswer(msgspec.Struct, frozen=True):
-    """What became of a request.
+    """Result of an action on a request.
 
     Attributes:
-        request: the ``x-request-id`` of its answer.
+        request: the ``x-request-id`` of its response.
         done: ``cancelled``, ``held``, ``released`` or ``bumped``.
     """
 
@@ -35,7 +35,7 @@ class PauseBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /admin/pause``.
 
     Attributes:
-        seconds: until new requests are taken again by themselves; None until somebody resumes.
+        seconds: duration of the pause; None until resumed.
     """
 
     seconds: float | None = None
@@ -45,18 +45,18 @@ class UnloadBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``POST /admin/models/{name}/unload``.
 
     Attributes:
-        seconds: that requests have which are at the engines.
+        seconds: grace period for requests at the engines.
     """
 
     seconds: float = 10.0
 
 
 class StateAnswer(msgspec.Struct, frozen=True):
-    """How the daemon is now.
+    """State of the daemon.
 
     Attributes:
-        state: as ``/readyz`` has it, or ``draining``.
-        replicas: what each is doing, by its number.
+        state: as in ``/readyz``, or ``draining``.
+        replicas: state of each replica, by its number.
     """
 
     state: str
@@ -67,28 +67,28 @@ class PagePinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``PUT /admin/prefixes/{engine}/{page}/pin``.
 
     Attributes:
-        seconds: for which the page and those before it are kept; 0 takes its pin back.
+        seconds: duration of the pin of the page and its ancestors; 0 removes it.
     """
 
     seconds: float
 
 
 class PagePinAnswer(msgspec.Struct, frozen=True):
-    """What came of it.
+    """Result of a pin.
 
     Attributes:
-        tokens: up to the end of the page.
+        tokens: number of tokens up to the end of the page.
     """
 
     tokens: int
 
 
 class EvictAnswer(msgspec.Struct, frozen=True):
-    """``DELETE /admin/prefixes``: what came of it.
+    """``DELETE /admin/prefixes``: result of an eviction.
 
     Attributes:
-        pages: that are free now, of all engines.
-        in_use: that sequences use, and which stay.
+        pages: pages freed, of all engines.
+        in_use: pages that sequences use, and which stay.
     """
 
     pages: int
@@ -96,4 +96,4 @@ class EvictAnswer(msgspec.Struct, frozen=True):
 
 
 SloBody = dict[str, dict[str, Any]]
-"""``PATCH /admin/slo``: targets to change by class; null for no promise."""
+"""``PATCH /admin/slo``: targets to change by class; null for no target."""

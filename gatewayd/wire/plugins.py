@@ -1,4 +1,4 @@
-"""What the admin API tells of installed plugins, ``GET /admin/plugins`` and below it."""
+"""Bodies of the admin API for installed plugins, ``GET /admin/plugins`` and below."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ class PluginView(msgspec.Struct, frozen=True, kw_only=True):
     """An installed plugin.
 
     Attributes:
-        kind, name: of it; the configuration calls it by its name.
-        distribution, version: the package it came in.
+        kind, name: its kind and name; the configuration refers to it by its name.
+        distribution, version: its package.
         state: ``installed``, ``enabled``, ``failed``, ``conflict`` or ``unknown``.
-        summary: its own words; empty until the daemon has loaded it.
+        summary: its own description; empty until the daemon has loaded it.
         reason: why it failed or cannot be chosen.
-        can_swap: whether it can be chosen while the daemon serves.
+        can_swap: whether it can be chosen at runtime.
     """
 
     kind: str
@@ -34,10 +34,10 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: its key.
-        doc: what it is, with its unit.
-        takes: its type and bounds in a few words.
-        default: where the configuration is silent.
-        value: of the configuration; null where it is silent or may not be shown.
+        doc: description, with its unit.
+        takes: its type and bounds.
+        default: value used if the configuration does not set it.
+        value: configured value; null if it is not set, or secret.
         reload: ``hot``, ``restart`` or ``secret``.
     """
 
@@ -50,11 +50,11 @@ class SettingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """``GET /admin/plugins/{kind}/{name}``: what may be set when it is chosen.
+    """``GET /admin/plugins/{kind}/{name}``: settings of a plugin.
 
     Attributes:
-        kind, name, summary: as for ``PluginView``.
-        settings: in their order.
+        kind, name, summary: as in ``PluginView``.
+        settings: its settings in their order.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""What the admin API speaks: bodies of requests, shared with its clients."""
+"""Bodies of requests and responses of the admin API, shared with its clients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class SwapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``PUT /admin/strategies/{kind}``.
 
     Attributes:
-        name: a strategy, or for logits processors all of them in their order.
-        settings: over those of the configuration; for a chain, by name.
+        name: a strategy, or an ordered list of all logits processors.
+        settings: settings that override the configuration; for a chain, by name.
     """
 
     name: str | list[str]
@@ -20,12 +20,12 @@ class SwapBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SwapAnswer(msgspec.Struct, frozen=True):
-    """What came of it.
+    """Result of a swap.
 
     Attributes:
-        kind: the slot.
-        names: what fills it now.
-        has_state: whether what the one before knew was handed over.
+        kind: the strategy kind.
+        names: its strategies now.
+        has_state: whether the previous strategy's state was handed over.
     """
 
     kind: str
@@ -34,7 +34,7 @@ class SwapAnswer(msgspec.Struct, frozen=True):
 
 
 class LimitsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """``PATCH /admin/limits``; what is left out stays as it is."""
+    """``PATCH /admin/limits``; omitted limits stay as they are."""
 
     max_batch_tokens: int | None = None
     strategy_budget_ms: float | None = None
@@ -53,9 +53,9 @@ class PinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """``PUT /admin/pins``.
 
     Attributes:
-        seconds: for which it is kept from now on; 0 lets go of it.
-        prompt: text or token ids; with 0 seconds, and no messages, None stands for everything.
-        messages: of a chat, instead of a prompt.
+        seconds: duration of the pin from now on; 0 removes it.
+        prompt: text or token ids; with 0 seconds, and without messages, None stands for all pins.
+        messages: messages of a chat, instead of a prompt.
     """
 
     seconds: float
@@ -64,11 +64,11 @@ class PinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class PinAnswer(msgspec.Struct, frozen=True):
-    """What came of it.
+    """Result of a pin.
 
     Attributes:
-        prompt_tokens: that were asked for.
-        pinned_tokens: of these that are cached, and pinned now, by engine.
+        prompt_tokens: tokens of the prompt.
+        pinned_tokens: of these, cached and now pinned tokens, by engine.
     """
 
     prompt_tokens: int
@@ -76,13 +76,13 @@ class PinAnswer(msgspec.Struct, frozen=True):
 
 
 class CausePart(msgspec.Struct, frozen=True):
-    """Some of a request's time.
+    """A part of a request's time.
 
     Attributes:
         cause: what it was spent on.
-        begin_ms: after its arrival; None where it happened again and again.
-        ms: that it took.
-        strategy: that it is due to; empty if none is.
+        begin_ms: begin, after the request's arrival; None for repeated parts.
+        ms: duration.
+        strategy: the strategy that caused it; empty for none.
     """
 
     cause: str
@@ -92,12 +92,12 @@ class CausePart(msgspec.Struct, frozen=True):
 
 
 class WhyPart(msgspec.Struct, frozen=True):
-    """What ended a request that was not answered.
+    """Reason why a request failed.
 
     Attributes:
-        status: of its answer; 499 for a client that has left.
-        code: of the error, as the answer had it.
-        message: of the error; empty for one about the request itself, which may quote it.
+        status: HTTP status; 499 for a client that has disconnected.
+        code: code of the error in the response.
+        message: message of the error; empty if it concerns the request itself, which it may quote.
     """
 
     status: int
@@ -106,28 +106,28 @@ class WhyPart(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """``GET /admin/requests/{id}``: where the time of a request went.
+    """``GET /admin/requests/{id}``: breakdown of a request's time.
 
     Attributes:
-        id: the ``x-request-id`` of its answer.
-        request_id: the gateway's own id.
+        id: the ``x-request-id`` of its response.
+        request_id: id given by the gateway.
         endpoint: the route.
-        tenant: whose it is; empty without tenants.
-        priority: its class.
-        outcome: ``stop``, ``length``, ``abort`` or ``error``; ``refused`` if no engine was sent
-            it; ``running`` until then.
-        why: what ended it; None if it was answered, or runs.
-        arrived: Unix time.
-        ms: from its arrival to the end of its answer, or until now.
-        ttft_ms: to the first token; None without any.
-        tpot_ms: of each token behind the first; None without such.
-        prompt_tokens: of all prompts.
+        tenant: its tenant; empty without tenants.
+        priority: its priority class.
+        outcome: ``stop``, ``length``, ``abort`` or ``error``; ``refused`` if it was not sent to an
+            engine; ``running`` before its end.
+        why: why it failed; None if it succeeded, or is running.
+        arrived: Unix time of its arrival.
+        ms: time from its arrival to the end of its response, or until now.
+        ttft_ms: time to its first token; None without any.
+        tpot_ms: time per token after the first; None without such.
+        prompt_tokens: tokens of all its prompts.
         cached_tokens: of these, found in the prefix cache.
-        completion_tokens: of all choices.
-        preemptions: how often its choices gave way to others.
-        engine_ms: of an engine's time, its share by the tokens of each step.
-        verdict: what took most of its time, as a sentence.
-        causes: milliseconds by cause, the largest first; they add up to ``ms``.
+        completion_tokens: tokens of all its choices.
+        preemptions: number of preemptions of its choices.
+        engine_ms: engine time, by its share of the tokens of each step.
+        verdict: largest cause of its time, as a sentence.
+        causes: milliseconds by cause, largest first; their sum is ``ms``.
         parts: the same in the order of time.
     """
 

@@ -1,7 +1,7 @@
-"""One look at the whole daemon, as the admin API streams it and the console shows it.
+"""Snapshot of the whole daemon, as the admin API streams it and the console shows it.
 
-``GET /admin/snapshot`` answers one; ``GET /admin/stream?interval=0.5`` sends one after the other as
-server-sent events. A recording is a file of them, one JSON object a line.
+``GET /admin/snapshot`` returns one; ``GET /admin/stream?interval=0.5`` streams them as server-sent
+events. A recording is a file of snapshots, one JSON object per line.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import msgspec
 
 VERSION = 1
-"""Of the form below; a console that knows another one says so."""
+"""Version of the format below; a console reports a version that it does not know."""
 
 MOST_ROWS = 200
-"""Of a table in a snapshot: what there is beyond is counted, not sent."""
+"""Maximum rows of each table in a snapshot: further rows are counted, not sent."""
 
 
 class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
-    """The process.
+    """The daemon process.
 
     Attributes:
-        version: of gatewayd.
-        pid: of the daemon.
-        url: where clients go.
-        model: its name to clients.
+        version: version of gatewayd.
+        pid: process id of the daemon.
+        url: base URL for clients.
+        model: name of the model for clients.
         state: ``starting``, ``ready``, ``paused`` (admission), ``unloaded``, ``draining`` or
             ``failed``.
         uptime_seconds: since it began to listen.
-        troubles: what nobody does anything about, a sentence each.
+        troubles: unresolved problems, a sentence each.
     """
 
     version: str
@@ -39,36 +39,36 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineView(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica; numbers as ``/metrics`` has them.
+    """A replica; numbers as in ``/metrics``.
 
     Attributes:
         index: its number.
         state: a ``ReplicaState``.
-        detail: progress while it starts, or why it failed.
-        pid: of its process; None when there is none.
+        detail: progress while it starts, or the reason of its failure.
+        pid: id of its process; None without one.
         uptime_seconds: since it became ready.
-        restarts: engines lost so far.
-        device: where it computes.
-        dtype: of its weights.
-        num_parameters: of the model.
-        weight_bytes: that they take as they are computed with; 0 where it is not known.
-        load_seconds: that it took to become ready.
-        max_model_len: tokens of its context.
-        max_running: rows of its batch.
-        max_batch_tokens: budget of its steps.
-        page_size: tokens of a page of the KV pool.
-        num_pages: of the pool.
-        free_pages, cached_pages, held_pages: they add up to ``num_pages``.
-        page_bytes: of one page; 0 where it is not known.
-        num_running, num_waiting: sequences.
+        restarts: number of engines lost so far.
+        device: its device.
+        dtype: data type of its weights.
+        num_parameters: parameters of the model.
+        weight_bytes: memory of the weights, as quantized for computing; 0 if unknown.
+        load_seconds: time until it became ready.
+        max_model_len: context length in tokens.
+        max_running: maximum sequences in its batch.
+        max_batch_tokens: maximum tokens of a step.
+        page_size: tokens per page of the KV pool.
+        num_pages: pages of the pool.
+        free_pages, cached_pages, held_pages: their sum is ``num_pages``.
+        page_bytes: bytes per page; 0 if unknown.
+        num_running, num_waiting: numbers of sequences.
         steps, computed_tokens, preemptions, faults: totals.
-        prefix_queries, prefix_hits: prompt tokens looked up and found, totals.
-        draft_tokens, accepted_tokens: of speculation, totals.
+        prefix_queries, prefix_hits: prompt tokens looked up and found in the prefix cache, totals.
+        draft_tokens, accepted_tokens: of speculative decoding, totals.
         step_tokens, step_seconds: of its last step.
-        resident_bytes: of memory that its process has; None where it is not known, as below.
-        cpu_cores: processors that it kept busy since the look before, a mean.
-        device_used, device_total: bytes of a GPU, used by whomever; None on a CPU.
-        device_utilization: share of time in which the GPU computes, 0 to 1.
+        resident_bytes: resident memory of its process; None if unknown, as below.
+        cpu_cores: mean number of busy processor cores since the last inspection.
+        device_used, device_total: bytes of the GPU, used by all processes; None on a CPU.
+        device_utilization: utilization of the GPU, 0 to 1.
     """
 
     index: int
@@ -111,12 +111,12 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
-    """Milliseconds over the requests that ended within the last minute; None of none.
+    """Latency quantiles of requests that ended within the last minute, milliseconds; None of none.
 
     Attributes:
         name: ``ttft``, ``tpot`` or ``e2e``.
-        p50, p95, p99: of them.
-        count: of the requests that have such a time.
+        p50, p95, p99: quantiles.
+        count: number of requests with this latency.
     """
 
     name: str
@@ -127,23 +127,23 @@ class LatencyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of which no choice runs, in the order in which they came.
+    """A request without running choices; in order of arrival.
 
     Attributes:
-        id: the ``x-request-id`` that its client is told.
-        tenant: whose it is; empty without tenants.
-        priority: its class.
-        engine: that has it; None while none is ready.
-        age_ms: since it came.
-        prompt_tokens: of its prompt.
-        cached_tokens: of these that need not be computed, as the engine sees it now; None unknown.
-        max_tokens: that each choice may generate.
-        choices: that it wants.
-        cause: what keeps it, a name of ``gatewayd.tracing.causes.CAUSES``.
+        id: the ``x-request-id`` that its client receives.
+        tenant: its tenant; empty without tenants.
+        priority: its priority class.
+        engine: its engine; None while none is ready.
+        age_ms: since its arrival.
+        prompt_tokens: tokens of its prompt.
+        cached_tokens: cached prompt tokens, as the engine sees it now; None if unknown.
+        max_tokens: maximum generated tokens of each choice.
+        choices: number of its choices.
+        cause: why it waits, a name of ``gatewayd.tracing.causes.CAUSES``.
         reason: the same as a sentence.
-        slack_ms: until its first token is due; None without a deadline, negative when it is late.
-        is_held: an operator holds it.
-        request_id: the gateway's own: clients may send one ``x-request-id`` twice.
+        slack_ms: time until its first token is due; None without a deadline, negative if late.
+        is_held: whether an operator holds it.
+        request_id: id given by the gateway: clients may send an ``x-request-id`` twice.
     """
 
     id: str
@@ -163,26 +163,26 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningView(msgspec.Struct, frozen=True, kw_only=True):
-    """A choice that has a row of a batch.
+    """A choice with a row of an engine's batch.
 
     Attributes:
         id: the ``x-request-id`` of its request.
-        choice: its place among the choices of the request.
-        tenant, priority, engine: as for those that wait.
-        age_ms: since the request came.
-        phase: ``prefill``, ``decode`` or ``held`` back between two steps.
+        choice: its index among the choices of the request.
+        tenant, priority, engine: as in ``WaitingView``.
+        age_ms: since the request's arrival.
+        phase: ``prefill``, ``decode``, or ``held`` back between two steps.
         cause: what its time is spent on now, a name of ``CAUSES``.
-        prompt_tokens: of its prompt.
-        cached_tokens: of these found in the cache.
-        computed_tokens: of its sequence, prompt and answer.
-        generated_tokens: so far.
-        max_tokens: that it may generate.
-        tokens_per_second: generated, since its first token.
-        pages: of the KV pool that it holds, shared ones included.
-        preemptions: how often it gave way.
-        guided: whether it follows a grammar.
-        accepted: drafts kept of those made for it; None where none were.
-        request_id: as for those that wait.
+        prompt_tokens: tokens of its prompt.
+        cached_tokens: of these, found in the cache.
+        computed_tokens: computed tokens of its sequence, prompt and output.
+        generated_tokens: tokens generated so far.
+        max_tokens: maximum generated tokens.
+        tokens_per_second: generation rate since its first token.
+        pages: pages of the KV pool that it holds, including shared ones.
+        preemptions: number of its preemptions.
+        guided: whether a grammar constrains it.
+        accepted: acceptance rate of its draft tokens; None without any.
+        request_id: as in ``WaitingView``.
     """
 
     id: str
@@ -207,18 +207,18 @@ class RunningView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KvView(msgspec.Struct, frozen=True, kw_only=True):
-    """The pages of one engine's pool.
+    """The pages of an engine's KV pool.
 
     Attributes:
-        engine: its index.
-        pages_per_cell: that one character of ``cells`` stands for; 1 unless there are too many.
-        cells: a character a cell: ``.`` free, ``c`` cached and given up when needed, ``a`` active,
-            ``s`` shared by several sequences, ``p`` pinned; of several pages the most common one.
-        owners: beside each cell an index into ``tenants``, as a character from ``0`` on (``chr(48 +
-            index)``), and a space for nobody.
-        tenants: that hold pages or have cached ones.
-        free, cached, active, shared, pinned: pages; they add up to the pool.
-        by_tenant: pages held or cached for each.
+        engine: index of the engine.
+        pages_per_cell: number of pages per character of ``cells``; 1 unless there are too many.
+        cells: a character per cell: ``.`` free, ``c`` cached and evictable, ``a`` active, ``s``
+            shared by several sequences, ``p`` pinned; for several pages the most common one.
+        owners: for each cell an index into ``tenants``, as a character from ``0`` on (``chr(48 +
+            index)``), or a space for no owner.
+        tenants: tenants that hold pages or have cached ones.
+        free, cached, active, shared, pinned: numbers of pages; their sum is the pool.
+        by_tenant: pages held or cached, by tenant.
         tiers: pages in each KV tier beyond the pool, by its name.
     """
 
@@ -237,15 +237,15 @@ class KvView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloView(msgspec.Struct, frozen=True, kw_only=True):
-    """One promise of one class, as ``/metrics`` has it.
+    """An SLO of a request class, as in ``/metrics``.
 
     Attributes:
-        priority: the class.
+        priority: the priority class.
         slo: ``ttft``, ``tpot``, ``e2e``, or ``all`` of them.
-        target_ms: what is promised; None for ``all``.
-        objective: share of requests that must keep it.
-        good, bad: requests so far.
-        burn: rates by window: ``5m``, ``1h``, ``6h``.
+        target_ms: the target; None for ``all``.
+        objective: required share of requests within the target.
+        good, bad: numbers of requests so far.
+        burn: burn rates by window: ``5m``, ``1h``, ``6h``.
     """
 
     priority: str
@@ -258,20 +258,20 @@ class SloView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tenant uses now, beside what it may; None where nothing limits it.
+    """Present usage and limits of a tenant; None for no limit.
 
     Attributes:
         tenant: its name.
-        weight: beside others.
-        running, waiting: requests here now.
-        concurrency: that it may have at once.
-        requests, requests_per_minute: within the last minute, and at most.
-        tokens, tokens_per_minute: the same for tokens.
-        used_tokens, most_tokens: of its budget, settled.
-        reserved_tokens: for requests that are not settled.
-        used_micros, most_micros: of its budget in millionths of money.
-        pages: of the KV pools, held or cached.
-        kept_bytes, store_bytes: in the store, and the limit that was set for it.
+        weight: its weight in fair scheduling.
+        running, waiting: numbers of its requests.
+        concurrency: maximum of concurrent requests.
+        requests, requests_per_minute: requests within the last minute, and the limit.
+        tokens, tokens_per_minute: tokens within the last minute, and the limit.
+        used_tokens, most_tokens: settled tokens, and the budget.
+        reserved_tokens: tokens reserved for requests that are not settled.
+        used_micros, most_micros: settled cost and the budget, in millionths of the currency.
+        pages: pages of the KV pools, held or cached.
+        kept_bytes, store_bytes: stored bytes, and the configured limit.
     """
 
     tenant: str
@@ -297,11 +297,11 @@ class StrategyView(msgspec.Struct, frozen=True, kw_only=True):
     """A strategy, its state and its cost.
 
     Attributes:
-        engine: its index; ``none`` for those of the daemon.
-        kind, name: of the plugin.
+        engine: index of the engine; ``none`` for strategies of the daemon.
+        kind, name: kind and name of the plugin.
         state: ``active``, ``quarantined`` or ``replaced``.
-        faults, calls: so far.
-        mean_us, longest_us: of a call.
+        faults, calls: totals.
+        mean_us, longest_us: mean and maximum duration of a call.
     """
 
     engine: str
@@ -318,13 +318,13 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     """A line of the daemon's log.
 
     Attributes:
-        number: it grows by one with each line.
-        unix: when.
+        number: consecutive number of the line.
+        unix: Unix time.
         level: ``debug`` to ``critical``.
-        source: the logger.
-        message: what it says.
-        request_id: of whom it speaks, the gateway's own; empty for nobody.
-        x_request_id: what that request's client was told; empty where nobody knows.
+        source: name of the logger.
+        message: the message.
+        request_id: the gateway's id of the request that it concerns; empty for none.
+        x_request_id: the ``x-request-id`` of that request; empty if unknown.
     """
 
     number: int
@@ -337,20 +337,20 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it at one instant.
+    """State of the daemon at one instant.
 
     Attributes:
-        version: of the form.
-        number: counts those that were made.
-        unix: when.
-        daemon, engines, latencies, waiting, running, kv, slo, tenants, strategies: see there.
-        more_waiting, more_running, more_tenants: rows beyond ``MOST_ROWS``.
-        limits: that can be changed, by name.
-        samples: of ``/metrics``, by what stands before the value there; without buckets of
-            histograms.
-        samples_unix: the instant of ``samples`` and ``slo``: in a stream up to a second before
-            the rest. 0 in recordings of daemons that did not tell: that of the rest.
-        logs: of a stream, the lines since its snapshot before; of a single one, the last 200.
+        version: version of the format.
+        number: consecutive number.
+        unix: Unix time.
+        daemon, engines, latencies, waiting, running, kv, slo, tenants, strategies: see their types.
+        more_waiting, more_running, more_tenants: numbers of rows beyond ``MOST_ROWS``.
+        limits: limits that can be changed, by name.
+        samples: metrics of ``/metrics``, by name and labels in the exposition format; without
+            buckets of histograms.
+        samples_unix: Unix time of ``samples`` and ``slo``: in a stream up to a second before the
+            rest. 0 in recordings of older daemons: that of the rest.
+        logs: in a stream, log lines since its previous snapshot; otherwise the last 200.
     """
 
     version: int = VERSION
@@ -375,21 +375,21 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixView(msgspec.Struct, frozen=True, kw_only=True):
-    """A page in the tree of cached prefixes, ``GET /admin/prefixes``.
+    """A page in the prefix tree of cached pages, ``GET /admin/prefixes``.
 
     Attributes:
-        engine: its index.
-        page: its number there.
-        parent: the page before it; None for the beginning of prompts.
-        depth: pages before it.
-        tokens: that it holds.
-        text: how it begins, decoded, at most 80 characters; empty where the tenant's text is not
+        engine: index of the engine.
+        page: number of the page.
+        parent: the preceding page; None for first pages of prompts.
+        depth: number of preceding pages.
+        tokens: number of its tokens.
+        text: its decoded beginning, at most 80 characters; empty where the tenant's text is not
             shown.
-        tenant: whose prompts it serves.
-        holders: sequences that hold it now.
-        hits: requests that found it since it is cached, each once.
-        is_pinned: an operator pins it.
-        children: pages behind it, everything below included.
+        tenant: owner of the prompts that it serves.
+        holders: number of sequences that hold it now.
+        hits: number of requests that found it since it was cached.
+        is_pinned: whether an operator pins it.
+        children: number of all its descendants.
     """
 
     engine: int
@@ -409,8 +409,8 @@ class PrefixSummary(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /admin/prefixes?engine=0&parent=&limit=200``: the children of a page.
 
     Attributes:
-        rows: the largest first.
-        more: rows beyond the limit.
+        rows: the children, largest first.
+        more: number of rows beyond the limit.
     """
 
     rows: list[PrefixView]

@@ -1,4 +1,4 @@
-"""Bodies of the admin API's routes of tenants, keys and prices."""
+"""Bodies of the admin API for tenants, keys and prices."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 PAGES = r"^([1-9][0-9]{0,8}|(100|[0-9]{1,2}(\.[0-9]{1,3})?)%)$"
-"""Of an amount of the KV cache; JSON's numbers would not say which of the two they are."""
+"""Pattern of an amount of KV cache; a JSON number could be either pages or a share."""
 _MOST = 10**15
-"""Of what is counted: sums of it stay far from what SQLite's integers hold."""
+"""Maximum of counted amounts, so that sums stay within SQLite's integers."""
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Amount = Annotated[int, Meta(ge=0, le=_MOST)]
@@ -27,7 +27,7 @@ Scopes = Annotated[list[Name], Meta(min_length=1, max_length=64)]
 
 
 class TenantTerms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """``PATCH /admin/tenants/{tenant}``; what is left out stays, null takes a limit away.
+    """``PATCH /admin/tenants/{tenant}``; omitted terms stay, null removes a limit.
 
     Attributes:
         weight: fair-share weight relative to other tenants.
@@ -87,13 +87,13 @@ class KeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RotateBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``POST /admin/keys/{key}/rotate``; for so many seconds the old secret is good, too."""
+    """``POST /admin/keys/{key}/rotate``; the old secret stays valid for ``overlap_seconds``."""
 
     overlap_seconds: Overlap = 0
 
 
 class PriceBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``PUT /admin/prices``: millionths for a million tokens; ``*`` is all other models."""
+    """``PUT /admin/prices``: millionths per million tokens; ``*`` applies to all other models."""
 
     model: Name
     input: PerMillion
@@ -102,4 +102,4 @@ class PriceBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """No body."""
+    """An empty body."""

@@ -1,9 +1,9 @@
-"""The store's schema, revision by revision: Alembic's environment, run without its command line."""
+"""Schema migrations of the store: Alembic's environment, run without its command line."""
 
 from __future__ import annotations
 
 HEAD = "0011"
-"""The newest revision; kept here so that a daemon whose store has it does not import Alembic."""
+"""The newest revision; repeated here so that an up-to-date store needs no import of Alembic."""
 
 NAMES = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -12,4 +12,4 @@ NAMES = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
-"""Names of constraints: SQLite's batch mode can change only what has one."""
+"""Naming convention of constraints: SQLite's batch mode can change only named ones."""

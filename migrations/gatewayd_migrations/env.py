@@ -1,4 +1,4 @@
-"""Alembic's environment: on the connection that it is given, which has begun a transaction."""
+"""Alembic's environment, on a given connection within a transaction."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from alembic import context
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=context.config.attributes.get("metadata"),
-    # SQLite changes columns and constraints by making the table anew.
+    # SQLite changes columns and constraints by recreating the table.
     render_as_batch=True,
     compare_type=True,
     transaction_per_migration=False,

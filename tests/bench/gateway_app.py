@@ -211,7 +211,7 @@ async def serve_tenant(port: int) -> None:
                 action, params = action_of("POST", path)
                 made = await durable.tenancy.act(action, params, body_of(action, body), "bench")
             print("key", made["secret"], flush=True)
-            garbage_collector.settle()
+            garbage_collector.freeze_heap()
             await uvicorn.Server(server_config(app, ours.metrics.answered, port=port)).serve()
             await durable.stop()
         finally:
@@ -248,7 +248,7 @@ def main() -> None:
         uvloop.run(serve_tenant(args.port))
         return
     server = uvicorn.Server(config(args.which, port=args.port))
-    garbage_collector.settle()
+    garbage_collector.freeze_heap()
     server.run()
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from gatewayd.cli.authoring.kit import conformance_of
-from gatewayd.plugins.imports import strange_imports
+from gatewayd.plugins.imports import imports_outside_contract
 from gatewayd_hooks.strategy import Kind
 from tests.inner_pytest import QUICKLY
 
@@ -97,7 +97,7 @@ def test_they_import_the_contract_and_nothing_else_of_gatewayd(
 ) -> None:
     (folder,) = (ROOT / "tests" / "third_party").glob(f"*/src/{module}")
     monkeypatch.syspath_prepend(folder.parent)
-    assert strange_imports(module) == []
+    assert imports_outside_contract(module) == []
 
 
 def environment() -> dict[str, str]:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from gatewayd.errors import Conflict, PermissionDenied, StoreUnavailable, Unauthorized
 from gatewayd.store import schema_check, schema_digests
 from gatewayd.store.database import connect
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlement, Spent
 from gatewayd.tenants.billing.prices import Price
@@ -81,7 +81,7 @@ def test_the_shape_is_what_migrations_make_from_any_revision_on(tmp_path: Path) 
         if revision is not None:
             with engine.begin() as connection:
                 steps.upgrade(connection, revision)
-        bring_up(engine, file)
+        upgrade_schema(engine, file)
         with engine.connect() as connection:
             assert schema_check.digests(connection, SHAPE) == SHAPE
             for harmless in ("ANALYZE", "REINDEX"):

@@ -163,7 +163,7 @@ def built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Built]:
     parts = made.daemon.parts
     parts.durable.close()
     assert parts.desk is not None
-    for listener in [*parts.door.listeners, parts.desk.server.listener]:
+    for listener in [*parts.listening.listeners, parts.desk.server.listener]:
         listener.close()
 
 

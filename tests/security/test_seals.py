@@ -382,7 +382,7 @@ def test_a_database_of_before_a_change_of_budgets_alone_is_found(
         log.unlink()
     shutil.copy(before, store / "gatewayd.db")
     (found,) = report(store).all
-    assert found.startswith(f"the store is older than {audit.NAME}, which tells of ")
+    assert found.startswith(f"the store is older than {audit.NAME}, which records ")
 
 
 async def test_a_running_daemon_finds_it_within_a_look(stores: Stores, store: Path) -> None:

@@ -13,7 +13,7 @@ from gatewayd.text.printable import printable
 from gatewayd.wire.snapshot import KvView, PrefixSummary, PrefixView
 from gatewayd_engine.process.inspect_messages import Browsed, Inspected
 
-_FIRST_OWNER, _NOBODY = ord("0"), ord(" ")
+_FIRST_OWNER, _NO_OWNER = ord("0"), ord(" ")
 _MOST_CHARS = 80
 
 
@@ -26,7 +26,7 @@ def kv_view(engine: int, said: Inspected) -> KvView:
     names = list(dict.fromkeys(tenants))
     places = np.array([names.index(tenant) for tenant in tenants] + [-1], np.int32)
     owners = places[np.frombuffer(pool.owners, np.int32)]
-    letters = np.where(owners < 0, _NOBODY, owners + _FIRST_OWNER).astype("<u4")
+    letters = np.where(owners < 0, _NO_OWNER, owners + _FIRST_OWNER).astype("<u4")
     by_tenant: Counter[str] = Counter()
     for tenant, count in zip(tenants, pool.tenant_pages, strict=True):
         by_tenant[tenant] += count

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from gatewayd.cli.authoring.kit import PLUGINS, conformance_of
-from gatewayd.plugins.imports import strange_imports
+from gatewayd.plugins.imports import imports_outside_contract
 from gatewayd_hooks.host.catalog import Catalog, Entry
 from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.host.loading import PluginHost
@@ -57,7 +57,7 @@ def _offered(entry: Entry, settings: dict[str, Any]) -> type:
             self.build()
 
         def test_it_imports_the_contract_and_nothing_else_of_gatewayd(self) -> None:
-            found = strange_imports(self.entry.module)
+            found = imports_outside_contract(self.entry.module)
             if found:
                 pytest.fail("; ".join(found))
 

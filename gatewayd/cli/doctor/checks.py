@@ -86,10 +86,10 @@ def memory(config: Config) -> Finding:
 
 def descriptors(config: Config) -> Finding:
     """File descriptors against the connections allowed; the daemon raises its own soft limit."""
-    from gatewayd.daemon.systemd.descriptors import needed
+    from gatewayd.daemon.systemd.descriptors import descriptors_for
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed(config.server.connections)
+    wanted = descriptors_for(config.server.connections)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         text = (
             f"{hard} allowed, {wanted} needed for [server] connections; raise ulimit -Hn, or "

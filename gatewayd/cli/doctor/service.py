@@ -84,7 +84,7 @@ def confinement(config: Config) -> Finding:
 
 def unit(config: Config) -> Finding:
     """How exposed the service is, by systemd's own score; less is better."""
-    from gatewayd.daemon.systemd.units import UnitsMissing, own_program, unit_files, why_unseen
+    from gatewayd.daemon.systemd.units import UnitsMissing, own_program, unit_files, why_unusable
 
     if shutil.which("systemd-analyze") is None:
         return Finding("unit", "ok", "systemd is not installed here")
@@ -98,7 +98,7 @@ def unit(config: Config) -> Finding:
         path = Path(folder, _UNIT.name)
         path.write_text(files[0].text, "utf-8")
         found = _judge(str(path), "not installed; what `gatewayd install` writes:")
-    if why := why_unseen(own_program()):
+    if why := why_unusable(own_program()):
         return Finding("unit", found.state, f"{found.text}; as a service: {why}")
     return found
 

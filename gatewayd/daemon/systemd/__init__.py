@@ -1,1 +1,1 @@
-"""The daemon under systemd: what it is given, what it says, what is written into the system."""
+"""Integration with systemd: notifications, watchdog, unit files, first configuration."""

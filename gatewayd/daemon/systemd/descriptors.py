@@ -1,4 +1,4 @@
-"""How many files and connections may be open: as many as the configuration allows."""
+"""Limit on open files, raised to what the configured connections need."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import resource
 _log = logging.getLogger(__name__)
 
 _SPARE = 256
-"""For the store, the engines' sockets, files that are read, and what plugins open."""
+"""Reserve for the store, the engines' sockets, other files, and plugins."""
 
 
-def needed(connections: int) -> int:
-    """Descriptors for so many connections: ``needed(2048) == 2304``."""
+def descriptors_for(connections: int) -> int:
+    """File descriptors for a number of connections: ``descriptors_for(2048) == 2304``."""
     return connections + _SPARE
 
 
-def make_room(connections: int) -> None:
-    """Raise the soft limit as far as is needed; say it if that is not allowed."""
+def raise_file_limit(connections: int) -> None:
+    """Raise the soft limit as far as needed; log a warning if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = needed(connections)
+    wanted = descriptors_for(connections)
     if soft >= wanted or soft == resource.RLIM_INFINITY:
         return
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

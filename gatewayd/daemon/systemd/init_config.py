@@ -1,4 +1,4 @@
-"""A first configuration: a file, a key, a folder for what is kept."""
+"""Initial configuration: a file, a key, a folder for the store."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gatewayd.config.credentials import FOLDER, PREFIX
 
 KEY = "api-key"
 _MOST_SOCKET = 107
-"""Bytes of the path of a unix socket."""
+"""Maximum length of a unix socket's path, in bytes."""
 
 
-class BeginError(Exception):
-    """Something cannot be made; the sentence says what."""
+class InitError(Exception):
+    """A file or folder cannot be created; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstConfig:
-    """Where a first configuration is.
+    """Paths of an initial configuration.
 
     Attributes:
-        config: the file.
-        state: the folder of files, batches and responses.
-        admin: the socket for operators.
+        config: the configuration file.
+        state: folder of the store.
+        admin: path of the admin socket.
     """
 
     config: Path
@@ -35,11 +35,11 @@ class FirstConfig:
 
     @property
     def key(self) -> Path:
-        """The file of the key that clients send."""
+        """File of the API key."""
         return self.config.parent / FOLDER / KEY
 
     def text(self, model: Path | None, port: int) -> str:
-        """The configuration's content."""
+        """Content of the configuration file."""
         path = "# path = unset: the embedded model" if model is None else f"path = {_toml(model)}"
         socket = f"socket = {_toml(self.admin)}"
         if len(str(self.admin)) > _MOST_SOCKET:
@@ -64,14 +64,14 @@ path = {_toml(self.state)}
 {socket}
 """
 
-    def make(self, model: Path | None, port: int) -> list[str]:
-        """Make what is not there; whatever is stays as it is.
+    def create(self, model: Path | None, port: int) -> list[str]:
+        """Create missing files and folders; existing ones stay unchanged.
 
         Returns:
             A sentence for each.
 
         Raises:
-            BeginError: something cannot be made.
+            InitError: a file or folder cannot be created.
         """
         said = [_make_folder(self.state, 0o700), _make_folder(self.config.parent, 0o755)]
         said.append(_make_folder(self.key.parent, 0o700))
@@ -81,7 +81,7 @@ path = {_toml(self.state)}
 
 
 def of_system(instance: str | None = None) -> FirstConfig:
-    """Where ``gatewayd.service`` looks, or ``gatewayd@INSTANCE.service``."""
+    """Paths of ``gatewayd.service``, or of ``gatewayd@INSTANCE.service``."""
     name = "gatewayd" if instance is None else f"gatewayd-{instance}"
     return FirstConfig(
         Path("/etc/gatewayd", instance or "", "gatewayd.toml"),
@@ -91,7 +91,7 @@ def of_system(instance: str | None = None) -> FirstConfig:
 
 
 def of_user(environ: Mapping[str, str]) -> FirstConfig:
-    """Where a user's programs keep such things."""
+    """Paths by the XDG conventions for a user's own daemon."""
     home = Path(environ.get("HOME") or Path.home())
     config = Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "gatewayd"
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "gatewayd"
@@ -107,26 +107,26 @@ def _make_folder(path: Path, mode: int) -> str:
         return f"kept {path}"
     try:
         path.mkdir(parents=True)
-        path.chmod(mode)  # whatever the umask is: the service's user has to read it
+        path.chmod(mode)  # regardless of the umask: the service's user must be able to read it
     except OSError as error:
-        raise BeginError(f"cannot make {path}: {error.strerror}") from error
+        raise InitError(f"cannot create {path}: {error.strerror}") from error
     return f"made {path}"
 
 
 def _make_file(path: Path, text: str, mode: int) -> str:
     try:
-        # Never readable by others, not even for a moment.
+        # Created with its final mode, so that other users can never read it.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
         return f"kept {path}"
     except OSError as error:
-        raise BeginError(f"cannot write {path}: {error.strerror}") from error
+        raise InitError(f"cannot write {path}: {error.strerror}") from error
     try:
         with os.fdopen(fd, "w", encoding="utf-8") as stream:
             os.fchmod(fd, mode)
             stream.write(text)
     except OSError as error:
-        # The next attempt would keep half of it.
+        # The next attempt would keep an incomplete file.
         path.unlink(missing_ok=True)
-        raise BeginError(f"cannot write {path}: {error.strerror}") from error
+        raise InitError(f"cannot write {path}: {error.strerror}") from error
     return f"wrote {path}"

@@ -1,4 +1,4 @@
-"""Writes the unit files into a system and takes them out again; says what it does."""
+"""Installation and removal of the unit files, with a report of each step."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _RUNNING = Path("/run/systemd/system")
 
 
 class InstallError(Exception):
-    """Something could not be done; the sentence says what."""
+    """A step failed; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installer:
-    """Changes files below a root.
+    """Installs files below a root folder.
 
     Attributes:
         root: ``/``, or the folder of an image or a package.
-        is_dry: only say what would be done.
-        say: is told each thing that is done.
+        is_dry: whether to report the steps only.
+        say: called with a description of each step.
     """
 
     root: Path
@@ -32,15 +32,15 @@ class Installer:
 
     @property
     def _is_live(self) -> bool:
-        """Whether systemd can be asked: this machine, and it runs."""
+        """Whether systemd runs on the target, which is this machine."""
         return self.root == Path("/") and _RUNNING.is_dir()
 
     def install(self, files: Sequence[UnitFile]) -> None:
-        """Write files, then make the user and the folders where systemd runs.
+        """Write the files; on a live system create the user and folders, too.
 
         Raises:
-            InstallError: a file that somebody else has written is in the way, or one cannot be
-                written, or systemd refuses; nothing is written in the first case.
+            InstallError: a file not written by gatewayd is in the way, in which case nothing is
+                written; or a file cannot be written, or systemd refuses.
         """
         if foreign := [str(p) for f in files if _is_foreign(p := self.root / f.path)]:
             raise InstallError(f"not written by gatewayd, so not replaced: {', '.join(foreign)}")
@@ -58,9 +58,9 @@ class Installer:
         self._run("systemctl", "daemon-reload")
 
     def uninstall(self, paths: Sequence[str], units: Sequence[str]) -> None:
-        """Stop the service, then delete what ``install`` has written.
+        """Stop the service, then delete the files that ``install`` has written.
 
-        What is somebody else's stays, and so do configuration, credentials, state and user.
+        Other files stay, and so do configuration, credentials, state and user.
 
         Raises:
             InstallError: a file cannot be deleted, or systemd refuses.

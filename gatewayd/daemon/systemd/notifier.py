@@ -1,8 +1,8 @@
-"""Tells the service manager how the daemon is, from the first weight to the last stream.
+"""Status notifications to the service manager, from loading to shutdown.
 
-``systemctl status`` shows the sentence, ``systemctl start`` waits until the model serves and goes
-on waiting while it comes nearer, and whoever hangs is ended. Without ``NOTIFY_SOCKET`` all of
-this is nothing.
+``systemctl status`` shows a sentence, ``systemctl start`` waits until the model serves, with its
+timeout extended on progress, and a daemon that hangs is restarted. Does nothing without
+``NOTIFY_SOCKET``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _log = logging.getLogger(__name__)
 _TICK_SECONDS = 0.5
 _TELL_SECONDS = 5.0
 _EXTEND_SECONDS = 30.0
-"""That a start may take from each sign of progress."""
+"""Extension of the start timeout on each sign of progress."""
 
 _LAST_SECONDS = 15.0
-"""After the requests have had their time: engines end, the store is closed."""
+"""Time after the drain, for engines to stop and the store to close."""
 
 
 class _Phase(Enum):
@@ -36,13 +36,13 @@ class _Phase(Enum):
 
 
 class Manager:
-    """The service manager, as the daemon speaks to it; called from the event loop only.
+    """Reports the daemon's state to the service manager; called from the event loop only.
 
     Args:
-        model: what is served, by its name.
+        model: name of the model.
         fleet: the engines.
-        progress: what must move.
-        environ: the environment; None takes the process's own.
+        progress: liveness checks.
+        environ: the environment; None for the process's own.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Manager:
         self._status = self._note = self._trouble = self._failure = ""
 
     async def run(self) -> None:
-        """Speak until cancelled."""
+        """Send notifications until cancelled."""
         if not self._is_asked:
             return
         every = _TELL_SECONDS if self._feeding is None else self._feeding
@@ -71,48 +71,48 @@ class Manager:
         while True:
             if (now := time.monotonic()) >= next_at:
                 next_at = now + every
-                self._tell()
+                self._report()
             await self._progress.sleep(tick)
 
     def ready(self) -> None:
-        """The model serves."""
+        """Report that the model serves."""
         if self._phase is _Phase.LOADING:
             self._phase = _Phase.SERVING
-            self._say("READY=1")
+            self._send("READY=1")
 
     def reloading(self) -> None:
-        """The configuration is being read."""
+        """Report that the configuration is being reloaded."""
         if self._phase is _Phase.SERVING:
             self._note = ""
             now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             notify(f"RELOADING=1\nMONOTONIC_USEC={now}")
 
     def reloaded(self, refusal: str = "") -> None:
-        """It has been read.
+        """Report the end of a reload.
 
         Args:
-            refusal: why the one before stays; it is shown until the next one is taken.
+            refusal: why the previous configuration stays; shown until the next successful reload.
         """
         moment = time.strftime("%H:%M:%S")
         self._note = f"; the configuration of {moment} was refused: {refusal}" if refusal else ""
         if self._phase is _Phase.SERVING:
-            self._say("READY=1")
+            self._send("READY=1")
 
     def stopping(self, seconds: float, failure: str = "") -> None:
-        """The daemon ends.
+        """Report that the daemon stops.
 
         Args:
-            seconds: that requests in flight have.
-            failure: why it ends, unless it was asked to; it stays in the status.
+            seconds: timeout of the drain.
+            failure: reason of a failure, which stays in the status; empty for a requested stop.
         """
         self._phase = _Phase.STOPPING
         self._failure = failure
-        # The daemon's own limit is the one that counts, whatever the unit says.
+        # The daemon's own timeout applies, whatever the unit sets.
         extend = int((seconds + _LAST_SECONDS) * 1e6)
-        self._say("STOPPING=1", f"EXTEND_TIMEOUT_USEC={extend}")
+        self._send("STOPPING=1", f"EXTEND_TIMEOUT_USEC={extend}")
 
-    def _tell(self) -> None:
-        trouble = self._progress.trouble()
+    def _report(self) -> None:
+        trouble = self._progress.problem()
         if trouble and trouble.split()[:3] != self._trouble.split()[:3]:
             _log.warning("watchdog keep-alive to the service manager withheld: %s", trouble)
         self._trouble = trouble
@@ -121,10 +121,10 @@ class Manager:
             lines.append("WATCHDOG=1")
         if not trouble and self._phase is _Phase.LOADING:
             lines.append(f"EXTEND_TIMEOUT_USEC={int(_EXTEND_SECONDS * 1e6)}")
-        self._say(*lines)
+        self._send(*lines)
 
-    def _say(self, *lines: str) -> None:
-        """Send lines, and the status if it is another."""
+    def _send(self, *lines: str) -> None:
+        """Send lines, with the status if it has changed."""
         status = " ".join(self._sentence().split())
         if status != self._status:
             self._status = status

@@ -1,6 +1,6 @@
-"""The unit files that come with gatewayd, and what becomes of them on a machine.
+"""Unit files that come with gatewayd, and their installed paths.
 
-They are read from the checkout, or from where the wheel has put them.
+They are read from the checkout, or from the installed wheel's data files.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from pathlib import Path
 _CHECKOUT = Path(__file__).parents[3] / "systemd"
 _SHIPPED = "share/gatewayd/systemd/"
 _PROGRAM = "/usr/bin/gatewayd"
-"""What the files say; the installed ones name the program that has written them."""
+"""Program path in the files; installed ones contain the path of the installing program."""
 
 MARK = "# Written by `gatewayd install`; it replaces this file, so change it by drop-ins.\n"
 _UNITS = "etc/systemd/system"
 _GPU = "gatewayd.service.d/10-gpu.conf"
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
-"""What the unit does not see: ``ProtectHome=``, ``PrivateTmp=``."""
+"""Folders that are hidden from the unit by ``ProtectHome=`` and ``PrivateTmp=``."""
 
 UNITS = ("gatewayd.service", "gatewayd@.service", "gatewayd.socket")
 
 
 class UnitsMissing(Exception):
-    """The files that come with gatewayd are not where they should be."""
+    """The files that come with gatewayd are missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnitFile:
-    """A file to be written.
+    """A file to be installed.
 
     Attributes:
-        path: relative to the root of the machine.
+        path: path relative to the root of the machine.
         text: its content.
     """
 
@@ -43,10 +43,10 @@ class UnitFile:
 
 
 def source() -> Path:
-    """The folder of the files.
+    """The folder of the unit files.
 
     Raises:
-        UnitsMissing: there is none.
+        UnitsMissing: it does not exist.
     """
     if (_CHECKOUT / UNITS[0]).is_file():
         return _CHECKOUT
@@ -61,10 +61,10 @@ def source() -> Path:
 
 
 def unit_files(program: str, *, gpu: bool) -> list[UnitFile]:
-    """Everything that is written into a system.
+    """All files to be installed.
 
     Args:
-        program: the path of ``gatewayd``.
+        program: path of ``gatewayd``.
         gpu: whether engines use NVIDIA GPUs.
 
     Raises:
@@ -85,7 +85,7 @@ def unit_files(program: str, *, gpu: bool) -> list[UnitFile]:
 
 
 def every_path() -> list[str]:
-    """What may have been written, whatever was chosen."""
+    """All paths that may have been installed, with any options."""
     return [file.path for file in unit_files(_PROGRAM, gpu=True)]
 
 
@@ -94,10 +94,10 @@ def own_program() -> str:
     return str(Path(sys.prefix, "bin", "gatewayd"))
 
 
-def why_unseen(program: str) -> str:
-    """Why the unit could not run a program; empty if it could.
+def why_unusable(program: str) -> str:
+    """Describe why the unit could not run a program; empty if it could.
 
-    The interpreter counts, too: a virtual environment only points to it.
+    The interpreter matters, too: a virtual environment only links to it.
     """
     if not os.access(program, os.X_OK):
         return f"{program} is not an executable"
@@ -105,8 +105,8 @@ def why_unseen(program: str) -> str:
         for hidden in _HIDDEN:
             if path.startswith(hidden + "/"):
                 return (
-                    f"{path} is below {hidden}, which the unit does not see; install gatewayd with "
-                    "an interpreter of the system, such as in /usr/local/lib/gatewayd"
+                    f"{path} is below {hidden}, which is hidden from the unit; install gatewayd "
+                    "with an interpreter of the system, such as in /usr/local/lib/gatewayd"
                 )
     return ""
 

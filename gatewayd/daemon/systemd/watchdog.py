@@ -1,7 +1,7 @@
-"""What must move for the daemon to be alive: the event loop, the engines, the store's writer.
+"""Liveness checks of the daemon: the event loop, the engines, the store's writer.
 
-systemd ends a daemon that does not say ``WATCHDOG=1`` in time. It is said only after all three
-have been looked at, on the event loop itself: one that is blocked says nothing.
+systemd restarts a daemon that does not send ``WATCHDOG=1`` in time. It is sent only after all three
+were checked, on the event loop itself, so that a blocked one sends nothing.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from gatewayd.errors import GatewayError
 
 LAG_SECONDS = 2.0
-"""That the event loop may be late."""
+"""Maximum delay of the event loop."""
 
 STORE_SECONDS = 10.0
-"""That the store's writer may take for a piece of work that writes nothing."""
+"""Maximum time for the store's writer to process an empty piece of work."""
 
 _MOST_SECONDS = 5.0
 
 
 def interval(environ: Mapping[str, str]) -> float | None:
-    """Seconds between two signs of life; None where nobody waits for them.
+    """Interval of keep-alives in seconds; None if the watchdog is not enabled.
 
     ``WATCHDOG_USEC`` of 30 s gives 5.0, of 2 s 0.5: several may be missed.
     """
@@ -32,16 +32,16 @@ def interval(environ: Mapping[str, str]) -> float | None:
     if not usec.isdigit() or not int(usec):
         return None
     if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
-        return None  # it is for the process that has started this one
+        return None  # it is meant for the parent process
     return min(int(usec) / 1e6 / 4, _MOST_SECONDS)
 
 
 class LivenessProgress:
-    """Looks at what must move.
+    """Checks that the parts of the daemon make progress.
 
     Args:
-        engines: says what is wrong with them, a sentence each.
-        store: is done when the store's writer has done something, or has said that it cannot.
+        engines: describes unresolved problems of engines, a sentence each.
+        store: completes when the store's writer has processed, or refused, a piece of work.
         clock: seconds.
     """
 
@@ -59,36 +59,36 @@ class LivenessProgress:
         self._asked_at = 0.0
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep, and note by how much the loop is late."""
+        """Sleep, and record the delay of the event loop."""
         due = self._clock() + seconds
         await asyncio.sleep(seconds)
         self._lag = max(self._lag, self._clock() - due)
 
-    def trouble(self) -> str:
-        """What does not move, since the last call; empty if all is well."""
+    def problem(self) -> str:
+        """Describe what has stopped making progress since the last call; empty for nothing."""
         lag, self._lag = self._lag, 0.0
         if lag >= LAG_SECONDS:
             return f"the event loop was blocked for {lag:.1f} s"
         if troubles := self._engines():
             return "; ".join(troubles)
-        return self._look_at_store()
+        return self._check_store()
 
     def close(self) -> None:
-        """Forget the store: it is about to be closed."""
+        """Stop checking the store, which is about to be closed."""
         if self._probe is not None:
             self._probe.cancel()
         self._store = _nothing
 
-    def _look_at_store(self) -> str:
+    def _check_store(self) -> str:
         waited = self._clock() - self._asked_at
         if self._probe is not None and not self._probe.done():
             return f"the store has not answered for {waited:.0f} s" * (waited > STORE_SECONDS)
         self._asked_at = self._clock()
-        self._probe = asyncio.create_task(self._ask(), name="store probe")
+        self._probe = asyncio.create_task(self._probe_store(), name="store probe")
         return ""
 
-    async def _ask(self) -> None:
-        # A full disk is an answer; so is a writer that is closed.
+    async def _probe_store(self) -> None:
+        # An error such as a full disk or a closed writer also shows that the writer is alive.
         with contextlib.suppress(GatewayError, RuntimeError):
             await self._store()
 

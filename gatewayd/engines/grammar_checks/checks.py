@@ -209,7 +209,7 @@ class GuideChecks:
                 answer.set_result(found)
                 if found.is_lost:
                     self.losses.record(tenant)
-                    self.queue.restrain(turn, SECONDS)
+                    self.queue.throttle(turn, SECONDS)
                     await self._replace(config)
         except Exception as error:  # noqa: BLE001 - raised in the waiters
             if not answer.done():

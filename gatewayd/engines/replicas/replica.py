@@ -214,7 +214,7 @@ class Replica:
         self._wanted_changed.set()
         self._report_loss("unloaded")
         if not self.is_over:
-            self.state, self.detail = ReplicaState.UNLOADED, "its engine ends"
+            self.state, self.detail = ReplicaState.UNLOADED, "stopping its engine"
         await self._is_gone.wait()
 
     def load(self) -> None:
@@ -296,7 +296,7 @@ class Replica:
             try:
                 self._owner.on_step(self, event)
             except FrameError as error:
-                self._report_loss(f"sent nonsense: {error}")
+                self._report_loss(f"sent an invalid frame: {error}")
         elif isinstance(event, Loading):
             self.detail = f"{event.stage} {event.fraction:.0%}"
         elif isinstance(event, EngineReady):
@@ -320,8 +320,7 @@ class Replica:
         if event.version != PROTOCOL_VERSION:
             self._is_final = True
             self._report_loss(
-                f"speaks version {event.version} of the protocol; "
-                f"this daemon speaks {PROTOCOL_VERSION}"
+                f"uses version {event.version} of the protocol; this daemon uses {PROTOCOL_VERSION}"
             )
             return
         self.model, self.load_seconds = event.model, event.load_seconds

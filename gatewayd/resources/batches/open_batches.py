@@ -108,9 +108,9 @@ class Batches:
         if shared is None:
             return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), QueueStats())
         return {
-            "batches": shared.lanes.slots.standing,
-            "batch_inputs": shared.reading.standing,
-            "batch_ends": shared.ending.standing,
+            "batches": shared.lanes.slots.stats,
+            "batch_inputs": shared.reading.stats,
+            "batch_ends": shared.ending.stats,
         }
 
     def start_batch(self, tenant: str, batch_id: str) -> None:
@@ -145,4 +145,4 @@ class Batches:
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             del self._runs[batch_id]
-            self.cap.give_up(tenant)
+            self.cap.release(tenant)

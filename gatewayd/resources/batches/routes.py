@@ -54,7 +54,7 @@ class BatchCreate:
         try:
             row = await self._batches.database.write(add)
         except BaseException:
-            self._batches.cap.give_up(principal.tenant)
+            self._batches.cap.release(principal.tenant)
             raise
         self._batches.start_batch(principal.tenant, row.id)
         await send_json(send, records.shown(row), headers=ignored_header(ignored))

@@ -141,6 +141,6 @@ class Vault:
             How many contents were deleted.
         """
         names = [entry.name for entry in os.scandir(self._folder) if _OURS.fullmatch(entry.name)]
-        strangers = [name for name in names if name not in known]
-        self.remove(strangers)
-        return len(strangers)
+        orphans = [name for name in names if name not in known]
+        self.remove(orphans)
+        return len(orphans)

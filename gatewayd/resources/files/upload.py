@@ -45,11 +45,11 @@ class _DraftSink:
         except StoreFull as refusal:
             self.refusal = refusal.with_traceback(None)  # the traceback would keep the data alive
             await asyncio.to_thread(self._draft.discard)
-            self._hold.give_back()
+            self._hold.release()
         else:
             self._hold.add(len(data))
             await asyncio.to_thread(self._draft.write, data)
-            self._hold.land(len(data))
+            self._hold.mark_written(len(data))
 
 
 async def receive_file(

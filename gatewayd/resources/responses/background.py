@@ -154,7 +154,7 @@ class Background:
     def _over(self, response_id: str) -> None:
         run = self._running.pop(response_id)
         run.log.close()
-        self.cap.give_up(run.tenant)
+        self.cap.release(run.tenant)
 
     async def _run(self, answer: ProtocolAnswer, run: _Run) -> None:
         progress = run.progress

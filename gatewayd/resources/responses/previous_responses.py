@@ -140,7 +140,7 @@ def chain(
                 break
             raise ContextLengthExceeded(
                 f"the conversation behind previous_response_id has more than {most_bytes} bytes, "
-                "the most that a request may bring: set truncation to auto, or begin another one",
+                "the maximum of a request: set truncation to auto, or start another one",
                 param="previous_response_id",
             )
         cut = cut or read.cut

@@ -162,7 +162,7 @@ class ResponseCreate:
                 answer.close()
                 raise
         except BaseException:
-            self._background.cap.give_up(tenant)
+            self._background.cap.release(tenant)
             raise
         return self._background.start_response(tenant, answer, body, cut), body
 

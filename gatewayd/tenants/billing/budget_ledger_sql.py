@@ -319,7 +319,8 @@ def _reasoned(connection: Connection, entry: LedgerEntry) -> tuple[InsufficientQ
             )
             return refusal, row
     refusal = InsufficientQuota(
-        f"requests that run hold the rest of the budget of tenant {asked.tenant}; try again",
+        f"running requests have reserved the rest of the budget of tenant {asked.tenant}; "
+        "try again",
         retry_after=1.0,
     )
     return refusal, row

@@ -255,14 +255,14 @@ def _fault_of_end(
     if state is not None and (found := cut(connection, state, end.seq + 1)) is not None:
         return found
     if state is None and (made := _made(connection)) > end.seq:
-        return f"audit rows are missing: {end.seq} tell of {made} tenants and keys"
+        return f"audit rows are missing: {end.seq} cannot record {made} tenants and keys"
     if kept is None:
         return None if end.seq <= 1 else f"{name} is missing or was changed"
     if kept.head.seq > end.seq:
         return f"audit rows {end.seq + 1} to {kept.head.seq} are missing at the end"
     if state is not None and kept.changes > state.changes:
         return (
-            f"the store is older than {name}, which tells of {kept.changes} changes of tenants, "
+            f"the store is older than {name}, which records {kept.changes} changes of tenants, "
             f"keys, prices and budgets: it has {state.changes}"
         )
     return None

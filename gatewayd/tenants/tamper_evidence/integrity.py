@@ -142,7 +142,7 @@ def accept(
     planted = schema_check.faults(connection)
     if planted:
         raise Conflict(
-            f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}"
+            f"repair that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}"
         )
     report = examine(connection, secret, file)
     if not report.all:

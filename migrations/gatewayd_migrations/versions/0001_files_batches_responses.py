@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables."""
+    """Create the tables."""
     op.create_table(
         "files",
         sa.Column("id", sa.Text(), nullable=False),
@@ -83,7 +83,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Drop them."""
+    """Drop the tables."""
     op.drop_table("responses")
     op.drop_table("batch_results")
     op.drop_table("batches")

@@ -1,4 +1,4 @@
-"""Tenants with their keys, budgets and usage, prices, the audit chain; owners of what was there."""
+"""Tenants with keys, budgets and usage, prices, the audit chain; owners of existing rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ depends_on = None
 
 _OWNED = ("files", "batches", "responses")
 _DEFAULT = "default"
-"""The tenant of everybody before there were any."""
+"""The tenant of requests without a key, which owns existing rows."""
 
 
 def upgrade() -> None:
-    """Make the tables; what is there belongs to the default tenant."""
+    """Create the tables; existing rows belong to the default tenant."""
     tenants = op.create_table(
         "tenants",
         sa.Column("id", sa.Text(), nullable=False),
@@ -105,7 +105,7 @@ def upgrade() -> None:
     op.bulk_insert(tenants, [{"id": _DEFAULT, "created_at": int(time.time())}])
     op.bulk_insert(budgets, [{"tenant": _DEFAULT}])
     for table in _OWNED:
-        # As it stands, without making the table anew: results of batches hang on their rows.
+        # Added in place: recreating the table would delete results of batches, which reference it.
         owner = sa.Column("tenant", sa.Text(), server_default=_DEFAULT, nullable=False)
         op.add_column(table, owner)
         op.create_index(op.f(f"ix_{table}_tenant"), table, ["tenant"])
@@ -125,11 +125,11 @@ def _of_a_request() -> list[sa.Column[object]]:
 
 
 def downgrade() -> None:
-    """Drop them; everything is everybody's again."""
+    """Drop the tables and the owners of rows."""
     op.execute("ALTER TABLE batches DROP COLUMN key_id")
     for table in _OWNED:
         op.drop_index(op.f(f"ix_{table}_tenant"), table)
-        # Alembic would make the table anew, and with the old one results of batches would go.
+        # In place: Alembic would recreate the table, which would delete results of batches.
         op.execute(f"ALTER TABLE {table} DROP COLUMN tenant")
     for table in ("audit", "usage", "reservations", "prices", "keys", "budgets", "tenants"):
         op.drop_table(table)

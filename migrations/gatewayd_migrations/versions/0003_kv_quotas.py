@@ -14,13 +14,13 @@ _COLUMNS = ("kv_floor", "kv_ceiling")
 
 
 def upgrade() -> None:
-    """Nobody has any."""
+    """Add the columns; no tenant has any yet."""
     for name in _COLUMNS:
         op.add_column("tenants", sa.Column(name, sa.Text(), nullable=True))
 
 
 def downgrade() -> None:
-    """Forget them."""
+    """Drop the columns."""
     for name in _COLUMNS:
-        # Alembic would make the table anew, and others hang on its rows.
+        # In place: Alembic would recreate the table, which other tables reference.
         op.execute(f"ALTER TABLE tenants DROP COLUMN {name}")

@@ -1,4 +1,4 @@
-"""What requests took of the engines' time."""
+"""Engine time of requests."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Of those that were, nobody knows."""
+    """Add the column; the engine time of existing rows is unknown."""
     column = sa.Column("engine_seconds", sa.Float(), server_default=sa.text("0"), nullable=False)
     op.add_column("usage", column)
 
 
 def downgrade() -> None:
-    """Forget it."""
+    """Drop the column."""
     op.execute("ALTER TABLE usage DROP COLUMN engine_seconds")

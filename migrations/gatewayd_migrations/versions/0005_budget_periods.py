@@ -1,4 +1,4 @@
-"""Periods of budgets: since when what is used counts, and in which one something was reserved."""
+"""Budget periods, and the period in which each reservation was made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """All budgets are for all time, which began at 0."""
+    """Add the columns; existing budgets have no period, so theirs begins at 0."""
     op.add_column("budgets", sa.Column("budget_period", sa.Text(), nullable=True))
     for table in ("budgets", "reservations"):
         begun = sa.Column("period_begin", sa.Integer(), server_default=sa.text("0"), nullable=False)
@@ -20,7 +20,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget them; what was used in this period is what was used."""
+    """Drop the columns; usage of the present period becomes the total."""
     for table in ("reservations", "budgets"):
         op.execute(f"ALTER TABLE {table} DROP COLUMN period_begin")
     op.execute("ALTER TABLE budgets DROP COLUMN budget_period")

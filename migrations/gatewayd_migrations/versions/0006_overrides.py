@@ -1,4 +1,4 @@
-"""What operators changed of the configuration while the daemon served."""
+"""Runtime changes of the configuration by operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Nothing was changed."""
+    """Create the table."""
     op.create_table(
         "overrides",
         sa.Column("number", sa.Integer(), nullable=False),
@@ -27,5 +27,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget it: the file counts."""
+    """Drop the table: the configuration file applies."""
     op.drop_table("overrides")

@@ -1,4 +1,4 @@
-"""Where the time of ended requests went."""
+"""Timelines of ended requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Of none so far."""
+    """Create the table."""
     op.create_table(
         "ledgers",
         sa.Column("number", sa.Integer(), nullable=False),
@@ -27,5 +27,5 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget them."""
+    """Drop the table."""
     op.drop_table("ledgers")

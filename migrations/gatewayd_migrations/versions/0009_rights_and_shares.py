@@ -1,7 +1,7 @@
-"""What a tenant may ask for beyond the usual service, and its share of the store.
+"""Rights of tenants beyond the default, and their quotas in the store.
 
-What each tenant keeps is counted by triggers, in the transaction that changes it: whoever writes,
-and however a transaction ends, the sums are those of the rows.
+Stored bytes of each tenant are counted by triggers, within the transaction that changes them: the
+sums match the rows, whichever program writes and however a transaction ends.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _COLUMNS: dict[str, sa.types.TypeEngine[Any]] = {
     "retention_seconds": sa.Integer(),
 }
 
-# Bytes of a row by its columns, with what it takes beside them: a page of the disk for a content,
-# and entries in indexes. gatewayd/store/tenant_shares.py has the same numbers.
+# Bytes of a row by its columns, with its overhead: a disk page for a file content, and entries in
+# indexes. gatewayd/store/tenant_shares.py has the same numbers.
 _FILE = "({0}.bytes + length(CAST({0}.filename AS BLOB)) + 4096)"
 _RESPONSE = "(length(CAST({0}.body AS BLOB)) + length(CAST({0}.input AS BLOB)) + 512)"
 _BATCH = (
@@ -44,7 +44,7 @@ _COUNTED = (
 
 
 def upgrade() -> None:
-    """Tenants that there are may go on to ask for all that they could until now."""
+    """Add the columns; existing tenants retain all rights that they had."""
     for name, kind in _COLUMNS.items():
         op.add_column("tenants", sa.Column(name, kind, nullable=True))
     op.execute(
@@ -76,13 +76,13 @@ def upgrade() -> None:
                 f"VALUES ({owner.format(row)}, {amount}) "
                 f"ON CONFLICT (tenant) DO UPDATE SET {column} = {column} + excluded.{column}; END"
             )
-        # An upsert from a SELECT needs a WHERE, or ON would be read as a join's.
+        # An upsert from a SELECT needs a WHERE, or ON would be parsed as a join's.
         op.execute(
             f"INSERT INTO kept (tenant, {column}) SELECT {owner.format(table)}, "
             f"sum({size.format(table)}) FROM {table} WHERE true GROUP BY 1 "
             f"ON CONFLICT (tenant) DO UPDATE SET {column} = {column} + excluded.{column}"
         )
-    # Before the batch is gone: its results are counted as its tenant's.
+    # Before the batch is deleted: its results are counted for its tenant.
     op.execute(
         "CREATE TRIGGER kept_batches_results BEFORE DELETE ON batches "
         "BEGIN DELETE FROM batch_results WHERE batch_id = OLD.id; END"
@@ -90,7 +90,7 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget them."""
+    """Drop the triggers, the table and the columns."""
     op.execute("DROP TRIGGER kept_batches_results")
     for table, *_ in _COUNTED:
         for event in ("insert", "update", "delete"):

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Of nothing so far: whoever has the server's secret seals what is there, once."""
+    """Create empty tables: the daemon, which has the server's secret, seals existing rows once."""
     op.create_table(
         "seals",
         sa.Column("kind", sa.Text(), nullable=False),
@@ -34,6 +34,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget them. The audit tells of them yet: after an upgrade again they must be accepted."""
+    """Drop the tables. The audit records seals: after another upgrade they must be accepted."""
     op.drop_table("seal_state")
     op.drop_table("seals")

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Of none so far: the owner of the server's secret seals existing rows, once.
+    """Add the columns, empty: the daemon, which has the server's secret, seals existing rows once.
 
     Columns without a value change no seal of a budget.
     """
@@ -21,6 +21,6 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Forget them. Budgets have no tags while no request runs, so that their seals stay valid."""
+    """Drop the columns. Budgets have no tags while no request runs, so their seals stay valid."""
     op.execute("ALTER TABLE budgets DROP COLUMN reserved_tags")
     op.execute("ALTER TABLE reservations DROP COLUMN seal")

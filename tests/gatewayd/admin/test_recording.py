@@ -50,7 +50,7 @@ async def test_what_cannot_be_put_on_record_was_done_nevertheless_and_says_so() 
 
 async def test_what_may_be_cut_is_on_record_as_it_begins_and_with_what_came_of_it() -> None:
     recorder = Recorder()
-    async with AuditRecord(recorder).around(SCOPE, "prefix.evict", "ant", page=7) as told:
+    async with AuditRecord(recorder).around_action(SCOPE, "prefix.evict", "ant", page=7) as told:
         assert [row[1:] for row in recorder.rows] == [("prefix.evict.begin", "ant", {"page": 7})]
         told["pages"] = 3
     assert recorder.rows[1][1:] == ("prefix.evict", "ant", {"page": 7, "pages": 3})
@@ -68,7 +68,7 @@ async def test_what_may_be_cut_is_on_record_as_it_begins_and_with_what_came_of_i
 async def test_what_failed_is_on_record_as_failed(error: BaseException, why: str) -> None:
     recorder = Recorder()
     with pytest.raises(type(error)):
-        async with AuditRecord(recorder).around(SCOPE, "model.unload", "nano"):
+        async with AuditRecord(recorder).around_action(SCOPE, "model.unload", "nano"):
             raise error
     assert [row[1:] for row in recorder.rows] == [
         ("model.unload.begin", "nano", {}),
@@ -79,11 +79,11 @@ async def test_what_failed_is_on_record_as_failed(error: BaseException, why: str
 async def test_a_full_store_stops_nobody_and_hides_no_failure() -> None:
     record, was_done = AuditRecord(Recorder(is_full=True)), False
     with pytest.raises(StoreUnavailable, match="the action was done"):
-        async with record.around(SCOPE, "model.unload", "nano"):
+        async with record.around_action(SCOPE, "model.unload", "nano"):
             was_done = True
     assert was_done
     with pytest.raises(InvalidRequest):
-        async with record.around(SCOPE, "model.unload", "nano"):
+        async with record.around_action(SCOPE, "model.unload", "nano"):
             raise InvalidRequest("no")
 
 
@@ -92,8 +92,8 @@ async def test_a_store_that_is_closed_meanwhile_is_no_mistake_of_the_daemon(
 ) -> None:
     with opened(copy_of(fresh_store, tmp_path / "store")) as durable:
         record = AuditRecord(durable.tenancy)
-        assert record.knows("default")
-        assert not record.knows("nobody")
+        assert record.has_tenant("default")
+        assert not record.has_tenant("nobody")
         await record(SCOPE, "admission.pause", "admission")
     with pytest.raises(StoreUnavailable, match=r"the action was done, .* the store is closed"):
         await record(SCOPE, "admission.resume", "admission")

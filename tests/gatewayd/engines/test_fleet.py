@@ -129,7 +129,7 @@ async def test_the_cap_on_tokens_takes_one_large_prompt_alone(make_fleet: Make) 
     setup = await make_fleet(FAKE_FAULTS="hold", limits=QueueLimits(30, 100))
     setup.generate([1] * 200, 1)
     with pytest.raises(
-        QueueFull, match="200 prompt tokens are waiting and this request brings 5"
+        QueueFull, match="200 prompt tokens are waiting and this request has 5"
     ) as caught:
         setup.generate([1] * 5, 1)
     assert caught.value.by_tokens

@@ -217,7 +217,7 @@ async def test_what_is_large_takes_more_of_the_waiting_room() -> None:
 async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_there() -> None:
     clock = Clock()
     queue = FairQueue("thing", lambda: 3, most_waiting=100, clock=clock)
-    queue.restrain("bad", 60)
+    queue.throttle("bad", 60)
     tasks = [asyncio.create_task(queue.acquire("bad")) for _ in range(5)]
     await settled()
     assert queue.num_running == 2

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gatewayd.fairness.fair_queue import on_behalf_of, set_current_tenant
+from gatewayd.fairness.fair_queue import current_tenant, set_current_tenant
 from gatewayd.fairness.fair_threads import FairThreads
 
 
@@ -35,7 +35,7 @@ class Jobs:
     def job(self, tenant: str) -> Callable[[], str]:
         def work() -> str:
             end = threading.Event()
-            self.running.append((on_behalf_of(), end))
+            self.running.append((current_tenant(), end))
             assert end.wait(30)
             self.done.append(tenant)
             return tenant

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from gatewayd.fairness.fair_queue import on_behalf_of
+from gatewayd.fairness.fair_queue import current_tenant
 from gatewayd.http.bodies import Bodies
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.server.start_scheduler import _MOST_RESUMED, _SECONDS, StartScheduler
@@ -58,7 +58,7 @@ async def test_the_work_of_a_request_is_its_senders_and_nothing_of_the_last_one_
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.append((on_behalf_of(), current_principal(), current_slot() is not None))
+        seen.append((current_tenant(), current_principal(), current_slot() is not None))
 
     async def nothing(*_: Any) -> Any:
         return {}

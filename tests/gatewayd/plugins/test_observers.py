@@ -27,7 +27,7 @@ async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     told = ObserverRecord(host, "gatewayd_request_admitted", watched, Watchdog(watched, 10.0))
     request_trace.begin("mine")
     submitted = time.monotonic()
-    told.tell(object())
+    told.notify(object())
     handed = time.monotonic()
     kept = request_trace.current()
     assert kept is not None

@@ -26,7 +26,7 @@ async def main(tokenizer, text):
     ))
     return resident() - before
 
-malloc_limits.settle()
+malloc_limits.limit_malloc()
 text = " ".join(str(random.random()) for _ in range(30_000))
 print(asyncio.run(main(Tokenizer(open(sys.argv[1]).read()), text)))
 """
@@ -50,15 +50,15 @@ def test_giving_back_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) 
         time.sleep(0.04)
         ended.append(time.monotonic())
 
-    monkeypatch.setattr(malloc_limits, "_trim", trim)
+    monkeypatch.setattr(malloc_limits, "_malloc_trim", trim)
     monkeypatch.setattr(malloc_limits, "_rest_ends", 0.0)
     deadline, asked = time.monotonic() + 30, 0
     while len(began) < 2:
-        malloc_limits.give_back()
+        malloc_limits.trim()
         asked += 1
         time.sleep(0.001)
         assert time.monotonic() < deadline
-    malloc_limits.give_back()  # while the second one is at it, or rests
+    malloc_limits.trim()  # while the second one is at it, or rests
     while len(ended) < 3:
         assert time.monotonic() < deadline
         time.sleep(0.01)

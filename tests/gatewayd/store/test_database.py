@@ -17,7 +17,7 @@ from sqlalchemy import Connection, event, insert, select
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database, connect
 from gatewayd.store.errors import StoreError
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.store.tables import files
 from gatewayd_migrations import HEAD
 
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.fixture
 def database(file: Path) -> Iterator[Database]:
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     opened = Database(engine)
     yield opened
     opened.close()
@@ -66,7 +66,7 @@ async def test_the_event_loop_runs_no_sql(database: Database) -> None:
 
 async def test_what_waits_is_committed_together(file: Path) -> None:
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     commits: list[Connection] = []
     event.listen(engine, "commit", commits.append)
     database = Database(engine)
@@ -143,28 +143,28 @@ def test_a_file_that_is_no_database_is_one_sentence(file: Path) -> None:
     file.write_bytes(b"not a database, but long enough to look at " * 40)
     engine = connect(file)
     with pytest.raises(StoreError, match=r"gatewayd\.db cannot be used: its file is no SQLite"):
-        bring_up(engine, file)
+        upgrade_schema(engine, file)
 
 
 def test_a_damaged_file_is_one_sentence(file: Path) -> None:
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     engine.dispose()
     content = bytearray(file.read_bytes())
     content[100:4096] = b"\xff" * 3996
     file.write_bytes(content)
     with pytest.raises(StoreError, match="damaged"):
-        bring_up(connect(file), file)
+        upgrade_schema(connect(file), file)
 
 
 def test_a_newer_schema_is_refused_and_named(file: Path) -> None:
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     with sqlite3.connect(file) as other:
         other.execute("UPDATE alembic_version SET version_num = '9999'")
     other.close()
     with pytest.raises(StoreError, match=rf"schema 9999.*newest is {HEAD}"):
-        bring_up(engine, file)
+        upgrade_schema(engine, file)
     engine.dispose()
 
 
@@ -201,7 +201,7 @@ def test_what_was_promised_survives_a_kill(file: Path) -> None:
     process.stdout.close()
     promised = {line.decode().strip() for line in told if line.endswith(b"\n")}
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     with engine.connect() as connection:
         assert promised <= ids(connection)
         assert connection.exec_driver_sql("PRAGMA integrity_check").scalar_one() == "ok"

@@ -14,7 +14,7 @@ from gatewayd.resources.expiry import Expiry
 from gatewayd.resources.files.content_store import Vault
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database, connect
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.store.tables import batch_results, batches, files, kept, responses
 from tests.gatewayd.store.test_clock import DAY, START, YEAR, Hands
 
@@ -22,7 +22,7 @@ from tests.gatewayd.store.test_clock import DAY, START, YEAR, Hands
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     engine = connect(tmp_path / "gatewayd.db")
-    bring_up(engine, tmp_path / "gatewayd.db")
+    upgrade_schema(engine, tmp_path / "gatewayd.db")
     opened = Database(engine)
     yield opened
     opened.close()

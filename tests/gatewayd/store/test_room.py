@@ -106,7 +106,7 @@ async def test_what_is_being_written_counts_before_it_is_on_the_disk(
     async with serving(text, folder) as (durable, gateway):
         two = [asyncio.create_task(upload(gateway, 50_000)) for _ in range(2)]
         await until(lambda: len(waiting) == 2)
-        seen = (await durable.room.look()).total
+        seen = (await durable.room.measure()).total
         assert durable.vault.bytes == 0
         assert durable.room.coming.num_unseen == sum(waiting)
         durable.room.limit = seen + sum(waiting) + 10_000
@@ -127,11 +127,11 @@ async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
 
     def counted(connection: Connection, tenant: str, limit: int) -> tenant_shares.TenantStanding:
         looks.append(tenant)
-        return tenant_shares.standing_of(connection, tenant, limit)
+        return tenant_shares.read_standing(connection, tenant, limit)
 
     monkeypatch.setattr("gatewayd.store.disk_quota.standing_of", counted)
     with opened(folder) as durable:
-        told = await durable.room.standing(OPERATOR)
+        told = await durable.room.usage_of(OPERATOR)
     assert len(looks) == 1
     assert (told["files"], told["responses"], told["batches"], told["bytes"]) == (0, 0, 0, 0)
 
@@ -184,13 +184,13 @@ BIG = {f"key-{n}": "x" * 500 for n in range(16)}
 
 async def test_what_is_deleted_in_the_database_makes_room(text: TextModel, folder: Path) -> None:
     async with serving(text, folder) as (durable, gateway):
-        before = (await durable.room.look()).database
+        before = (await durable.room.measure()).database
         made = [(await respond(gateway, metadata=BIG)).id for _ in range(40)]
-        full = (await durable.room.look()).database
+        full = (await durable.room.measure()).database
         assert full > before + 40 * 7000
         for response_id in made:
             await gateway.openai.responses.delete(response_id)
-        assert (await durable.room.look()).database < before + 40_000
+        assert (await durable.room.measure()).database < before + 40_000
 
 
 async def test_a_disk_that_does_not_answer_is_503_and_is_asked_again(
@@ -211,7 +211,7 @@ async def test_a_disk_that_does_not_answer_is_503_and_is_asked_again(
 async def test_figures_are_those_of_the_files(text: TextModel, folder: Path) -> None:
     async with serving(text, folder, bytes="1GiB") as (durable, gateway):
         await upload(gateway, 5000)
-        await durable.room.look()
+        await durable.room.measure()
         page = (await gateway.http.get("/metrics")).text
     assert 'gatewayd_store_bytes{kind="files"} 5000.0' in page
     assert "gatewayd_store_limit_bytes 1.073741824e+09" in page

@@ -26,7 +26,7 @@ from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.store.database import Database, connect
 from gatewayd.store.disk_quota import Used
 from gatewayd.store.tables import batches, kept, responses, tenants
-from gatewayd.store.tenant_shares import FILE_BYTES, Coming, standing_of
+from gatewayd.store.tenant_shares import FILE_BYTES, IncomingBytes, read_standing
 from gatewayd.tenants.principal import Principal
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.batching import CHAT, jsonl, line
@@ -201,12 +201,12 @@ async def test_what_ends_while_somebody_looks_is_counted(
         with room.coming.counted("acme") as hold:
             hold.add(2 * MIB)
             if is_of_tenant:
-                hold.land(2 * MIB)
+                hold.mark_written(2 * MIB)
 
             async def ends_first(pages: int) -> Used:
                 monkeypatch.setattr(room, "_measured", measured)  # the daemon looks, too
                 await room._database.write(lambda connection: file_records.add(connection, row))
-                hold.give_back()
+                hold.release()
                 return await measured(pages)
 
             monkeypatch.setattr(room, "_measured", ends_first)
@@ -214,7 +214,7 @@ async def test_what_ends_while_somebody_looks_is_counted(
             said = "its store_bytes" if is_of_tenant else r"\[store\] bytes"
             with pytest.raises(StoreFull, match=said):
                 await room.check(owner, MIB + 1)
-        assert room.coming.look("acme")() == (0, 0)
+        assert room.coming.start_sum("acme")() == (0, 0)
 
 
 async def test_responses_that_run_together_have_one_share(text: TextModel, folder: Path) -> None:
@@ -292,7 +292,7 @@ async def test_what_is_kept_is_counted_from_life_to_life(text: TextModel, folder
         now = await usage(here, key)
         assert {**now, "limit": 0} == {**before, "limit": 0}
         page = (await here.gateway.http.get("/metrics", headers=bearer(OPERATOR))).text
-        await here.durable.room.look()
+        await here.durable.room.measure()
         page = (await here.gateway.http.get("/metrics", headers=bearer(OPERATOR))).text
         assert f'gatewayd_store_kept_bytes{{kind="files"}} {float(now["files"])}' in page
         assert f"gatewayd_store_largest_tenant_bytes {float(now['bytes'])}" in page
@@ -384,7 +384,7 @@ def test_nobody_is_refused_its_part_however_the_others_take(folder: Path, seed: 
         part = limit // (2 * (count + 2))  # with the default tenant, and one that may come
 
         def takes(name: str, num_bytes: int) -> bool:
-            standing = standing_of(connection, name, limit)
+            standing = read_standing(connection, name, limit)
             assert (standing.kept.total, standing.part) == (has[name], part)
             left = limit - sum(has.values())
             may = standing.may_keep(has[name], left)
@@ -417,12 +417,12 @@ def test_nobody_is_refused_its_part_however_the_others_take(folder: Path, seed: 
 
 
 def test_what_comes_is_given_back_whatever_becomes_of_it() -> None:
-    coming = Coming()
+    coming = IncomingBytes()
 
     def comes() -> None:
         with coming.counted("a") as hold, coming.counted("a") as other:
             hold.add(10)
-            hold.land(4)
+            hold.mark_written(4)
             other.add(5)
             assert (coming.of("a"), coming.of("b"), coming.num_unseen) == (15, 0, 11)
             raise Wrong

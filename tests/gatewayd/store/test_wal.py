@@ -15,7 +15,7 @@ from sqlalchemy import Connection, insert
 
 from gatewayd.store import wal
 from gatewayd.store.database import Database, connect
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.store.tables import files
 
 LIMIT = 1 << 20
@@ -31,7 +31,7 @@ def database(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     monkeypatch.setattr(wal, "LIMIT_BYTES", LIMIT)
     monkeypatch.setattr(wal, "_AGAIN_SECONDS", 0.0)
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     opened = Database(engine)
     yield opened
     opened.close()
@@ -100,6 +100,6 @@ def test_a_build_with_the_bug_is_told_of_and_frightens_nobody(
     version: tuple[int, int, int], is_told: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        wal.tell_of_bug(version)
+        wal.log_bug(version)
     assert [record.levelno for record in caplog.records] == [logging.INFO] * is_told
     assert ("gatewayd doctor" in caplog.text) is is_told

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import pytest
 
-from gatewayd.daemon.systemd.init_config import BeginError, of_user
+from gatewayd.daemon.systemd.init_config import InitError, of_user
 from gatewayd.resources.files.content_store import Vault
 from gatewayd.store import atomic_files
 from gatewayd.store.errors import StoreError
-from gatewayd.store.location import take
+from gatewayd.store.location import lock_store
 from gatewayd.tenants.billing.crash_marks import Mark, Marks, read_marks
 from gatewayd.tenants.tamper_evidence import audit
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
@@ -42,7 +42,7 @@ class Written(NamedTuple):
 
 
 def begin(folder: Path) -> None:
-    of_user({"HOME": str(folder)}).make(None, 8000)
+    of_user({"HOME": str(folder)}).create(None, 8000)
 
 
 FILES = {
@@ -136,7 +136,7 @@ def test_a_configuration_that_finds_no_room_is_not_half_there(
         return stream
 
     monkeypatch.setattr(os, "fdopen", full)
-    with pytest.raises(BeginError, match="No space left"):
+    with pytest.raises(InitError, match="No space left"):
         begin(tmp_path)
     monkeypatch.undo()
     begin(tmp_path)
@@ -145,7 +145,7 @@ def test_a_configuration_that_finds_no_room_is_not_half_there(
 
 
 def test_a_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    take(str(tmp_path)).close()
+    lock_store(str(tmp_path)).close()
     used: list[int] = []
 
     def full(*_: object) -> int:
@@ -154,11 +154,11 @@ def test_a_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
     with monkeypatch.context() as context:
         context.setattr(os, "pwrite", full)
-        place = take(str(tmp_path))
+        place = lock_store(str(tmp_path))
     assert used
     assert place.last_used is not None  # it is no new store for that
     with pytest.raises(StoreError, match="in use by another process"):
-        take(str(tmp_path))
+        lock_store(str(tmp_path))
     place.close()
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, select
 
 from gatewayd.errors import InsufficientQuota
 from gatewayd.store.database import connect
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.store.tables import budgets
 from gatewayd.tenants import records
 from gatewayd.tenants.billing import budget_ledger_sql, budget_periods
@@ -56,7 +56,7 @@ def test_periods_are_those_of_the_calendar_in_utc(
 def connection(fresh_store: Path, tmp_path: Path) -> Iterator[Connection]:
     file = copy_of(fresh_store, tmp_path / "store") / "gatewayd.db"
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     with engine.begin() as connection:
         yield connection
     engine.dispose()
@@ -128,7 +128,7 @@ def test_a_request_across_midnight_counts_in_the_day_in_which_it_was_reserved(
     records.add_tenant(connection, "a", before, {"most_tokens": 100, "budget_period": "month"})
     late = entry(1, before, 10, 80)
     reserve_one(connection, late)
-    with pytest.raises(InsufficientQuota, match="requests that run hold the rest"):
+    with pytest.raises(InsufficientQuota, match="running requests have reserved the rest"):
         reserve_one(connection, entry(2, before, 10, 10))
     fresh = entry(3, after, 10, 90)
     reserve_one(connection, fresh)

@@ -31,6 +31,6 @@ def test_the_soft_limit_is_raised_as_far_as_is_needed_and_allowed(
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
     monkeypatch.setattr(resource, "setrlimit", lambda _, both: made.append(both))
     with caplog.at_level(logging.WARNING):
-        descriptors.make_room(connections)
+        descriptors.raise_file_limit(connections)
     assert made == ([] if set_to is None else [set_to])
     assert bool(caplog.records) is (set_to == (2000, 2000))

@@ -19,7 +19,7 @@ from gatewayd.daemon.systemd.units import (
     own_program,
     source,
     unit_files,
-    why_unseen,
+    why_unusable,
 )
 
 needs_analyze = pytest.mark.skipif(
@@ -141,9 +141,9 @@ def test_uninstall_takes_out_what_was_written_and_no_more(root: Path, said: list
 
 def test_a_program_that_the_sandbox_hides_is_refused(tmp_path: Path) -> None:
     program = tmp_path / "gatewayd"
-    assert why_unseen(str(program)) == f"{program} is not an executable"
+    assert why_unusable(str(program)) == f"{program} is not an executable"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     if str(tmp_path).startswith("/tmp/"):
-        assert "is below /tmp, which the unit does not see" in why_unseen(str(program))
+        assert "is below /tmp, which is hidden from the unit" in why_unusable(str(program))
     assert own_program().endswith("/bin/gatewayd")

@@ -53,7 +53,7 @@ def test_signs_are_given_well_within_what_is_asked(
 async def test_all_is_well_while_all_moves() -> None:
     progress = _progress(Clock())
     for _ in range(3):
-        assert progress.trouble() == ""
+        assert progress.problem() == ""
         await asyncio.sleep(0)
     progress.close()
 
@@ -64,29 +64,29 @@ async def test_a_late_loop_is_trouble_once() -> None:
     for late, is_trouble in ((0.0, False), (LAG_SECONDS + 0.1, True), (0.0, False)):
         asyncio.get_running_loop().call_soon(setattr, clock, "now", clock.now + late)
         await progress.sleep(0.0)
-        assert ("event loop was blocked" in progress.trouble()) is is_trouble
+        assert ("event loop was blocked" in progress.problem()) is is_trouble
 
 
 async def test_engines_are_trouble_as_long_as_they_say_so() -> None:
     troubles = ["engine 0 is silent", "engine 1 is silent"]
     progress = _progress(Clock(), troubles=troubles)
-    assert progress.trouble() == "engine 0 is silent; engine 1 is silent"
+    assert progress.problem() == "engine 0 is silent; engine 1 is silent"
     troubles.clear()
-    assert progress.trouble() == ""
+    assert progress.problem() == ""
 
 
 async def test_a_writer_that_does_not_answer_is_trouble_until_it_does() -> None:
     clock, answer = Clock(), asyncio.Event()
     progress = _progress(clock, answer.wait)
-    assert progress.trouble() == ""
+    assert progress.problem() == ""
     await asyncio.sleep(0)
     clock.now += STORE_SECONDS
-    assert progress.trouble() == ""
+    assert progress.problem() == ""
     clock.now += 1
-    assert progress.trouble() == "the store has not answered for 11 s"
+    assert progress.problem() == "the store has not answered for 11 s"
     answer.set()
     await asyncio.sleep(0.01)
-    assert progress.trouble() == ""
+    assert progress.problem() == ""
 
 
 @pytest.mark.parametrize("error", [StoreUnavailable("disk full"), RuntimeError("closed")])
@@ -97,7 +97,7 @@ async def test_a_store_that_says_no_is_alive(error: Exception) -> None:
     clock = Clock()
     progress = _progress(clock, refuses)
     for _ in range(3):
-        assert progress.trouble() == ""
+        assert progress.problem() == ""
         await asyncio.sleep(0.01)
         clock.now += 100
     progress.close()

@@ -161,13 +161,13 @@ class IncomingBytes:
         """
         returned, unseen = self._given_back[tenant], self._unseen_given_back
 
-        def tell() -> Transit:
+        def transit() -> Transit:
             return Transit(
                 self._bytes[tenant] + self._given_back[tenant] - returned,
                 self.num_unseen + self._unseen_given_back - unseen,
             )
 
-        return tell
+        return transit
 
     @contextmanager
     def counted(self, tenant: str) -> Iterator[TenantShare]:

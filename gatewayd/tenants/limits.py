@@ -137,7 +137,7 @@ class RateGate:
     the generation limits, and running work can be polled and cancelled at the concurrency limit.
 
     Args:
-        limits: of the tenant.
+        limits: limits of the tenant.
         clock: seconds; monotonic.
     """
 

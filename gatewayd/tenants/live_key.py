@@ -21,8 +21,8 @@ class LiveKey:
     key's rights regardless of the secret, such as batch lines, has the lease of the key itself.
 
     Args:
-        row: of the key, which is not revoked.
-        account: of its tenant.
+        row: row of the key, which is not revoked.
+        account: account of its tenant.
         before: the key before the change of its row; None for a new one.
 
     Attributes:

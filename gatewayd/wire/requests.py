@@ -79,7 +79,7 @@ class CausePart(msgspec.Struct, frozen=True):
     """A part of a request's time.
 
     Attributes:
-        cause: what it was spent on.
+        cause: cause of the time.
         begin_ms: begin, after the request's arrival; None for repeated parts.
         ms: duration.
         strategy: the strategy that caused it; empty for none.

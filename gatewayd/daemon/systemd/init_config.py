@@ -73,10 +73,10 @@ path = {_toml(self.state)}
         Raises:
             InitError: a file or folder cannot be created.
         """
-        said = [_make_folder(self.state, 0o700), _make_folder(self.config.parent, 0o755)]
-        said.append(_make_folder(self.key.parent, 0o700))
-        said.append(_make_file(self.key, secrets.token_urlsafe(32) + "\n", 0o600))
-        said.append(_make_file(self.config, self.text(model, port), 0o644))
+        said = [_create_folder(self.state, 0o700), _make_folder(self.config.parent, 0o755)]
+        said.append(_create_folder(self.key.parent, 0o700))
+        said.append(_create_file(self.key, secrets.token_urlsafe(32) + "\n", 0o600))
+        said.append(_create_file(self.config, self.text(model, port), 0o644))
         return said
 
 
@@ -102,7 +102,7 @@ def _toml(path: Path) -> str:
     return '"' + str(path.absolute()).replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _make_folder(path: Path, mode: int) -> str:
+def _create_folder(path: Path, mode: int) -> str:
     if path.is_dir():
         return f"kept {path}"
     try:
@@ -113,7 +113,7 @@ def _make_folder(path: Path, mode: int) -> str:
     return f"made {path}"
 
 
-def _make_file(path: Path, text: str, mode: int) -> str:
+def _create_file(path: Path, text: str, mode: int) -> str:
     try:
         # Created with its final mode, so that other users can never read it.
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How engines are started and supervised; the same for every replica."""
+    """Launch parameters of engines; the same for every replica."""
 
     executor: ExecutorStrategy
     command: tuple[str, ...]

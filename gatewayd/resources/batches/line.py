@@ -26,7 +26,7 @@ class LineRetry(NamedTuple):
     """A line has to be retried.
 
     Attributes:
-        seconds: to wait before the next attempt.
+        seconds: delay before the next attempt.
         is_lost: whether its engine was lost during this one.
     """
 

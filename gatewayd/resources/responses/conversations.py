@@ -45,7 +45,7 @@ class PriorConversation(NamedTuple):
         return [*self.before.items, *self.given]
 
     def cut_at(self, start: int) -> Cut | None:
-        """Where the truncated conversation begins; see ``PreviousResponses``."""
+        """The begin of the truncated conversation; see ``PreviousResponses``."""
         return self.before.cut_at(start, pinned(self.conversation, start)) if start else None
 
 

@@ -23,7 +23,7 @@ _LOOKED_AT = 16
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Where the truncated conversation of a response begins.
+    """Begin of the truncated conversation of a response.
 
     Attributes:
         until: the oldest response that is part of it; empty for the response itself.

@@ -32,7 +32,7 @@ class StoredResponse(NamedTuple):
         body: the response object.
         cuts: delta boundaries of each item of its output; None if it cannot have been followed.
         is_broken: whether the last item was left open.
-        chain_cut: where its truncated conversation begins; None if it is whole.
+        chain_cut: begin of its truncated conversation; None if it is whole.
     """
 
     body: dict[str, Any]
@@ -77,7 +77,7 @@ def add(
         tenant: its owner.
         body: the response object.
         given: items of its input.
-        chain_cut: where its truncated conversation begins; None if it is whole.
+        chain_cut: begin of its truncated conversation; None if it is whole.
     """
     connection.execute(
         insert(responses).values(

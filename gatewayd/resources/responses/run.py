@@ -42,7 +42,7 @@ class StartedResponse(NamedTuple):
     Attributes:
         answer: its output.
         given: items of the request, as they are stored.
-        chain_cut: where its truncated conversation begins; None if it is whole.
+        chain_cut: begin of its truncated conversation; None if it is whole.
     """
 
     answer: ProtocolAnswer
@@ -173,7 +173,7 @@ class ResponseProgress:
     Args:
         answer: output of the engines.
         body: the response object at its start.
-        chain_cut: where its truncated conversation begins; None if it is whole.
+        chain_cut: begin of its truncated conversation; None if it is whole.
     """
 
     def __init__(

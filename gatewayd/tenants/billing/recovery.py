@@ -65,7 +65,7 @@ class LostRequests(NamedTuple):
     """Requests that the previous process left unsettled.
 
     Attributes:
-        settlements: of requests with a valid row.
+        settlements: settlements of requests with a valid row.
         missing: additional charges without a valid row.
         refused: numbers of the rows to delete.
         faults: to be audited.
@@ -94,7 +94,7 @@ def examine(
         connection: to read with.
         secret: the server's.
         known: crash marks by reservation.
-        faults: of the store's other rows: a budget that is not trusted is skipped.
+        faults: faults of the store's other rows: a budget that is not trusted is skipped.
     """
     rows = its.read(connection, secret)
     ids = [row.entry.id for row in rows if row.entry is not None]

@@ -301,8 +301,8 @@ def write_head(secret: ServerSecret, file: Path, head: Head, changes: int) -> No
     Args:
         secret: the server's.
         file: to write.
-        head: of the chain.
-        changes: of sealed rows so far.
+        head: head of the chain.
+        changes: number of changes of sealed rows so far.
     """
     kept, before = HeadFile(head, changes), read(secret, file)
     if not head.seq or kept == before:

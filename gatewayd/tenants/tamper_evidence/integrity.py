@@ -29,7 +29,7 @@ class Report(NamedTuple):
 
     Attributes:
         chain: the first fault of the audit log; None for none.
-        faults: of sealed rows and of the schema.
+        faults: faults of sealed rows and of the schema.
         changes: number of the last change of a row; 0 without a sealed state.
         verified: audit rows that need not be verified again; None for none.
     """

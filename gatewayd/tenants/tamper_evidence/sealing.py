@@ -59,7 +59,7 @@ def seal_changes(engine: Engine, secret: ServerSecret) -> None:
     """Seal all changes by connections of an engine from now on; the tables must exist."""
     seen = _SealingState()
 
-    def note_changes(connection: sqlite3.Connection, _: object) -> None:
+    def record_changes(connection: sqlite3.Connection, _: object) -> None:
         # In memory: a disk may be full.
         connection.execute("PRAGMA temp_store = MEMORY")
         for statement in (_CHANGED, *_TRIGGERS):
@@ -70,7 +70,7 @@ def seal_changes(engine: Engine, secret: ServerSecret) -> None:
             _seal(connection, secret, seen)
 
     engine.dispose()  # connections without triggers
-    event.listen(engine, "connect", note_changes)
+    event.listen(engine, "connect", record_changes)
     event.listen(engine, "commit", seal)
 
 

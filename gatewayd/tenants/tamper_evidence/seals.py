@@ -41,7 +41,7 @@ class SealFault(NamedTuple):
 
     Attributes:
         kind: the table; ``STATE`` for all of them.
-        id: of the row; empty if it is unknown which one.
+        id: id of the row; empty if it is unknown.
         what: a description of the fault.
     """
 
@@ -80,7 +80,7 @@ def content_of(table: Table, row: str = "") -> str:
     """SQL for a canonical text of a row's content; NULL columns do not appear in it.
 
     Args:
-        table: of the row.
+        table: table of the row.
         row: ``OLD.`` or ``NEW.`` in a trigger.
     """
 
@@ -170,11 +170,11 @@ def reseal(
     """Seal a changed row, provided that its previous content matched its seal.
 
     Args:
-        connection: of the change.
+        connection: connection of the change.
         secret: the server's.
         state: before the change.
         kind: the table.
-        row_id: of the row.
+        row_id: id of the row.
         old: its previous content; None if it did not exist.
 
     Returns:

@@ -65,7 +65,7 @@ def secret_of(folder: Path, environ: Mapping[str, str]) -> ServerSecret:
     """Read the secret, or create it.
 
     Args:
-        folder: of the store.
+        folder: folder of the store.
         environ: the environment, in which systemd names the folder of credentials.
 
     Raises:

@@ -33,7 +33,7 @@ from gatewayd.engines.hot_swap import FleetSwapRefused
 from gatewayd.engines.replicas import launch
 from gatewayd.plugins.call_with_timeout import call_with_timeout
 from gatewayd.plugins.fenced import Fenced
-from gatewayd.plugins.loaded import Plugged, check_strategies, chosen_rows, load_detector
+from gatewayd.plugins.loaded import LoadedPlugins, check_strategies, chosen_rows, load_detector
 from gatewayd.tracing import logs
 from gatewayd_engine.process.config import FIXED_KINDS, StrategyChoice
 from gatewayd_engine.process.messages import SetLimits, StrategyRow
@@ -67,7 +67,11 @@ class Control:
     """
 
     def __init__(
-        self, config: Config, fleet: EngineFleet, plugged: Plugged, kept: Overrides | None = None
+        self,
+        config: Config,
+        fleet: EngineFleet,
+        plugged: LoadedPlugins,
+        kept: Overrides | None = None,
     ) -> None:
         self.config = config
         self.detector = load_detector(config, plugged.host)

@@ -26,7 +26,7 @@ from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import Welcome
 from gatewayd.daemon.parts import AdminDesk, DaemonOptions, DaemonParts, HttpListeners, StartError
 from gatewayd.daemon.reload import Reloading
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
 from gatewayd.daemon.systemd.notifier import Manager
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
@@ -43,7 +43,7 @@ from gatewayd.metrics.store import StoreCollector
 from gatewayd.metrics.tenants import LedgerCollector
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
-from gatewayd.plugins.loaded import Plugged, check_strategies
+from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.store.errors import StoreError
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
@@ -73,7 +73,7 @@ def compose(config: Config, options: DaemonOptions, drain: Callable[[str], None]
     listening = HttpListeners(listeners=bound, is_held=is_held, url=url_of(bound[0]))
     raise_file_limit(config.server.connections)
     try:
-        durable = Durable(config)
+        durable = PersistentResources(config)
         try:
             return _compose_with_store(
                 config, options, drain, listening, text, context_len, durable
@@ -93,11 +93,13 @@ def _compose_with_store(
     listening: HttpListeners,
     text: TextModel,
     context_len: int,
-    durable: Durable,
+    durable: PersistentResources,
 ) -> DaemonParts:
     config = _in_effect(file, durable)
     name, template = launch.served_name(config), text.template
-    plugged = Plugged.load(config, model=name, chat_template=template.source if template else "")
+    plugged = LoadedPlugins.load(
+        config, model=name, chat_template=template.source if template else ""
+    )
     fleet = _engines(config, options, plugged)
     control = Control(config, fleet, plugged, durable.overrides)
     archive, live = durable.archive, LiveRequests[Generation]()
@@ -179,7 +181,7 @@ def _compose_with_store(
     )
 
 
-def _in_effect(file: Config, durable: Durable) -> Config:
+def _in_effect(file: Config, durable: PersistentResources) -> Config:
     """The configuration with operators' changes; the file alone if that is not valid."""
     overrides = durable.overrides
     overrides.file = file
@@ -193,7 +195,7 @@ def _in_effect(file: Config, durable: Durable) -> Config:
     return config
 
 
-def _engines(config: Config, options: DaemonOptions, plugged: Plugged) -> EngineFleet:
+def _engines(config: Config, options: DaemonOptions, plugged: LoadedPlugins) -> EngineFleet:
     fleet = EngineFleet(
         Launch(
             executor=plugged.executor,
@@ -215,7 +217,7 @@ def _desk(
     config: Config,
     sources: Sources,
     text: TextModel,
-    durable: Durable,
+    durable: PersistentResources,
     drain: Callable[[str], None],
 ) -> AdminDesk | None:
     if config.admin.socket is None:

@@ -12,14 +12,14 @@ from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import Welcome
 from gatewayd.daemon.reload import Reloading
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.notifier import Manager
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.engines.replicas import launch
 from gatewayd.http.server.listener import HttpServer
-from gatewayd.plugins.loaded import Plugged
+from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
 
@@ -99,8 +99,8 @@ class DaemonParts:
     config: Config
     listening: HttpListeners
     text: TextModel
-    durable: Durable
-    plugged: Plugged
+    durable: PersistentResources
+    plugged: LoadedPlugins
     fleet: EngineFleet
     control: Control
     manager: Manager

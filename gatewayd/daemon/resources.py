@@ -22,7 +22,7 @@ from gatewayd.resources.batches.routes import BatchCancel, BatchCreate, BatchLis
 from gatewayd.resources.batches.run import BatchLimits
 from gatewayd.resources.expiry import Expiry
 from gatewayd.resources.files import records as file_records
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.resources.files.context import FileContext
 from gatewayd.resources.files.routes import FileContent, FileCreate, FileDelete, FileList, FileOne
 from gatewayd.resources.responses.background import Background
@@ -53,7 +53,7 @@ _USAGE_SECONDS = 400 * _DAY
 """Retention of usage rows: a year, with time for late accounting."""
 
 
-class Durable:
+class PersistentResources:
     """The store of a daemon with its services: create, ``start``, ``stop``, then ``close``.
 
     Args:
@@ -195,13 +195,15 @@ class Durable:
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
-def _open(place: StoreLocation, clock: StoreClock) -> tuple[Database, Vault, Tenancy, Overrides]:
+def _open(
+    place: StoreLocation, clock: StoreClock
+) -> tuple[Database, ContentStore, Tenancy, Overrides]:
     wal.log_bug()
     engine = connect(place.database)
     upgrade_schema(engine, place.database)
     begun = prepare_tenancy(engine, place.folder)
     try:
-        vault = Vault(place.contents)
+        vault = ContentStore(place.contents)
         with engine.connect() as connection:
             known = file_records.ids(connection)
         if orphans := vault.clean(known):

@@ -48,7 +48,7 @@ _LIGHT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Plugged:
+class LoadedPlugins:
     """All plugins that the gateway process has loaded.
 
     Attributes:
@@ -76,7 +76,7 @@ class Plugged:
     resources: GatewayResources
 
     @classmethod
-    def load(cls, config: Config, *, model: str, chat_template: str = "") -> Plugged:
+    def load(cls, config: Config, *, model: str, chat_template: str = "") -> LoadedPlugins:
         """Load and open the configured plugins, and parsers that suit the chat template.
 
         Raises:

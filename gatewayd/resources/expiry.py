@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select, update
 
 from gatewayd.resources.batches import records as batch_records
 from gatewayd.resources.files import records as file_records
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.resources.responses import records as response_records
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
@@ -47,7 +47,7 @@ class Expiry:
     def __init__(
         self,
         database: Database,
-        vault: Vault,
+        vault: ContentStore,
         clock: StoreClock,
         keep_seconds: float,
         batch_seconds: float,

@@ -22,7 +22,7 @@ import uvicorn
 import uvloop
 
 from gatewayd.config.tables import Config
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.engines.api import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.fairness.queue_capacity import QueueCapacity
@@ -173,7 +173,7 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": CHUNK + END + DONE})
 
 
-def services(durable: Durable | None = None) -> Services:
+def services(durable: PersistentResources | None = None) -> Services:
     """What the daemon's app is given, with the fake fleet."""
     fleet = FreeFleet()
     metrics = Metrics(fleet, "nano", version="bench", max_model_len=MODEL.max_model_len)
@@ -199,7 +199,7 @@ TERMS = {
 async def serve_tenant(port: int) -> None:
     """The gateway with a store in a folder that goes with the process, and one tenant."""
     with TemporaryDirectory() as folder:
-        durable = Durable(Config(store={"path": folder}))  # type: ignore[arg-type]
+        durable = PersistentResources(Config(store={"path": folder}))  # type: ignore[arg-type]
         try:
             ours = services(durable)
             app = build_app(ours)

@@ -26,7 +26,7 @@ from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App
 from gatewayd.http.services import Services
 from gatewayd.metrics.registry import Metrics
-from gatewayd.plugins.loaded import Plugged
+from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.recent import Recent
@@ -209,7 +209,7 @@ async def serving(folder: Path, **settings: object) -> AsyncIterator[Subject]:
     config = load(None, flags, environ={}).config
     text = TextModel.from_folder(launch.model_folder(config))
     template = text.template.source if text.template else ""
-    plugged = Plugged.load(config, model="nano", chat_template=template)
+    plugged = LoadedPlugins.load(config, model="nano", chat_template=template)
     fleet = EngineFleet(
         Launch(
             executor=plugged.executor,

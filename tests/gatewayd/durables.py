@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewayd.config.tables import Config
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 
 
 def copy_of(fresh: Path, folder: Path) -> Path:
@@ -19,11 +19,11 @@ def copy_of(fresh: Path, folder: Path) -> Path:
 
 
 @contextmanager
-def opened(folder: Path, **tables: Any) -> Iterator[Durable]:
+def opened(folder: Path, **tables: Any) -> Iterator[PersistentResources]:
     """One life of a store; tables of the configuration by their names."""
     store = {**tables.pop("store", {}), "path": str(folder)}
     config = Config(**{**tables, "store": store})
-    durable = Durable(config)
+    durable = PersistentResources(config)
     try:
         yield durable
     finally:

@@ -13,7 +13,7 @@ import httpx
 import openai
 import uvicorn
 
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.http.app import build_app
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.listener import server_config
@@ -87,7 +87,7 @@ async def running(
     detector: Detector | None = None,
     parsers: ModelParsers | None = None,
     protocols: Sequence[tuple[str, ProtocolStrategy]] = (),
-    durable: Durable | None = None,
+    durable: PersistentResources | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []

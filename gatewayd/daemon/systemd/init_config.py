@@ -73,7 +73,7 @@ path = {_toml(self.state)}
         Raises:
             InitError: a file or folder cannot be created.
         """
-        said = [_create_folder(self.state, 0o700), _make_folder(self.config.parent, 0o755)]
+        said = [_create_folder(self.state, 0o700), _create_folder(self.config.parent, 0o755)]
         said.append(_create_folder(self.key.parent, 0o700))
         said.append(_create_file(self.key, secrets.token_urlsafe(32) + "\n", 0o600))
         said.append(_create_file(self.config, self.text(model, port), 0o644))

@@ -13,7 +13,7 @@ from gatewayd.resources.batches.line import output_line
 from gatewayd.resources.batches.lines import all_lines
 from gatewayd.resources.batches.records import BatchRow
 from gatewayd.resources.files import records as file_records
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.resources.files.records import FileRow
 from gatewayd.store.errors import raise_for_client
 from gatewayd.store.ids import new_id
@@ -60,7 +60,9 @@ class BatchCompletion(NamedTuple):
         )
 
 
-def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float) -> BatchCompletion:
+def write_files(
+    connection: Connection, row: BatchRow, vault: ContentStore, now: float
+) -> BatchCompletion:
     """Write results into files, in the order of the input. Blocks.
 
     After a crash, contents without rows are deleted at the next start.
@@ -88,7 +90,7 @@ def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float)
 
 
 def _and_expired(
-    failed: Iterator[bytes], connection: Connection, row: BatchRow, vault: Vault
+    failed: Iterator[bytes], connection: Connection, row: BatchRow, vault: ContentStore
 ) -> Iterator[bytes]:
     yield from failed
     done = records.lines_done(connection, row.id)
@@ -100,7 +102,7 @@ def _and_expired(
 
 
 def _write(
-    vault: Vault, outputs: Iterable[bytes], row: BatchRow, what: str, now: float
+    vault: ContentStore, outputs: Iterable[bytes], row: BatchRow, what: str, now: float
 ) -> FileRow | None:
     draft = vault.draft()
     try:

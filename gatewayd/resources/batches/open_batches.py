@@ -12,7 +12,7 @@ from gatewayd.http.asgi import App
 from gatewayd.resources.batches import records
 from gatewayd.resources.batches.line_scheduler import Lanes
 from gatewayd.resources.batches.run import BatchContext, BatchLimits, BatchRun, delete_results
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
 from gatewayd.store.disk_quota import DiskQuota
@@ -43,7 +43,7 @@ class Batches:
     def __init__(
         self,
         database: Database,
-        vault: Vault,
+        vault: ContentStore,
         limits: BatchLimits,
         room: DiskQuota,
         clock: StoreClock,

@@ -26,7 +26,7 @@ from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.batches.pending_lines import PendingLine, PendingLines
 from gatewayd.resources.batches.records import BatchRow, LineResult
 from gatewayd.resources.batches.validation import InputValidation, LineError, ValidationResult
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
 from gatewayd.store.disk_quota import DiskQuota
@@ -82,7 +82,7 @@ class BatchContext(NamedTuple):
     app: App
     directory: Directory
     database: Database
-    vault: Vault
+    vault: ContentStore
     limits: BatchLimits
     room: DiskQuota
     clock: StoreClock

@@ -93,7 +93,7 @@ class Draft:
             self.size = 0
 
 
-class Vault:
+class ContentStore:
     """Store of contents by their ids.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
 from gatewayd.store.disk_quota import DiskQuota
@@ -23,7 +23,7 @@ class FileContext(NamedTuple):
     """
 
     database: Database
-    vault: Vault
+    vault: ContentStore
     room: DiskQuota
     clock: StoreClock
     limit: int

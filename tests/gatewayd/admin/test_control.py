@@ -14,7 +14,7 @@ from gatewayd.admin.control import ChangeRefused, Control
 from gatewayd.admin.overrides.kept import Overrides
 from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.plugins.loaded import Plugged
+from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd_hooks.host.fence import StrategyHang
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
@@ -45,7 +45,7 @@ class Swaps:
 def control_of(config: Config, kept: Overrides | None = None) -> tuple[Control, Swaps]:
     """A control over engines that agree, with the installed plugins."""
     swaps = Swaps()
-    plugged = Plugged.load(config, model="nano")
+    plugged = LoadedPlugins.load(config, model="nano")
     fleet = cast(
         EngineFleet,
         SimpleNamespace(

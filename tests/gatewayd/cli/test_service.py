@@ -88,7 +88,7 @@ def test_init_says_what_it_cannot_make(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = run("init", "--state", tmp_path / "file" / "x", HOME=str(tmp_path))
     assert done.returncode == 1
-    assert f"cannot make {tmp_path}/file/x: Not a directory" in done.stderr
+    assert f"cannot create {tmp_path}/file/x: Not a directory" in done.stderr
     assert run("init", "--instance", "../x", HOME=str(tmp_path)).returncode == 2
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gatewayd.config.chosen_strategies import enabled
 from gatewayd.config.load import load
-from gatewayd.plugins.loaded import Plugged, check_strategies
+from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.plugins.observers import FAULT_LIMIT
 from gatewayd_hooks.events import RequestAdmitted
 from gatewayd_hooks.host.budgets import PATIENCE
@@ -150,7 +150,7 @@ def _config(*observers: str, **flags: Any) -> Any:
 
 
 def test_strategies_are_opened_and_closed(built: dict[str, _Strategy]) -> None:
-    plugged = Plugged.load(_config(**{"engine.replicas": 3}), model="m")
+    plugged = LoadedPlugins.load(_config(**{"engine.replicas": 3}), model="m")
     plugged.close()
     assert sorted(built) == ["a", "e", "p", "r"]
     assert all(strategy.life == ["open m 3", "close"] for strategy in built.values())
@@ -165,7 +165,7 @@ def test_a_protocol_that_cannot_be_opened_is_an_error_with_its_name(
 
     monkeypatch.setattr(_Strategy, "open", broken)
     with pytest.raises(PluginError, match=r"protocol\.p cannot be opened: OSError: no such folder"):
-        Plugged.load(_config(), model="m")
+        LoadedPlugins.load(_config(), model="m")
     assert built["r"].life == built["e"].life == built["p"].life == ["close"]
 
 
@@ -173,20 +173,20 @@ def test_a_strategy_that_is_not_installed_is_an_error_with_its_name(
     built: dict[str, _Strategy],
 ) -> None:
     with pytest.raises(PluginError, match=r"router\.other is not installed"):
-        Plugged.load(_config(**{"router.strategy": "other"}), model="m")
+        LoadedPlugins.load(_config(**{"router.strategy": "other"}), model="m")
 
 
 def test_observers_are_told_and_installed_is_not_enabled(built: dict[str, _Strategy]) -> None:
-    Plugged.load(_config(), model="m").observers.admitted(EVENT)
+    LoadedPlugins.load(_config(), model="m").observers.admitted(EVENT)
     assert EVENTS == []
-    Plugged.load(_config("listens"), model="m").observers.admitted(EVENT)
+    LoadedPlugins.load(_config("listens"), model="m").observers.admitted(EVENT)
     assert EVENTS == [EVENT]
 
 
 def test_an_observer_that_raises_reaches_no_request_and_is_told_no_more(
     built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
 ) -> None:
-    observers = Plugged.load(_config("raises"), model="m").observers
+    observers = LoadedPlugins.load(_config("raises"), model="m").observers
     for _ in range(FAULT_LIMIT + 5):
         observers.admitted(EVENT)
     assert len(EVENTS) == FAULT_LIMIT
@@ -197,7 +197,7 @@ def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
     built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
 ) -> None:
     config = _config("hangs", "listens", **{"engine.strategy_hang_seconds": 0.4})
-    observers = Plugged.load(config, model="m").observers
+    observers = LoadedPlugins.load(config, model="m").observers
     began = time.monotonic()
     for _ in range(FAULT_LIMIT + 5):
         observers.admitted(EVENT)
@@ -213,7 +213,7 @@ def test_an_observer_that_is_slow_itself_is_told_no_more(
 ) -> None:
     monkeypatch.setattr("gatewayd_hooks.host.ledger.time", CLOCK)
     monkeypatch.setattr("gatewayd.plugins.observers.time", CLOCK)
-    observers = Plugged.load(_config(name), model="m").observers
+    observers = LoadedPlugins.load(_config(name), model="m").observers
     for _ in range(100):
         observers.admitted(EVENT)
     assert len(EVENTS) == (100 if is_told else FAULT_LIMIT * PATIENCE)
@@ -224,7 +224,7 @@ def test_an_observer_that_raises_keeps_no_event_from_the_others(
 ) -> None:
     for order in (("raises", "listens"), ("listens", "raises")):
         EVENTS.clear()
-        observers = Plugged.load(_config(*order), model="m").observers
+        observers = LoadedPlugins.load(_config(*order), model="m").observers
         for _ in range(FAULT_LIMIT + 5):
             observers.admitted(EVENT)
         assert len(EVENTS) == FAULT_LIMIT + (FAULT_LIMIT + 5)
@@ -233,7 +233,7 @@ def test_an_observer_that_raises_keeps_no_event_from_the_others(
 def test_an_observer_that_cannot_be_loaded_is_left_out_and_reported(
     built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
 ) -> None:
-    Plugged.load(_config("misspelt", "listens"), model="m").observers.admitted(EVENT)
+    LoadedPlugins.load(_config("misspelt", "listens"), model="m").observers.admitted(EVENT)
     assert EVENTS == [EVENT]
     assert "observer misspelt not loaded" in caplog.text
 

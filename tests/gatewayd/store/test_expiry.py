@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, select
 
 from gatewayd.resources import expiry
 from gatewayd.resources.expiry import Expiry
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database, connect
 from gatewayd.store.schema import upgrade_schema
@@ -29,11 +29,11 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.fixture
-def vault(tmp_path: Path) -> Vault:
-    return Vault(tmp_path / "files")
+def vault(tmp_path: Path) -> ContentStore:
+    return ContentStore(tmp_path / "files")
 
 
-async def add_files(database: Database, vault: Vault, **expires_at: float) -> None:
+async def add_files(database: Database, vault: ContentStore, **expires_at: float) -> None:
     for name in expires_at:
         vault.path(name).write_bytes(b"x")
 
@@ -63,7 +63,9 @@ async def left(database: Database) -> set[str]:
     return await database.read(read)
 
 
-async def test_a_year_ahead_and_back_deletes_nothing(database: Database, vault: Vault) -> None:
+async def test_a_year_ahead_and_back_deletes_nothing(
+    database: Database, vault: ContentStore
+) -> None:
     hands = Hands()
     sweeper = Expiry(database, vault, hands.clock(), 30 * DAY, 30 * DAY)
     await add_files(database, vault, file=START + DAY)
@@ -83,7 +85,7 @@ async def test_a_year_ahead_and_back_deletes_nothing(database: Database, vault: 
 
 
 async def test_a_year_that_is_really_over_deletes_after_an_hour(
-    database: Database, vault: Vault
+    database: Database, vault: ContentStore
 ) -> None:
     hands = Hands()
     hands.wall += YEAR
@@ -97,7 +99,7 @@ async def test_a_year_that_is_really_over_deletes_after_an_hour(
 
 
 async def test_what_was_made_by_a_clock_ahead_is_not_kept_a_year_longer(
-    database: Database, vault: Vault
+    database: Database, vault: ContentStore
 ) -> None:
     hands = Hands()
     sweeper = Expiry(database, vault, hands.clock(), 30 * DAY, 30 * DAY)
@@ -113,7 +115,7 @@ async def test_what_was_made_by_a_clock_ahead_is_not_kept_a_year_longer(
 
 
 async def test_many_go_in_several_transactions(
-    database: Database, vault: Vault, monkeypatch: pytest.MonkeyPatch
+    database: Database, vault: ContentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "AT_ONCE", 10)
     now = time.time()
@@ -137,7 +139,7 @@ async def test_many_go_in_several_transactions(
 
 
 async def test_batches_go_so_long_after_their_end_and_take_their_results_along(
-    database: Database, vault: Vault
+    database: Database, vault: ContentStore
 ) -> None:
     now = int(time.time())
 

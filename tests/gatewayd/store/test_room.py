@@ -15,7 +15,7 @@ import pytest
 from openai.types.responses import Response
 from sqlalchemy import Connection
 
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.resources.files.content_store import Draft
 from gatewayd.store import tenant_shares
 from gatewayd.tenants.principal import OPERATOR
@@ -34,7 +34,7 @@ def folder(fresh_store: Path, tmp_path: Path) -> Path:
 
 
 class Serving(NamedTuple):
-    durable: Durable
+    durable: PersistentResources
     gateway: Gateway
 
 

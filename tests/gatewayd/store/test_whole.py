@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from gatewayd.daemon.systemd.init_config import InitError, of_user
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.store import atomic_files
 from gatewayd.store.errors import StoreError
 from gatewayd.store.location import lock_store
@@ -165,7 +165,7 @@ def test_a_lock_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_content_that_cannot_be_synced_is_not_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    vault = Vault(tmp_path / "files")
+    vault = ContentStore(tmp_path / "files")
     right = os.fsync
 
     for failing in (1, 2):  # the content, then its folder

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from sqlalchemy import Connection, Table, func, select
 
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.billing import budget_ledger_sql
@@ -28,7 +28,7 @@ class Town:
     """A gateway, its store, and what an operator does there."""
 
     gateway: Gateway
-    durable: Durable
+    durable: PersistentResources
 
     async def act(self, method: str, path: str, body: object = None, **query: str) -> Any:
         action, params = action_of(method, path)

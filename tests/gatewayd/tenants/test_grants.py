@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.errors import NumericalError
 from gatewayd.http.openai.granted import FIELDS
 from gatewayd.text.text_model import TextModel
@@ -239,7 +239,7 @@ async def test_the_operator_and_servers_without_keys_may_ask_for_anything(
 ) -> None:
     most = {"priority": "realtime", "kv_retention": {"priority": 100, "seconds": 86400}}
 
-    async def asks(durable: Durable, key: str | None) -> None:
+    async def asks(durable: PersistentResources, key: str | None) -> None:
         async with running(text, FakeFleet(says([300])), durable=durable, api_key=key) as gateway:
             here = Town(gateway, durable)
             answer = await here.post(COMPLETIONS, key or "none", BODIES[COMPLETIONS] | most)

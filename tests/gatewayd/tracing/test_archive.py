@@ -12,7 +12,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.tracing.archive import AT_ONCE, REFUSED_AT_ONCE
 from gatewayd.tracing.explanation import explanation
 from gatewayd.tracing.recent import Recent
@@ -30,7 +30,7 @@ def of(number: int, *, answered: str = "", unix: float | None = None) -> TimeLed
     )
 
 
-async def written(durable: Durable) -> None:
+async def written(durable: PersistentResources) -> None:
     """Write, and wait until a later write has been made."""
     durable.archive.flush()
     await durable.database.write(lambda connection: None)

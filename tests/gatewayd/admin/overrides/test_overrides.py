@@ -15,7 +15,7 @@ from gatewayd.admin.overrides.records import OverrideRecord
 from gatewayd.admin.overrides.sections import value_of, with_value
 from gatewayd.cli.store import app
 from gatewayd.config.tables import Config
-from gatewayd.daemon.resources import Durable
+from gatewayd.daemon.resources import PersistentResources
 from gatewayd.store.database import connect
 from tests.gatewayd.admin.test_control import control_of
 from tests.gatewayd.durables import opened
@@ -27,7 +27,9 @@ def file_of(**tables: Any) -> Config:
     return Config(**{**FILE, **tables})
 
 
-def changed(durable: Durable, section: str, value: Any, file: Config, who: str = "me") -> None:
+def changed(
+    durable: PersistentResources, section: str, value: Any, file: Config, who: str = "me"
+) -> None:
     """As a control does it."""
     durable.overrides.file = file
     durable.overrides.persist(

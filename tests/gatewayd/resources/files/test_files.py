@@ -20,7 +20,7 @@ from openai.types import FileDeleted, FileObject
 
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.resources.files import records
-from gatewayd.resources.files.content_store import Vault
+from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.resources.files.records import FileRow
 from gatewayd.store.ids import new_id
 from gatewayd.text.text_model import TextModel
@@ -299,7 +299,7 @@ def test_what_the_operator_has_in_the_folder_stays(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     for name in theirs - {"photos"}:
         (tmp_path / name).write_bytes(b"mine")
-    vault = Vault(tmp_path)
+    vault = ContentStore(tmp_path)
     vault.draft().write(b"half")
     vault.path(new_id("file-")).write_bytes(b"whole")
     assert vault.clean(()) == 2
@@ -307,7 +307,7 @@ def test_what_the_operator_has_in_the_folder_stays(tmp_path: Path) -> None:
 
 
 def test_a_content_that_cannot_be_deleted_keeps_no_other(tmp_path: Path) -> None:
-    vault = Vault(tmp_path)
+    vault = ContentStore(tmp_path)
     (tmp_path / "one").mkdir()
     (tmp_path / "two").write_bytes(b"x")
     vault.remove(["one", "gone", "two"])

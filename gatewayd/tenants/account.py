@@ -81,7 +81,7 @@ class TenantAccount:
         return self._gate.counts_requests
 
     def acquire_slot(self, *, is_read: bool) -> ConcurrencySlot:
-        """See ``RateGate.arrive``."""
+        """See ``RateGate.acquire_slot``."""
         return self._gate.acquire_slot(is_read=is_read)
 
     def limit_status(self) -> dict[str, Any]:

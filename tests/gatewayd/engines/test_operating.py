@@ -113,21 +113,21 @@ async def test_a_pause_refuses_new_ones_and_ends_by_itself(
     setup = await make_fleet(FAKE_STEP_MS=5)
     await setup.ready()
     fleet, running = setup.fleet, setup.generate([1, 2], 20)
-    fleet.pause.begin(None)
+    fleet.pause.start(None)
     assert (fleet.condition, fleet.is_ready) == ("paused", False)
     with pytest.raises(AdmissionPaused) as refusal:
         setup.generate([1, 2])
     assert refusal.value.retry_after == 30
     with pytest.raises(AdmissionPaused):
         await fleet.wait_model()
-    fleet.pause.begin(0.2)
+    fleet.pause.start(0.2)
     with pytest.raises(AdmissionPaused) as refusal:
         setup.generate([1, 2])
     assert refusal.value.retry_after == 1
     await setup.until(lambda: fleet.is_ready)
     await setup.generate([1, 2]).end()
     assert (await running.end()).reason == "length", "who is there goes on"
-    fleet.pause.begin(None)
+    fleet.pause.start(None)
     fleet.pause.end()
     assert fleet.condition == "ready"
 
@@ -148,7 +148,7 @@ async def test_unloaded_engines_are_no_more_and_come_back(make_fleet: Make) -> N
     assert all(process.poll() is not None for process in setup.executor.started)
     assert {one.state for one in fleet.status()} == {ReplicaState.UNLOADED}
     assert fleet.condition == "unloaded"
-    assert not fleet.troubles()
+    assert not fleet.problems()
     assert fleet.backlog.num_requests == fleet.num_unfinished == 0
     await fleet.unload(0)  # as it is already
     fleet.load()

@@ -1,4 +1,4 @@
-"""Builds snapshots of the daemon; see ``wire_snapshot``.
+"""Builds snapshots of the daemon; see ``wire.snapshot``.
 
 Engines are queried first, with a short timeout. Then everything is read synchronously, so that its
 numbers are consistent. Only the metrics of ``/metrics`` may be older, if the caller accepts that.

@@ -53,7 +53,7 @@ def slot_with(
         settings: by name, overriding the configuration's.
 
     Raises:
-        Refused: the kind does not exist, or cannot have these strategies.
+        ChangeRefused: the kind does not exist, or cannot have these strategies.
     """
     table = getattr(config, kind, None)
     if not isinstance(table, SlotTable):
@@ -83,7 +83,7 @@ def limited(config: Config, changes: Mapping[str, Any], most_tokens: int) -> Con
         most_tokens: maximum of ``max_batch_tokens``, for which engines have allocated memory.
 
     Raises:
-        Refused: the limit does not exist, or a value is out of bounds.
+        ChangeRefused: the limit does not exist, or a value is out of bounds.
     """
     tables: dict[str, dict[str, Any]] = {}
     for name, value in changes.items():
@@ -114,7 +114,7 @@ def slo_with(config: Config, changes: Mapping[str, Mapping[str, Any]]) -> SloTab
         changes: targets and objectives by class; None for no target.
 
     Raises:
-        Refused: the class or target does not exist, or a value is out of bounds.
+        ChangeRefused: the class or target does not exist, or a value is out of bounds.
     """
     tables = config.slo.model_dump()
     for name, values in changes.items():

@@ -102,7 +102,7 @@ class Control:
             Whether the previous strategy's state was handed over.
 
         Raises:
-            Refused: the previous strategies stay.
+            ChangeRefused: the previous strategies stay.
         """
         async with self._lock:
             new = slot_with(self.config, kind, names, settings)
@@ -114,7 +114,7 @@ class Control:
         """Change limits.
 
         Raises:
-            Refused: the limit does not exist, or a value is out of bounds; none is changed.
+            ChangeRefused: the limit does not exist, or a value is out of bounds; none is changed.
         """
         self._set_limits(changes, who)
         self._persist([f"{LIMITS[name]}.{name}" for name in changes], who)
@@ -133,7 +133,7 @@ class Control:
             who: the operator, for the log.
 
         Raises:
-            Refused: the class or target does not exist, or a value is out of bounds.
+            ChangeRefused: the class or target does not exist, or a value is out of bounds.
         """
         self._set_slo(slo_with(self.config, changes), who)
         self._persist(["slo"], who)
@@ -160,7 +160,7 @@ class Control:
         Operators' changes stay in effect where the file has not changed since.
 
         Raises:
-            Refused: the file is not valid; nothing has changed.
+            ChangeRefused: the file is not valid; nothing has changed.
         """
         new = file if self._kept is None else self._kept.apply(file)
         plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
@@ -279,7 +279,7 @@ class Control:
 
         Raises:
             PluginError: it fails to load, or refuses its settings.
-            Refused: it needs a restart.
+            ChangeRefused: it needs a restart.
         """
         info = self._plugged.info(kind, name, settings)
         # A strategy that was swapped out meanwhile keeps the settings of its first use.

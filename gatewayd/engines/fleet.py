@@ -206,7 +206,7 @@ class EngineFleet:
     def _check_admission(
         self, request: EngineRequest, num_choices: int
     ) -> Callable[[float], None] | None:
-        """Ask the admission strategy; see ``admit``."""
+        """Ask the admission strategy; see ``check_admission``."""
         if self.admission is None:
             return None
         serving = sum(replica.can_serve for replica in self._replicas)

@@ -23,7 +23,7 @@ class CheckPool:
             CheckLost: it died while starting.
             NotConfined: applying the confinement failed.
             OSError: it cannot be started.
-            Unusable: the guide cannot be loaded.
+            CheckerUnusable: the guide cannot be loaded.
         """
         while self._idle:
             process = self._idle.pop()
@@ -43,7 +43,7 @@ class CheckPool:
         """Start checkers until ``wanted`` are idle, so that no request waits for a start.
 
         Raises:
-            CheckLost, NotConfined, OSError, Unusable: as ``acquire``.
+            CheckLost, NotConfined, OSError, CheckerUnusable: as ``acquire``.
         """
         while len(self._idle) < wanted:
             self._idle.append(await _started(config))

@@ -188,7 +188,7 @@ class ResponseProgress:
         """Yield events without numbers, up to the last item; ``body`` is complete then.
 
         Raises:
-            Refusal: it failed; ``body`` has the error.
+            RequestRefusal: it failed; ``body`` has the error.
         """
         reason: str | None = None
         try:
@@ -228,7 +228,7 @@ class ResponseProgress:
         """Run to the end.
 
         Raises:
-            Refusal: it failed.
+            RequestRefusal: it failed.
         """
         async for _ in self.events():
             pass

@@ -114,7 +114,7 @@ class SnapshotBroadcast:
         """Wait for a watcher's next snapshot.
 
         Raises:
-            Left: the stream must end.
+            WatcherEnded: the stream must end.
         """
         if watcher.has_left:
             raise WatcherEnded

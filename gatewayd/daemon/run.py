@@ -184,7 +184,7 @@ class Daemon:
         loop.add_signal_handler(signal.SIGHUP, self.parts.reloading.request)
 
     def _drain(self, who: str) -> None:
-        """Stop as by a first signal, never as by a second one."""
+        """Drain and stop, as on a first signal; ignored during a drain, unlike a second signal."""
         if not self._stop.is_set():
             self._on_stop(who)
 

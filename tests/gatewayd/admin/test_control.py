@@ -31,7 +31,7 @@ class Swaps:
         self.proven: list[bool] = []
         self.limits: list[Any] = []
 
-    def limit(self, limits: Any) -> None:
+    def set_limits(self, limits: Any) -> None:
         """See ``EngineSwaps``."""
         self.limits.append(limits)
 

@@ -45,7 +45,7 @@ class Fakes:
     async def start(self, config: Any) -> tuple[Any, Verdict]:
         self.started += 1
         await asyncio.sleep(START_SECONDS)
-        return SimpleNamespace(config=config, ask=self.ask, kill=int, stop=self.stop), Verdict()
+        return SimpleNamespace(config=config, check=self.ask, kill=int, stop=self.stop), Verdict()
 
     async def ask(self, asked: GuideSpec) -> Verdict:
         self.asked.append(asked.text)

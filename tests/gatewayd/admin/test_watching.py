@@ -59,7 +59,7 @@ class Source:
         self.made = 0
         self._padding = padding
 
-    async def make(self) -> Snapshot:
+    async def build(self) -> Snapshot:
         self.made += 1
         return snapshot(self.made, self._padding)
 
@@ -72,7 +72,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def test_watchers_share_what_the_fastest_wants() -> None:
     source = Source()
-    watching = SnapshotBroadcast(source.make)
+    watching = SnapshotBroadcast(source.build)
     fast, same, slow = (watching.add(interval) for interval in (1.0, 1.0, 4.0))
 
     async def read(watcher: Any) -> list[Snapshot]:
@@ -96,7 +96,7 @@ async def test_watchers_share_what_the_fastest_wants() -> None:
 
 async def test_nothing_is_made_for_who_is_busy_or_has_left() -> None:
     source = Source()
-    watching = SnapshotBroadcast(source.make)
+    watching = SnapshotBroadcast(source.build)
     watcher = watching.add(0.1)
     assert (await watching.next(watcher)).number == 1
     await asyncio.sleep(0.25)  # it does something else
@@ -143,7 +143,7 @@ class Served:
         self.path = str(path)
         self.source = source
         self.lines = LogLines()
-        self.watching = SnapshotBroadcast(source.make)
+        self.watching = SnapshotBroadcast(source.build)
 
 
 @asynccontextmanager

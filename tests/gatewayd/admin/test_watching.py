@@ -110,7 +110,7 @@ async def test_nothing_is_made_for_who_is_busy_or_has_left() -> None:
 
 
 async def test_there_is_room_for_eight() -> None:
-    watching = SnapshotBroadcast(Source().make)
+    watching = SnapshotBroadcast(Source().build)
     watchers = [watching.add(60) for _ in range(MOST_WATCHERS)]
     with pytest.raises(TooManyWatchers, match="8 streams"):
         watching.add(60)

@@ -238,5 +238,5 @@ def test_drafts_are_accepted_and_kept(kernels: Kernels, most: int) -> None:
     for seed in range(20):
         verifying.accept(kernels, CUDA, seed, most)
     for dtype in (torch.bfloat16, torch.float8_e4m3fn):
-        verifying.keep_path(kernels, CUDA, dtype, HEAD_DIM)
+        verifying.compact_path(kernels, CUDA, dtype, HEAD_DIM)
     verifying.slots(kernels, CUDA, [1, 4, 2, 3], [0, 3, 9, 5000], 4)

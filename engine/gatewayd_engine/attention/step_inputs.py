@@ -70,8 +70,8 @@ class SlotInputs:
     Attributes:
         step: ids, positions, where keys and values go, and pages. Nothing is planned from its
             host part.
-        rows, counts, starts: see ``Verifying.slots``, int32, shape ``[lines]``.
-        given, depths: see ``Verifying.slots``, int32, shape ``[lines * width]``.
+        rows, counts, starts: see ``VerificationKernels.slots``, int32, shape ``[lines]``.
+        given, depths: see ``VerificationKernels.slots``, int32, shape ``[lines * width]``.
         ancestors: bit j is set where a slot sees slot j of its line, int64, shape
             ``[lines * width]``.
         width: slots of each line.

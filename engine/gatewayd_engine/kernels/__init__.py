@@ -1,1 +1,1 @@
-"""The small kernels between matrix products and attention: in Triton, and in torch beside it."""
+"""Fused kernels around matrix products and attention: Triton kernels and their torch twins."""

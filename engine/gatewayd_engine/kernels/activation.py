@@ -1,4 +1,4 @@
-"""Activation functions of feed-forward layers, by the name that a checkpoint gives."""
+"""Activation functions of feed-forward layers by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from torch.nn import functional
 
 
 def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function of a gate, by the name that ``ModelSpec`` gives it."""
+    """Return the activation function that ``ModelSpec`` calls ``name``.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
     match name:
         case "silu":
             return functional.silu
@@ -17,4 +21,4 @@ def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
             return functional.gelu
         case "gelu_tanh":
             return lambda x: functional.gelu(x, approximate="tanh")
-    raise ValueError(f"no activation is called {name!r}")
+    raise ValueError(f"unknown activation {name!r}")

@@ -1,4 +1,9 @@
-"""What the small kernels do, whatever they are written in."""
+"""Protocol of the fused kernels, implemented in Triton and in torch.
+
+Each operation is documented here, once; implementations refer to it. In a step, *sequence* is one
+sequence of the batch, and *row* is the index at which the runner keeps its state between steps
+(block table, last token, sampling parameters).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gatewayd_engine.kernels.experts.base import ExpertKernels
-from gatewayd_engine.kernels.quantized.base import Activation, Products
-from gatewayd_engine.kernels.verification.base import Verifying
+from gatewayd_engine.kernels.quantized.base import Activation, QuantizedKernels
+from gatewayd_engine.kernels.verification.base import VerificationKernels
 
 if TYPE_CHECKING:
     import torch
@@ -18,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SamplingColumns:
-    """How each row wants its tokens drawn; device tensors of shape ``[rows]``.
+    """Sampling parameters of each row; device tensors of shape ``[rows]``.
 
     Attributes:
-        temperature: float32; below 1e-7 the likeliest token is taken.
-        top_k: keep the k likeliest, 0 for all, int32.
-        top_p: keep the fewest likeliest tokens that reach this probability, float32.
-        min_p: keep tokens at least this likely relative to the likeliest, float32.
+        temperature: float32; below 1e-7 sampling is greedy.
+        top_k: int32; keep the k likeliest tokens, 0 for all.
+        top_p: float32; keep the smallest set of likeliest tokens that reaches this probability.
+        min_p: float32; keep tokens at least this likely relative to the likeliest.
         seed: the bits of a uint64, as int64.
     """
 
@@ -35,18 +40,18 @@ class SamplingColumns:
     seed: torch.Tensor
 
 
-class Kernels(Products, ExpertKernels, Verifying, Protocol):
-    """The kernels of a device.
+class Kernels(QuantizedKernels, ExpertKernels, VerificationKernels, Protocol):
+    """Fused kernels of a device.
 
-    All compute in float32 and round once to the type of what they write, unless told otherwise.
-    None asks the device for anything: shapes alone decide what is launched, so that each can be
-    captured in a CUDA graph. Tensors are dense in their last dimension; others may be strided.
-    Activations and logits are float32 or bfloat16.
+    All compute in float32 and round once to the dtype of their output, unless documented otherwise.
+    None synchronises with the device: launches depend on shapes alone, so each can be captured in
+    a CUDA graph. Tensors are dense in their last dimension; others may be strided. Activations and
+    logits are float32 or bfloat16.
 
     Attributes:
-        can_launch_early: whether the device has early launches.
-        launches_early: whether kernels that follow one another in each step are launched early;
-            see ``early.py``. They compute the same.
+        can_launch_early: whether the device supports programmatic dependent launch.
+        launches_early: whether consecutive kernels of a step use programmatic dependent launch;
+            see ``early_launch``. Results are the same.
     """
 
     can_launch_early: bool
@@ -55,17 +60,17 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
     def add_rms_norm(
         self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """Add onto the residual stream, then scale it to a root mean square of one.
+        """Add ``delta`` to the residual stream and apply RMSNorm.
 
         Args:
-            x: the stream, shape ``[n, size]``; ``delta`` is added in place, rounded to its type,
-                and what is normalised is the rounded sum.
-            delta: same shape and type, or None for nothing.
-            weight: float32, shape ``[size]``, with whatever offset the model adds to it.
+            x: residual stream, shape ``[n, size]``; ``delta`` is added in place, rounded to its
+                dtype, and the rounded sum is normalised.
+            delta: same shape and dtype, or None to add nothing.
+            weight: float32, shape ``[size]``, with the model's offset (if any) already added.
             eps: added to the mean square.
 
         Returns:
-            The normalised stream times the weight, a new tensor of the type of ``x``.
+            The normalised stream times the weight, a new tensor of the dtype of ``x``.
         """
 
     def norm_mm(
@@ -78,36 +83,36 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
         act: Activation | None,
         out: torch.Tensor,
     ) -> None:
-        """Multiply a few lines of the residual stream, normed, and perhaps gate what comes out.
+        """Apply RMSNorm, a matrix product and optionally a gated activation to a few tokens.
 
-        What ``add_rms_norm`` without ``delta``, a product and ``gated`` would make, rounded less
+        Equals ``add_rms_norm`` without ``delta``, a matrix product and ``gated``, but rounds less
         often: the norm's divisor is applied to the sums.
 
         Args:
-            x: the stream, shape ``[n, columns]``, ``n`` at most 16; not changed.
-            scale: the norm's weight, float32, shape ``[columns]``.
+            x: residual stream, shape ``[n, columns]``, ``n`` at most 16; not changed.
+            scale: weight of the norm, float32, shape ``[columns]``.
             eps: added to the mean square.
-            weight: shape ``[rows, columns]``, or with a gate ``[2 * rows, columns]``.
-            bias: of as many rows, or None for nothing.
-            act: the function of the gate; None for no gate.
-            out: all of it is written, shape ``[n, rows]``.
+            weight: shape ``[rows, columns]``, or ``[2 * rows, columns]`` with a gate.
+            bias: one number per row of ``weight``, or None.
+            act: activation of the gate; None for no gate.
+            out: fully overwritten, shape ``[n, rows]``.
         """
 
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
-        """Scale each head to a root mean square of one, in place.
+        """Apply RMSNorm to each head, in place.
 
         Args:
-            x: shape ``[n, heads, head_dim]``, a slice of something larger if need be.
+            x: shape ``[n, heads, head_dim]``; may be a slice of a larger tensor.
             weight: float32, shape ``[heads, head_dim]``.
             eps: added to the mean square.
         """
 
     def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
-        """A function of the first half, rounded, times the second half.
+        """Return ``act(gate) * up``, rounding ``act(gate)`` to the dtype of the input.
 
         Args:
-            gate_up: shape ``[n, 2 * size]``.
-            act: the function.
+            gate_up: gates, then the values they scale, shape ``[n, 2 * size]``.
+            act: activation function.
 
         Returns:
             A new tensor, shape ``[n, size]``.
@@ -124,21 +129,23 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
         num_heads: int,
         keeps_keys: bool = False,
     ) -> None:
-        """Rotate queries in place; write rotated keys, and values, to their pages.
+        """Apply rotary embedding to queries in place and append keys and values to KV pages.
 
         Args:
-            heads: queries, keys and values as the projection left them, shape
-                ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, neighbours paired. Values
-                stay as they are.
+            heads: queries, keys and values of the QKV projection, shape
+                ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, with adjacent dimensions
+                paired (interleaved). Values are not rotated.
             table: cosines, then sines, of the angles at each position, float32, shape
                 ``[max_len, rotary_dim]``; dimensions from ``rotary_dim`` on are not rotated.
             positions: int64, shape ``[num_tokens]``.
-            write: page * page size + offset, int64, shape ``[num_tokens]``.
-            pool: shape ``[pages, layers, 2, page_size, kv_heads, head_dim]``, of the type of
-                ``heads``, or floats of 8 bits: numbers beyond their largest become that.
-            layer: whose keys and values they are.
+            write: KV slot (page * page size + offset) of each token, int64, shape
+                ``[num_tokens]``.
+            pool: shape ``[pages, layers, 2, page_size, kv_heads, head_dim]``, of the dtype of
+                ``heads``, or 8-bit floats: numbers beyond their range saturate.
+            layer: layer of the keys and values.
             num_heads: query heads.
-            keeps_keys: whether keys are rotated in place as well; else they stay as they are.
+            keeps_keys: whether keys are rotated in ``heads`` as well; otherwise they are left
+                unrotated there.
         """
 
     def decode_attention(
@@ -161,40 +168,43 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
         scratch: torch.Tensor | None,
         shared: SharedPages | None = None,
     ) -> None:
-        """Attend the last queries of each line to its pages, which have their keys already.
+        """Compute paged decode attention of the last queries of each sequence.
 
-        Lengths are read on the device alone, so one capture serves steps of all lengths. Answers
-        are the same each time. Weights are rounded to the type of queries before they meet values.
+        The keys and values of this step are in the pages already. Lengths are read on the device
+        alone, so one capture serves steps of all lengths. Results are deterministic. Attention
+        weights are rounded to the dtype of the queries before they multiply values.
 
         Args:
-            query: ``width`` queries of each line, one line behind another, of a type of 2 or 4
-                bytes, shape ``[lines * width, num_heads, head_dim]``; heads may be those of a
-                wider tensor.
-            keys_values: a layer's keys, then its values, of the type of ``query`` or floats of 8
-                bits, shape ``[pages, 2, page_size, kv_heads, head_dim]``; ``kv_heads`` divides
+            query: ``width`` queries of each sequence, sequence by sequence, of a dtype of 2 or 4
+                bytes, shape ``[sequences * width, num_heads, head_dim]``; may be a slice of the
+                heads of a wider tensor.
+            keys_values: a layer's keys, then its values, of the dtype of ``query`` or 8-bit
+                floats, shape ``[pages, 2, page_size, kv_heads, head_dim]``; ``kv_heads`` divides
                 ``num_heads``, and keys and values have the same strides.
-            page_indptr: where each line's pages begin, int32, shape ``[lines + 1]``.
+            page_indptr: where each sequence's pages begin, int32, shape ``[sequences + 1]``.
             pages: int32, at least ``[page_indptr[-1]]``.
-            last_page_len: tokens in each line's last page, those of this step included, int32,
-                shape ``[lines]``.
-            out: all of it is written, of the shape and type of ``query``.
+            last_page_len: tokens in each sequence's last page, including those of this step,
+                int32, shape ``[sequences]``.
+            out: fully overwritten, of the shape and dtype of ``query``.
             scale: factor on scores.
             softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
-            window: how many of the latest positions a query sees, itself included; 0 for all.
-            sinks: scores without a value that each head's softmax counts, float32, shape
-                ``[num_heads]``; None for none. Source: gpt-oss.
-            width: queries of each line, 1 to 64.
-            num_queries: how many of them there are; others are answered with zeros, int32, shape
-                ``[lines]``. None: all of them.
-            ancestors: which of the line's queries a query sees, bit by bit, itself included, in
-                a draft tree whose nodes stand behind their ancestors, int64, shape
-                ``[lines * width]``; its position is behind as many as it sees. None: those before
-                it.
-            splits: how many parts a context is split into, at most; see ``splits.num_splits``.
-            scratch: for partial answers, float32, at least ``splits.scratch_size``; None if
+            window: sliding window: how many of the latest positions a query sees, itself included;
+                0 for all.
+            sinks: attention-sink logits, which each head's softmax counts without a value, float32,
+                shape ``[num_heads]``; None for none. Source: gpt-oss.
+            width: queries of each sequence, 1 to 64.
+            num_queries: how many of them are not padding; padding queries get zeros, int32, shape
+                ``[sequences]``. None: all of them.
+            ancestors: tree-attention mask: bit ``i`` is set if the query sees query ``i`` of its
+                sequence (itself included) in a draft tree whose nodes come after their ancestors,
+                int64, shape ``[sequences * width]``; its position is offset by its number of
+                ancestors. None: causal.
+            splits: most parts into which a context is split; see ``splits.num_splits``.
+            scratch: for partial results, float32, at least ``splits.scratch_size``; None if
                 ``splits`` is 1 and nothing is shared.
-            shared: pages that all lines begin with, with ``width`` 1 and no window; None if
-                there are none. Lines of padding, which do not begin so, get answers of no meaning.
+            shared: pages of a prefix that all sequences share, with ``width`` 1 and no window; None
+                if there is none. Padding sequences, which do not have the prefix, get meaningless
+                results.
         """
 
     def gather(
@@ -213,25 +223,26 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
         write: torch.Tensor,
         pages: torch.Tensor,
     ) -> None:
-        """Make the inputs of a step from what was uploaded and what the rows hold.
+        """Build the inputs of a step from the uploaded tables and the state of the rows.
 
-        What lies behind the last line's tokens and pages is not written.
+        Nothing is written beyond the last sequence's tokens and pages.
 
         Args:
-            rows: each line's row, int32, shape ``[lines]``.
-            query_indptr: where each line's tokens begin, int32, shape ``[lines + 1]``.
-            page_indptr: where each line's pages begin, int32, shape ``[lines + 1]``.
-            starts: position of each line's first token, int32, shape ``[lines]``.
-            given: ids of tokens, -1 for the last token of the line's row, int32, shape
+            rows: row of each sequence, int32, shape ``[sequences]``.
+            query_indptr: where each sequence's tokens begin, int32, shape ``[sequences + 1]``.
+            page_indptr: where each sequence's pages begin, int32, shape ``[sequences + 1]``.
+            starts: position of each sequence's first token, int32, shape ``[sequences]``.
+            given: token ids, -1 for the last token of the sequence's row, int32, shape
                 ``[num_tokens]``.
             last_tokens: int32 or int64, shape ``[rows]``.
             block_table: int32, shape ``[rows, max_pages]``.
             page_size: tokens per page.
-            max_tokens: no line has more of them; 1 if all decode.
+            max_tokens: most tokens of any sequence; 1 if all decode.
             ids: filled, int64, at least ``[num_tokens]``.
             positions: filled, int64, at least ``[num_tokens]``.
-            write: filled with page * page size + offset, int64, at least ``[num_tokens]``.
-            pages: filled with one line's pages after another's, int32, at least
+            write: filled with KV slots (page * page size + offset), int64, at least
+                ``[num_tokens]``.
+            pages: filled with the pages of one sequence after another, int32, at least
                 ``[page_indptr[-1]]``.
         """
 
@@ -244,52 +255,52 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
         chosen: torch.Tensor | None = None,
         last_tokens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose a token for each line of logits.
+        """Sample a token from each row of logits.
 
-        Temperature acts first, then top-k, then top-p on what top-k left, then min-p; tokens as
-        likely as the last that is kept are kept too. What is drawn depends on the logits, the
-        row's columns and the position, not on the rest of the batch. Filters are left out for
-        lines whose largest logit is not finite.
+        Temperature acts first, then top-k, then top-p on the tokens left by top-k, then min-p; ties
+        with the least likely token kept are kept too. The sampled token depends on the logits, the
+        row's parameters and the position, not on the rest of the batch. Filters are skipped where
+        the largest logit is not finite.
 
         Args:
-            logits: shape ``[n, vocab]``, minus infinity for tokens that must not be drawn.
-            rows: whose they are, int32, shape ``[n]``.
-            positions: of the tokens to choose, int32 or int64, shape ``[n]``.
-            columns: the rows' parameters.
-            chosen: where the answer goes, int32, shape ``[2, n]``: the tokens, then the bits of
-                the largest logits; None for new tensors.
-            last_tokens: gets the token of each line at its row, int32, shape ``[rows]``; of lines
-                with one row, any. None for nothing.
+            logits: shape ``[n, vocab]``, minus infinity for forbidden tokens.
+            rows: batch row that each row of logits belongs to, int32, shape ``[n]``.
+            positions: positions of the sampled tokens, int32 or int64, shape ``[n]``.
+            columns: sampling parameters by batch row.
+            chosen: output, int32, shape ``[2, n]``: the tokens, then the bits of the largest
+                logits; None to allocate new tensors.
+            last_tokens: receives the sampled token at its batch row, int32, shape ``[rows]``; if
+                several rows of logits share a batch row, any of theirs. None for none.
 
         Returns:
             The tokens, int32 ``[n]``, always valid ids; and the largest logits, float32 ``[n]``:
-            NaN if there is one anywhere in the line. Views of ``chosen`` if that is given.
+            NaN if any logit of the row is. Views of ``chosen`` if that is given.
         """
 
     def logprobs(
         self, logits: torch.Tensor, tokens: torch.Tensor, num_top: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Log-probabilities of chosen tokens and of the likeliest.
+        """Compute log-probabilities and ranks of sampled tokens, and the top log-probabilities.
 
         Args:
             logits: shape ``[n, vocab]``.
-            tokens: the chosen ones, int32 or int64, shape ``[n]``.
-            num_top: how many of the likeliest to report.
+            tokens: sampled tokens, int32 or int64, shape ``[n]``.
+            num_top: how many of the likeliest tokens to report.
 
         Returns:
-            The chosen tokens' log-probabilities, float32 ``[n]``; 1 + how many tokens are
-            likelier, int32 ``[n]``; log-probabilities of the likeliest, in descending order,
-            float32 ``[n, num_top]``, and their ids, int64 ``[n, num_top]``.
+            The sampled tokens' log-probabilities, float32 ``[n]``; their ranks, from 1, int32
+            ``[n]``; log-probabilities of the likeliest tokens, in descending order, float32
+            ``[n, num_top]``, and their ids, int64 ``[n, num_top]``.
         """
 
     def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
-        """Forbid tokens, in place: their logits become minus infinity.
+        """Set the logits of forbidden tokens to minus infinity, in place.
 
         Args:
             logits: shape ``[n, vocab]``.
             bitmask: int32, shape ``[m, ceil(vocab / 32)]``; bit ``t % 32`` of word ``t // 32``
                 is set if token ``t`` is allowed.
-            lines: the line of logits that each line of the mask is for, int32 or int64 ``[m]``.
+            lines: row of logits that each row of the mask applies to, int32 or int64 ``[m]``.
         """
 
     def penalise(
@@ -299,12 +310,12 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
         rows: torch.Tensor,
         columns: PenaltyColumns,
     ) -> None:
-        """Penalise tokens that have been seen, in place: first repetition, then the others.
+        """Apply the repetition penalty, then frequency and presence penalties, in place.
 
         Args:
             logits: shape ``[n, vocab]``.
-            lines: lines of logits, no line twice, int32 or int64, shape ``[m]``.
-            rows: whose they are, int32 or int64, shape ``[m]``; rows without a line in either
-                table are left as they are.
-            columns: what the rows have seen, and their penalties.
+            lines: distinct rows of logits, int32 or int64, shape ``[m]``.
+            rows: batch row of each, int32 or int64, shape ``[m]``; logits of batch rows without an
+                entry in either table are left unchanged.
+            columns: tokens that the batch rows have seen, and their penalties.
         """

@@ -1,11 +1,11 @@
-"""Early launches: a kernel begins while the one before it still ends.
+"""Programmatic dependent launch: a kernel starts while the previous one is still finishing.
 
-CUDA calls this programmatic dependent launch (compute capability 9.0 and later): what a kernel
-does before ``wait`` runs beside the end of the kernel before it, which saves a microsecond or two
-of each short launch. Every kernel that is launched so has to ``wait`` before it reads what an
-earlier kernel writes, or writes what one reads or writes, whichever that was: once the wait is
-over, all of them have ended, because each has waited for its own predecessor. Weights and tables
-may be read before. Kernels launched as usual need nothing: they begin when all before has ended.
+Available from compute capability 9.0 on. Work that a kernel does before ``wait`` overlaps with the
+end of the previous kernel, which saves a microsecond or two per short launch. Every kernel that is
+launched this way has to ``wait`` before it reads what any earlier kernel writes, or writes what any
+earlier kernel reads or writes: once the wait is over, all of them have ended, because each has
+waited for its own predecessor. Weights and tables may be read before. Kernels launched normally
+need nothing: they start when all previous kernels have ended.
 
 Source: CUDA C++ Programming Guide, "Programmatic Dependent Launch and Synchronization".
 """
@@ -18,9 +18,10 @@ import triton.language as tl
 
 @triton.jit
 def wait(EARLY: tl.constexpr) -> None:
-    """Wait for the kernel before, and let the one behind begin as soon as there is room.
+    """Wait for the previous kernel, and let the next one start once resources are free.
 
-    The latter only occupies what this kernel leaves free: all of its programs run by then.
+    The next kernel only takes resources that this one leaves free: by then all of its programs
+    are running.
     """
     if EARLY:
         tl.extra.cuda.gdc_wait()

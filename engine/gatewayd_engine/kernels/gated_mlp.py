@@ -1,6 +1,6 @@
-"""The gate of a feed-forward part in Triton.
+"""Gated activation of feed-forward layers in Triton.
 
-Bound by memory: two values are read and one is written for each that comes out.
+Memory-bound: two values are read and one is written for each output.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import triton
 import triton.language as tl
 
 from gatewayd_engine.kernels.early_launch import wait
-from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.base import QuantizedRows
 from gatewayd_engine.kernels.quantized.quantize_rows import (
     MOST_CODES,
-    rounded_like,
-    store_rounded,
+    empty_quantized,
+    store_quantized,
     warps,
 )
 
@@ -27,7 +27,7 @@ _BLOCK = 1024
 
 
 def gated(gate_up: torch.Tensor, act: Activation, *, early: bool = False) -> torch.Tensor:
-    """See ``Kernels``."""
+    """See ``base``."""
     n, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((n, size), dtype=gate_up.dtype, device=gate_up.device)
     if n:
@@ -52,10 +52,10 @@ def gated_quant(
     group: int = 0,
     *,
     early: bool = False,
-) -> Rounded:
-    """See ``Kernels``."""
+) -> QuantizedRows:
+    """See ``base``."""
     n, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = rounded_like(n, size, codes, group, gate_up.device)
+    out = empty_quantized(n, size, codes, group, gate_up.device)
     if n:
         _gated_quant[(n,)](
             gate_up,
@@ -110,19 +110,19 @@ def _gated_quant(
     inside = column < size
     wait(EARLY)
     made = _gate(gate_up + row * stride + column, size, inside, ACT).to(tl.float32)
-    store_rounded(made, inside, column, row, size, codes, scales, MOST, GROUP)
+    store_quantized(made, inside, column, row, size, codes, scales, MOST, GROUP)
 
 
 @triton.jit
 def _gate(place: tl.tensor, size: tl.tensor, inside: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
-    """What is made of gates and of what is ``size`` behind them, of their type."""
+    """Load gates and the values ``size`` numbers after them, and combine them; see ``gate``."""
     first = tl.load(place, mask=inside, other=0.0)
     return gate(first, tl.load(place + size, mask=inside, other=0.0), ACT)
 
 
 @triton.jit
 def gate(first: tl.tensor, second: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
-    """A function of the first, rounded, times the second; of their type."""
+    """Return ``act(first)``, rounded to the input dtype, times ``second``, in that dtype."""
     value = first.to(tl.float32)
     if ACT == "silu":
         value = value / (1.0 + tl.exp(-value))
@@ -132,6 +132,6 @@ def gate(first: tl.tensor, second: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
         # 1 + tanh(y) is 2 / (1 + exp(-2y)); the first factor is 2 * sqrt(2 / pi).
         inner = 1.5957691216057308 * (value + 0.044715 * value * value * value)
         value = value / (1.0 + tl.exp(-inner))
-    # Models round here, so tokens are equal only with the same rounding.
+    # Reference implementations round here; sampled tokens match only with the same rounding.
     value = value.to(first.dtype).to(tl.float32)
     return (value * second.to(tl.float32)).to(first.dtype)

@@ -1,7 +1,7 @@
-"""The inputs of a step, made on the device by one Triton kernel.
+"""Inputs of a step, built on the device by one Triton kernel.
 
-Bound by latency: a few integers per token. A program takes a block of a line's tokens and the block
-of the same number of its pages; most have neither and end at once.
+Latency-bound: a few integers per token. A program processes a block of a sequence's tokens and the
+block of its pages with the same index; most programs have neither and exit at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def gather(
     *,
     early: bool = False,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     if len(rows) == 0:
         return
     most = max(max_tokens, block_table.shape[1])
@@ -88,8 +88,8 @@ def _gather(
     first = tl.load(query_indptr + line)
     has_token = index < tl.load(query_indptr + line + 1) - first
     token = first + index
-    told = tl.load(given + token, mask=has_token, other=0)
-    chosen = tl.where(told >= 0, told, tl.load(last_tokens + row).to(tl.int32))
+    uploaded = tl.load(given + token, mask=has_token, other=0)
+    chosen = tl.where(uploaded >= 0, uploaded, tl.load(last_tokens + row).to(tl.int32))
     tl.store(ids + token, chosen.to(tl.int64), mask=has_token)
     position = tl.load(starts + line) + index
     tl.store(positions + token, position.to(tl.int64), mask=has_token)

@@ -1,4 +1,4 @@
-"""Ends a CUDA graph capture in which something was raised."""
+"""Cleanup of a CUDA graph capture that failed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import torch
 
 
 def end_failed(graph: torch.cuda.CUDAGraph, device: torch.device, pool: tuple[int, int]) -> None:
-    """End a capture in which something was raised, so that others can follow in other pools.
+    """End a capture in which an exception was raised, so that later captures can use other pools.
 
-    Errors of the ending itself are dropped: they would hide what went wrong.
+    Errors of the cleanup itself are suppressed: they would hide the original one.
 
     Args:
-        graph: that is being captured.
-        device: whose.
-        pool: that it allocates from; not to be used again.
+        graph: graph being captured.
+        device: device of the capture.
+        pool: memory pool of the capture; must not be used again.
     """
-    # Otherwise torch goes on capturing, and ends the process at its next synchronisation.
+    # Otherwise torch keeps capturing, and aborts the process at its next synchronisation.
     with suppress(Exception):
         graph.capture_end()
-    # Where that failed, too, the allocator still records into the pool, and refuses to begin
-    # another capture there.
+    # If that failed as well, the allocator still records into the pool and refuses to start
+    # another capture.
     with suppress(Exception):
         torch._C._cuda_endAllocateToPool(device.index or 0, pool)

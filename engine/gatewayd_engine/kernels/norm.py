@@ -1,7 +1,7 @@
-"""Root-mean-square norms in Triton.
+"""RMSNorm in Triton.
 
-Bound by memory: each value is read and written once, and a row stays in registers in between. With
-few rows it is one program's latency that counts, so wide rows get more warps.
+Memory-bound: each value is read and written once, and a row stays in registers in between. With few
+rows the latency of one program dominates, so wide rows get more warps.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ import triton
 import triton.language as tl
 
 from gatewayd_engine.kernels.early_launch import wait
-from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.base import QuantizedRows
 from gatewayd_engine.kernels.quantized.quantize_rows import (
     MOST_CODES,
-    rounded_like,
-    store_rounded,
+    empty_quantized,
+    store_quantized,
     warps,
 )
 
 _HEADS = 8
-"""Heads that one program takes."""
+"""Heads that one program processes."""
 
 
 def add_rms_norm(
@@ -31,7 +31,7 @@ def add_rms_norm(
     *,
     early: bool = False,
 ) -> torch.Tensor:
-    """See ``Kernels``."""
+    """See ``base``."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     _launch(x, delta, weight, eps, out, None, 0.0, 0, early)
     return out
@@ -46,10 +46,10 @@ def add_rms_norm_quant(
     group: int = 0,
     *,
     early: bool = False,
-) -> Rounded:
-    """See ``Kernels``."""
+) -> QuantizedRows:
+    """See ``base``."""
     n, size = x.shape
-    out = rounded_like(n, size, codes, group, x.device)
+    out = empty_quantized(n, size, codes, group, x.device)
     _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes], group, early)
     return out
 
@@ -120,16 +120,16 @@ def _add_rms_norm(
         tl.store(x + row * x_stride + column, value, mask=inside)
     wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
-    # Rounded as it would have been written, also where codes are made of it.
+    # Rounded to the activation dtype before quantization as well, as the unfused kernels do.
     result = (wide * scale * factor).to(x.dtype.element_ty)
     if ROUNDS:
-        store_rounded(result.to(tl.float32), inside, column, row, size, out, scales, MOST, GROUP)
+        store_quantized(result.to(tl.float32), inside, column, row, size, out, scales, MOST, GROUP)
     else:
         tl.store(out + row * size + column, result, mask=inside)
 
 
 def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float, *, early: bool = False) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     n, heads, dim = x.shape
     if n == 0:
         return

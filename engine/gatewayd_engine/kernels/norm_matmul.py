@@ -1,9 +1,9 @@
-"""A product of the normed residual stream with a matrix, for few lines, in one Triton kernel.
+"""RMSNorm fused with a matrix product for few tokens, in one Triton kernel.
 
-Bound by memory: the matrix is read once. What the norm divides by is the same for a whole line, so
-it is applied to the sums, and worked out from the same reads of the stream as they are; its weight
-is applied before. The gate of a feed-forward part is applied behind the sums, where one program has
-the rows of both halves.
+Memory-bound: the matrix is read once. The norm's divisor is the same for a whole token, so it is
+applied to the sums and computed from the same reads of the stream as they are; the norm's weight is
+applied before. The gated activation of a feed-forward layer is applied to the sums, as one program
+has the matching rows of both halves.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.base import Activation
 
 _LINES = 16
-"""As many as a matrix unit multiplies at least; no more are given."""
+"""The smallest tile of a tensor core, and the most tokens that the kernel accepts."""
 _ROWS, _COLUMNS = 32, 128
 _AHEAD = 512
-"""Columns that are asked for before the stream is there."""
+"""Columns that are prefetched before the residual stream is available."""
 
 
 def norm_mm(
@@ -38,7 +38,7 @@ def norm_mm(
     *,
     early: bool = False,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     n, columns = x.shape
     rows = out.shape[1]
     if n == 0:
@@ -95,11 +95,11 @@ def _norm_mm(
     has_row = (row < rows)[:, None]
     line = tl.arange(0, LINES)
     has_line = (line < lines)[None, :]
-    # A matrix of a large vocabulary has more numbers than an int32 counts.
+    # The matrix of a large vocabulary has more elements than an int32 can index.
     first = weight + row.to(tl.int64)[:, None] * weight_stride
     second = first + rows.to(tl.int64) * weight_stride
     if EARLY:
-        # The matrix is on its way while the kernel before still ends.
+        # The matrix is prefetched while the previous kernel is still finishing.
         _prefetch(tl.where(has_row, first, weight), columns, AHEAD)
         if ACT is not None:
             _prefetch(tl.where(has_row, second, weight), columns, AHEAD)
@@ -125,7 +125,7 @@ def _norm_mm(
     made = sums * norm
     if HAS_BIAS:
         made += tl.load(bias + row, mask=row < rows, other=0.0).to(tl.float32)[:, None]
-    # Rounded as it would have been written.
+    # Rounded as the unfused product would be.
     result = made.to(out.dtype.element_ty)
     if ACT is not None:
         made = others * norm
@@ -138,12 +138,12 @@ def _norm_mm(
 
 @triton.jit
 def _prefetch(place: tl.tensor, columns: tl.tensor, COLUMNS: tl.constexpr) -> None:
-    """Ask the second-level cache for the beginning of rows, in lines of 128 bytes.
+    """Prefetch the beginning of rows into the L2 cache, in lines of 128 bytes.
 
     Args:
-        place: where each row begins, shape ``[rows, 1]``.
-        columns: of the matrix.
-        COLUMNS: that are asked for.
+        place: pointers to the first element of each row, shape ``[rows, 1]``.
+        columns: columns of the matrix.
+        COLUMNS: columns to prefetch.
     """
     step: tl.constexpr = 1024 // place.dtype.element_ty.primitive_bitwidth
     column = tl.minimum(tl.arange(0, COLUMNS // step) * step, columns - 1)[None, :]

@@ -1,7 +1,7 @@
-"""Rotary embedding and the append to the paged pool, in one Triton kernel.
+"""Rotary embedding fused with the append to the paged KV pool, in one Triton kernel.
 
-Bound by memory: queries are read and written once, keys and values read once and written to their
-pages. A program takes a few heads of a token, so that a batch of one still fills several
+Memory-bound: queries are read and written once, keys and values read once and written to their
+pages. A program processes a few heads of a token, so that a batch of one still occupies several
 multiprocessors.
 """
 
@@ -14,7 +14,7 @@ import triton.language as tl
 from gatewayd_engine.kernels.early_launch import wait
 
 _HEADS = 4
-"""Heads that one program takes."""
+"""Heads that one program processes."""
 
 
 def rope_append(
@@ -29,7 +29,7 @@ def rope_append(
     *,
     early: bool = False,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     num_tokens, all_heads, dim = heads.shape
     if num_tokens == 0:
         return
@@ -104,7 +104,7 @@ def _rope_append(
     joined = tl.join(even * cos - odd * sin, even * sin + odd * cos)
     rotated = tl.reshape(joined, (HEADS, BLOCK)).to(heads.dtype.element_ty)
     is_value = head >= num_heads + kv_heads
-    # Chosen rather than multiplied by one: what is infinite stays so.
+    # Selected rather than multiplied by one, so that infinities stay infinite.
     rotated = tl.where(is_value | (column >= 2 * num_pairs), value, rotated)
 
     tl.store(source, rotated, mask=inside & (head < num_in_place))
@@ -113,7 +113,7 @@ def _rope_append(
     kv_head = head - num_heads - tl.where(is_value, kv_heads, 0)
     target = page + tl.where(is_value, kv_stride, 0) + kv_head * kv_head_stride + column
     if MOST > 0.0:
-        # Floats of 8 bits; chosen, because what is no number must stay none.
+        # 8-bit floats saturate; selected rather than clamped, so that NaN stays NaN.
         kept = rotated.to(tl.float32)
         kept = tl.where(kept > MOST, MOST, tl.where(kept < -MOST, -MOST, kept))
         tl.store(target, kept.to(pages.dtype.element_ty), mask=inside & (head >= num_heads))

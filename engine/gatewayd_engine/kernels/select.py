@@ -1,4 +1,4 @@
-"""The small kernels of a device."""
+"""Selection of the fused kernels for a device."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 _FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _E4M3_SINCE = (8, 9)
-"""Compute capability from which on Triton has e4m3; e5m2 it has wherever it runs."""
+"""Least compute capability for which Triton supports e4m3; it supports e5m2 everywhere."""
 
 _EARLY_SINCE = 9
-"""Major number of the compute capability from which on launches can be early."""
+"""Least major compute capability that supports programmatic dependent launch."""
 
 
 def choose(device: torch.device) -> Kernels:
-    """Triton's on CUDA, which needs Triton installed; torch's elsewhere."""
+    """Return the Triton kernels on CUDA, which requires Triton, and the torch ones elsewhere."""
     if device.type == "cuda":
         from gatewayd_engine.kernels.triton_kernels import TritonKernels
 
@@ -30,7 +30,7 @@ def choose(device: torch.device) -> Kernels:
 
 
 def eight_bit_floats(device: torch.device) -> tuple[torch.dtype, ...]:
-    """Floats of 8 bits that the kernels of a device write."""
+    """Return the 8-bit float dtypes that a device's kernels can write."""
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < _E4M3_SINCE:
         return _FLOATS[1:]
     return _FLOATS

@@ -1,4 +1,4 @@
-"""The small kernels in torch: for any device, and what the Triton ones are held against."""
+"""Fused kernels in torch: for any device, and the reference for the Triton kernels."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from gatewayd_engine.kernels.activation import activation
 from gatewayd_engine.kernels.attention.torch_decode import decode_attention
 from gatewayd_engine.kernels.experts.torch_experts import TorchExperts
-from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.base import QuantizedRows
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, numbers
 from gatewayd_engine.kernels.quantized.packing import unpack
 from gatewayd_engine.kernels.sampling.torch_sampling import draw, pivots
-from gatewayd_engine.kernels.verification.torch_verification import VerifyingTwins
+from gatewayd_engine.kernels.verification.torch_verification import TorchVerification
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import SamplingColumns
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import PenaltyColumns
 
 
-class TorchKernels(TorchExperts, VerifyingTwins):
-    """``Kernels`` as they would be written if launches and memory cost nothing."""
+class TorchKernels(TorchExperts, TorchVerification):
+    """Straightforward torch implementation of ``Kernels``; see there for each operation."""
 
     can_launch_early = False
     launches_early = False
@@ -34,7 +34,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
     def add_rms_norm(
         self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """See ``Kernels``."""
+        """See ``base``."""
         if delta is not None:
             x.add_(delta)
         return _normalised(x, weight, eps)
@@ -47,8 +47,8 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         eps: float,
         codes: torch.dtype,
         group: int = 0,
-    ) -> Rounded:
-        """See ``Kernels``."""
+    ) -> QuantizedRows:
+        """See ``base``."""
         return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes, group)
 
     def norm_mm(
@@ -61,36 +61,36 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         act: Activation | None,
         out: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         wide = torch.mm((x.float() * scale).to(x.dtype).float(), weight.float().t())
         wide *= torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
         made = (wide if bias is None else wide.add_(bias)).to(out.dtype)
         out.copy_(made if act is None else self.gated(made, act))
 
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         x.copy_(_normalised(x, weight, eps))
 
     def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
-        """See ``Kernels``."""
+        """See ``base``."""
         gate, up = gate_up.chunk(2, -1)
         return activation(act)(gate).mul_(up)
 
     def gated_quant(
         self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
-    ) -> Rounded:
-        """See ``Kernels``."""
+    ) -> QuantizedRows:
+        """See ``base``."""
         return self.quantise(self.gated(gate_up, act), codes, group)
 
-    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
-        """See ``Kernels``."""
+    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
+        """See ``base``."""
         wide = torch.unflatten(x.float(), 1, (-1, group or x.shape[1]))
         is_int = codes == torch.int8
         scales = wide.abs().amax(-1, keepdim=True) * (1 / (127 if is_int else 448))
         scales = scales.clamp_min_(torch.finfo(torch.float32).tiny)
         scales = torch.where(scales.isfinite(), scales, torch.nan)
         made = (wide / scales).flatten(1)
-        return Rounded((made.round_() if is_int else made).to(codes), scales.squeeze(-1))
+        return QuantizedRows((made.round_() if is_int else made).to(codes), scales.squeeze(-1))
 
     def scaled(
         self,
@@ -100,7 +100,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         bias: torch.Tensor | None,
         out: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         made = sums[: len(out)] * lines * rows
         out.copy_(made if bias is None else made.add_(bias))
 
@@ -109,40 +109,40 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         x: torch.Tensor,
         weight: PackedWeight,
         bias: torch.Tensor | None,
-        room: DequantizeScratch,
+        scratch: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         made = torch.mm(x.float(), unpack(weight))
         out.copy_(made if bias is None else made.add_(bias))
 
     def expand(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         out.copy_(unpack(weight)[:, first : first + out.shape[1]])
 
     def block_mm(
         self,
-        x: Rounded,
+        x: QuantizedRows,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: DequantizeScratch,
+        scratch: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         spread = x.scales.repeat_interleave(GROUP, 1)
         made = torch.mm(x.codes.float() * spread, numbers(weight).t())
         out.copy_(made if bias is None else made.add_(bias))
 
     def block_mm_tiles(
         self,
-        x: Rounded,
+        x: QuantizedRows,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: DequantizeScratch,
+        scratch: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
-        """See ``Kernels``: here there is one."""
-        self.block_mm(x, weight, bias, room, out)
+        """See ``base``; there is only one variant here."""
+        self.block_mm(x, weight, bias, scratch, out)
 
     def rope_append(
         self,
@@ -155,7 +155,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         num_heads: int,
         keeps_keys: bool = False,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         page_size = pool.shape[3]
         kv_heads = (heads.shape[1] - num_heads) // 2
         rotary_dim = table.shape[1]
@@ -170,7 +170,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         kept = torch.stack((rotated[:, num_heads:], heads[:, num_heads + kv_heads :]), 1)
         if pool.dtype != heads.dtype:
             most = torch.finfo(pool.dtype).max
-            # Floats of 8 bits are moved as bytes.
+            # torch cannot index 8-bit floats on every device, so they are moved as bytes.
             kept = kept.float().clamp_(-most, most).to(pool.dtype).view(torch.uint8)
             pool = pool.view(torch.uint8)
         pool[page, layer, :, offset] = kept
@@ -193,7 +193,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         write: torch.Tensor,
         pages: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         num_tokens = len(given)
         token = torch.arange(num_tokens, device=rows.device)
         line = torch.searchsorted(query_indptr[1:].contiguous(), token, right=True)
@@ -203,7 +203,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         positions[:num_tokens] = position
         page = block_table[row, position // page_size].long()
         write[:num_tokens] = page * page_size + position % page_size
-        # As many as there could be: how many there are, only the device knows.
+        # An upper bound: the actual count is known on the device only.
         most = min(len(pages), len(rows) * block_table.shape[1])
         place = torch.arange(most, dtype=torch.int32, device=rows.device)
         line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
@@ -221,7 +221,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         chosen: torch.Tensor | None = None,
         last_tokens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``Kernels``."""
+        """See ``base``."""
         index = rows.long()
         raw = logits.float()
         best = raw.amax(-1)
@@ -244,7 +244,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
     def logprobs(
         self, logits: torch.Tensor, tokens: torch.Tensor, num_top: int
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """See ``Kernels``."""
+        """See ``base``."""
         raw = logits.float()
         normaliser = raw.logsumexp(-1, keepdim=True)
         chosen = raw.gather(-1, tokens.long().unsqueeze(-1))
@@ -253,7 +253,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         return (chosen - normaliser).squeeze(-1), rank, top - normaliser, ids
 
     def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
-        """See ``Kernels``. A forbidden token whose logit is no number stays one."""
+        """See ``base``. The logit of a forbidden token stays NaN if it is NaN."""
         places = bitmask.view(torch.uint8).flatten().int()
         most = _most(logits.device).index_select(0, places).view(len(bitmask), -1)
         index = lines.long()
@@ -267,7 +267,7 @@ class TorchKernels(TorchExperts, VerifyingTwins):
         rows: torch.Tensor,
         columns: PenaltyColumns,
     ) -> None:
-        """See ``Kernels``. Asks the device which rows have lines in the tables."""
+        """See ``base``. Synchronises with the device to find the rows that have table entries."""
         lines, rows = lines.long(), rows.long()
         value = logits[lines].float()
         which = columns.seen_line[rows] >= 0
@@ -292,9 +292,9 @@ def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tens
 
 @cache
 def _most(device: torch.device) -> torch.Tensor:
-    """What eight logits may be at most, by the byte that allows them, shape ``[256, 8]``.
+    """Upper bounds of eight logits by the bitmask byte of their tokens, shape ``[256, 8]``.
 
-    Numbers are compared without branches, which a processor would guess wrong half of the time.
+    Taking a minimum with them has no branches, which a CPU would mispredict half of the time.
     """
     bits = torch.arange(256, device=device).unsqueeze(1) >> torch.arange(8, device=device) & 1
     return torch.where(bits.bool(), torch.inf, -torch.inf)

@@ -1,4 +1,4 @@
-"""Numbers between host and device, of which nobody waits for any until they are read."""
+"""Asynchronous transfers between host and device, which block only where results are read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from numpy.typing import NDArray
 
 
 def pinned(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """A copy that the device can read by itself; its memory is kept until it has."""
+    """Return a pinned host copy, whose memory is not reused before the device has read it."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.clone() if device.type == "cpu" else tensor.pin_memory()
 
 
 def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
-    """An array on the device, once the stream has come so far."""
+    """Copy an array to the device, ordered by the current stream."""
     return pinned(array, device).to(device, non_blocking=True)
 
 
-class Letter:
-    """Tensors on their way to the host."""
+class PendingHostCopy:
+    """Tensors that are being copied to the host."""
 
     __slots__ = ("_arrived", "_hosts", "_sources")
 
@@ -33,23 +33,23 @@ class Letter:
         arrived: torch.cuda.Event | None,
     ) -> None:
         self._hosts = hosts
-        # Their memory must not be used again before they have been copied.
+        # Referenced so that their memory is not reused before the copy is complete.
         self._sources = sources
         self._arrived = arrived
 
     def read(self) -> list[NDArray[Any]]:
-        """Wait for them."""
+        """Wait for the copy and return the arrays."""
         if self._arrived is not None:
             self._arrived.synchronize()
         self._sources = ()
         return [host.numpy() for host in self._hosts]
 
 
-class Outbox:
-    """Sends what a step has made to the host, beside the steps that follow.
+class HostCopier:
+    """Copies results of a step to the host, concurrently with the steps that follow.
 
     Args:
-        device: which device.
+        device: device to copy from.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -59,25 +59,33 @@ class Outbox:
             else None
         )
 
-    def room(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Memory of the host for tensors like these: what may fail, before anything is sent."""
+    def allocate(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Allocate host memory for tensors of these shapes.
+
+        Separate from ``copy``, so that a failed allocation leaves no copy half started.
+        """
         is_pinned = self._stream is not None
         return [
             torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned)
             for tensor in tensors
         ]
 
-    def post(self, tensors: Sequence[torch.Tensor], hosts: list[torch.Tensor]) -> Letter:
-        """Send tensors that nobody writes to any more to where there is room for them."""
+    def copy(self, tensors: Sequence[torch.Tensor], hosts: list[torch.Tensor]) -> PendingHostCopy:
+        """Start copying tensors, which must not be written again, to host memory.
+
+        Args:
+            tensors: tensors of the device.
+            hosts: of ``allocate``.
+        """
         if self._stream is None:
             for host, tensor in zip(hosts, tensors, strict=True):
                 host.copy_(tensor)
-            return Letter(hosts, (), None)
+            return PendingHostCopy(hosts, (), None)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             for host, tensor in zip(hosts, tensors, strict=True):
                 host.copy_(tensor, non_blocking=True)
-            # Whoever waits sleeps: the gateway and others may want the core.
+            # Waiting threads sleep rather than spin: the gateway may need the core.
             arrived = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             arrived.record(self._stream)
-        return Letter(hosts, tensors, arrived)
+        return PendingHostCopy(hosts, tensors, arrived)

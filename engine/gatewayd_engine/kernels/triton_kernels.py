@@ -1,4 +1,4 @@
-"""The small kernels in Triton: for CUDA, and in Triton's interpreter for CPU tensors."""
+"""Fused kernels in Triton: for CUDA, and for CPU tensors in Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from gatewayd_engine.kernels.sampling.mask import mask
 from gatewayd_engine.kernels.sampling.penalties import penalise
 from gatewayd_engine.kernels.sampling.sample import sample
 from gatewayd_engine.kernels.verification.accept import accept
-from gatewayd_engine.kernels.verification.keep_path import keep_path
+from gatewayd_engine.kernels.verification.compact_path import compact_path
 from gatewayd_engine.kernels.verification.slots import slots
 
 if TYPE_CHECKING:
     import torch
 
     from gatewayd_engine.kernels.base import SamplingColumns
-    from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+    from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 
 
 class TritonKernels:
-    """``Kernels``, each from its file.
+    """Triton implementation of ``Kernels``; see there for each operation.
 
     Args:
-        can_launch_early: whether the device has early launches.
+        can_launch_early: whether the device supports programmatic dependent launch.
     """
 
     def __init__(self, *, can_launch_early: bool = False) -> None:
@@ -47,7 +47,7 @@ class TritonKernels:
     def add_rms_norm(
         self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """See ``Kernels``."""
+        """See ``base``."""
         return add_rms_norm(x, delta, weight, eps, early=self.launches_early)
 
     def add_rms_norm_quant(
@@ -58,8 +58,8 @@ class TritonKernels:
         eps: float,
         codes: torch.dtype,
         group: int = 0,
-    ) -> Rounded:
-        """See ``Kernels``."""
+    ) -> QuantizedRows:
+        """See ``base``."""
         return add_rms_norm_quant(x, delta, weight, eps, codes, group, early=self.launches_early)
 
     def norm_mm(
@@ -72,21 +72,21 @@ class TritonKernels:
         act: Activation | None,
         out: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         norm_mm(x, scale, eps, weight, bias, act, out, early=self.launches_early)
 
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         norm_heads(x, weight, eps, early=self.launches_early)
 
     def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
-        """See ``Kernels``."""
+        """See ``base``."""
         return gated(gate_up, act, early=self.launches_early)
 
     def gated_quant(
         self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
-    ) -> Rounded:
-        """See ``Kernels``."""
+    ) -> QuantizedRows:
+        """See ``base``."""
         return gated_quant(gate_up, act, codes, group, early=self.launches_early)
 
     def rope_append(
@@ -100,7 +100,7 @@ class TritonKernels:
         num_heads: int,
         keeps_keys: bool = False,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         rope_append(
             heads, table, positions, write, pool, layer, num_heads, keeps_keys,
             early=self.launches_early,
@@ -108,7 +108,7 @@ class TritonKernels:
 
     @property
     def decode_attention(self) -> Callable[..., None]:
-        """See ``Kernels``."""
+        """See ``base``."""
         return partial(decode_attention, early=self.launches_early)
 
     def gather(
@@ -127,7 +127,7 @@ class TritonKernels:
         write: torch.Tensor,
         pages: torch.Tensor,
     ) -> None:
-        """See ``Kernels``."""
+        """See ``base``."""
         gather(
             rows, query_indptr, page_indptr, starts, given, last_tokens, block_table, page_size,
             max_tokens, ids, positions, write, pages, early=self.launches_early,
@@ -142,7 +142,7 @@ class TritonKernels:
         chosen: torch.Tensor | None = None,
         last_tokens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``Kernels``."""
+        """See ``base``."""
         early = self.launches_early
         return sample(logits, rows, positions, columns, chosen, last_tokens, early=early)
 
@@ -163,4 +163,4 @@ class TritonKernels:
     sum_visits = staticmethod(sum_visits)
     slots = staticmethod(slots)
     accept = staticmethod(accept)
-    keep_path = staticmethod(keep_path)
+    compact_path = staticmethod(compact_path)

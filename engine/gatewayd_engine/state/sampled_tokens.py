@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.kernels.transfers import Letter, Outbox
+from gatewayd_engine.kernels.transfers import HostCopier, PendingHostCopy
 
 
 class SampledTokens:
     """Sends tokens to the host beside the next step, and delivers them in order once asked."""
 
     def __init__(self) -> None:
-        self._sent: list[tuple[Letter, Callable[[NDArray[np.int32]], None]]] = []
-        self._outbox: Outbox | None = None
+        self._sent: list[tuple[PendingHostCopy, Callable[[NDArray[np.int32]], None]]] = []
+        self._copier: HostCopier | None = None
 
     @property
     def is_pending(self) -> bool:
@@ -30,14 +30,14 @@ class SampledTokens:
             tokens: shape ``[n]``, int32 or int64, not written to afterwards.
             read: given them by ``deliver``.
         """
-        if self._outbox is None:
-            self._outbox = Outbox(tokens.device)
-        room = self._outbox.room([tokens])
-        self._sent.append((self._outbox.post([tokens], room), read))
+        if self._copier is None:
+            self._copier = HostCopier(tokens.device)
+        room = self._copier.allocate([tokens])
+        self._sent.append((self._copier.copy([tokens], room), read))
 
     def deliver(self) -> None:
         """Wait for what was sent, and hand each to its reader."""
         sent, self._sent = self._sent, []
-        for letter, read in sent:
-            (tokens,) = letter.read()
+        for pending, read in sent:
+            (tokens,) = pending.read()
             read(tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
-from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 from gatewayd_engine.kernels.quantized.packing import PackedWeight, pack
 from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
@@ -121,7 +121,7 @@ def add_rms_norm_quant(
     assert torch.equal(other, mine)
 
 
-def same_codes(actual: Rounded, expected: Rounded) -> None:
+def same_codes(actual: QuantizedRows, expected: QuantizedRows) -> None:
     """Equal but for numbers between two codes, which the last bit of their own decides."""
     n, kind = len(expected.scales), expected.codes.dtype
     assert actual.codes.dtype == kind

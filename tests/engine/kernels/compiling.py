@@ -169,7 +169,7 @@ def main() -> None:
     for most in (2, 9, 64):
         launch(verifying.accept, 0, most)
     for element in (half, torch.float8_e4m3fn):
-        launch(verifying.keep_path, element, 1024)
+        launch(verifying.compact_path, element, 1024)
     for dtype in (half, full):
         launch(checks.logprobs, dtype, 1, vocab, 5)
         launch(checks.mask, dtype, 1, vocab)

@@ -6,7 +6,7 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.experts.base import Form, RowCodes, Visits
-from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, blocks
 from gatewayd_engine.kernels.quantized.packing import PackedWeight, unpack
 from gatewayd_engine.model.linears.expert_stacks import Stack
@@ -60,7 +60,7 @@ def stack(
     return made
 
 
-def given(kind: str, x: torch.Tensor) -> torch.Tensor | Rounded:
+def given(kind: str, x: torch.Tensor) -> torch.Tensor | QuantizedRows:
     """The same for both: what is between two codes would tell them apart."""
     if kind not in CODES:
         return x

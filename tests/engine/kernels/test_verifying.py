@@ -71,7 +71,7 @@ def test_the_twin_pads_lines_with_slots_that_write_to_scratch() -> None:
 def test_the_kernel_moves_what_was_accepted_as_its_twin(
     kernels: Kernels, device: torch.device, dtype: torch.dtype
 ) -> None:
-    verifying.keep_path(kernels, device, dtype)
+    verifying.compact_path(kernels, device, dtype)
 
 
 def test_a_token_is_read_before_another_is_written_over_it() -> None:
@@ -79,5 +79,5 @@ def test_a_token_is_read_before_another_is_written_over_it() -> None:
     pool = torch.arange(8.0).view(4, 1, 1, 2, 1, 1).expand(-1, -1, 2, -1, -1, -1).contiguous()
     packed = torch.tensor([[3, 4, 5, 6, 7, 0, 2, 3, 0]], dtype=torch.int32)
     row, start = torch.zeros(1, dtype=torch.int32), torch.ones(1, dtype=torch.int32)
-    TWIN.keep_path(packed, row, start, torch.tensor([[0, 1, 2, 3]], dtype=torch.int32), pool)
+    TWIN.compact_path(packed, row, start, torch.tensor([[0, 1, 2, 3]], dtype=torch.int32), pool)
     assert pool[:, 0, 0, :, 0, 0].flatten().tolist() == [0, 1, 3, 4, 4, 5, 6, 7]

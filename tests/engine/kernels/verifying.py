@@ -160,7 +160,7 @@ def slots(
         assert torch.equal(actual, expected)
 
 
-def keep_path(kernels: Kernels, device: torch.device, dtype: torch.dtype, size: int = 6) -> None:
+def compact_path(kernels: Kernels, device: torch.device, dtype: torch.dtype, size: int = 6) -> None:
     """Paths of which some leave the order of slots, over pages that are smaller than a line."""
     drafted = [random_drafted(seed, vocab=2) for seed in range(6)]
     one = max(drafted, key=lambda of: sum(map(len, walked(of))))
@@ -174,7 +174,7 @@ def keep_path(kernels: Kernels, device: torch.device, dtype: torch.dtype, size: 
     pool = torch.arange(lines * each * 8 * size).view(shape).to(device)
     pool = (pool % 240).to(torch.uint8).view(dtype) if dtype.itemsize == 1 else pool.to(dtype)
     mine, other = pool.clone(), pool.clone()
-    TWIN.keep_path(packed, rows, starts, table, mine)
-    kernels.keep_path(packed, rows, starts, table, other)
+    TWIN.compact_path(packed, rows, starts, table, mine)
+    kernels.compact_path(packed, rows, starts, table, other)
     assert torch.equal(other.view(torch.uint8), mine.view(torch.uint8))
     assert not torch.equal(other.view(torch.uint8), pool.view(torch.uint8))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.quantized import scratch
-from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.base import QuantizedRows
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
 from gatewayd_engine.kernels.quantized.scratch import MOST_LINES
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
@@ -192,10 +192,10 @@ def test_norms_and_gates_give_a_matrix_what_it_takes(kind: str) -> None:
     scale = torch.rand(256)
     norm, plain = (parts.norm(scale, 1e-5, 1.0, entry) for entry in (linear, None))
     got = norm(x.clone(), delta)
-    assert isinstance(got, Rounded) is is_rounded
+    assert isinstance(got, QuantizedRows) is is_rounded
     assert torch.equal(linear(got), linear(plain(x.clone(), delta)))
     gated = parts.gate("silu", linear)(both)
-    assert isinstance(gated, Rounded) is is_rounded
+    assert isinstance(gated, QuantizedRows) is is_rounded
     assert torch.equal(linear(gated), linear(TorchKernels().gated(both, "silu")))
 
 

@@ -80,7 +80,7 @@ def _accept_and_keep(bench: Bench, lines: int, width: int) -> None:
     path = found.clone()
 
     def keep(kernels: Kernels, pages: torch.Tensor = pool) -> None:
-        kernels.keep_path(path, rows, starts, table, pages)
+        kernels.compact_path(path, rows, starts, table, pages)
 
     def kept(kernels: Kernels) -> Tensors:
         pages = pool.clone()

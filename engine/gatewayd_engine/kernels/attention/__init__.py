@@ -1,1 +1,1 @@
-"""Decode attention kernels over pages, in Triton and in torch."""
+"""Paged decode attention kernels, in Triton and in torch."""

@@ -1,15 +1,16 @@
-"""Decode attention over pages in Triton: a few queries of each line, all heads of a key head.
+"""Paged decode attention in Triton: a few queries of each sequence, by KV head.
 
-Bound by memory: keys and values of a line are read once for each tile of queries, which has all
-query heads of a key head and, where drafts are verified, all queries of a line. Nothing is planned
-on the host: programs work out their range from the lengths on the device, and those without work
-leave at once. So one capture serves steps of all lengths.
+Memory-bound: keys and values of a sequence are read once per tile of queries, which has all query
+heads of a KV head and, where drafts are verified, all queries of a sequence. Nothing is planned on
+the host: programs compute their range from the lengths on the device, and those without work exit
+at once. So one capture serves steps of all lengths.
 
-Where lines are too few to fill the device, contexts are split and partial answers merged by a
-second small kernel (Flash-Decoding, Dao et al. 2023). It is no last arriver's work: a program for
-each query and head reads all parts at once, where the last arriver of a key head would read those
-of all its heads one after the other, and no counter has to be left at zero. Parts are added in
-their order, so that answers are the same each time. A context that is one part is written at once.
+Where there are too few sequences to occupy the device, contexts are split and partial results
+merged by a second small kernel (Flash-Decoding, Dao et al. 2023). The last split to finish does not
+merge them itself: the merging kernel has a program for each query and head, which reads all parts
+at once, where the last program of a KV head would read those of all its heads in sequence; nor does
+it need counters that are reset to zero. Parts are added in a fixed order, so that results are
+deterministic. A context of one part is written directly.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def decode_attention(
     shared: SharedPages | None = None,
     early: bool = False,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     tokens, num_heads, dim = query.shape
     lines, kv_heads, page_size = len(last_page_len), keys_values.shape[3], keys_values.shape[2]
     if lines == 0:
@@ -55,7 +56,7 @@ def decode_attention(
     if ancestors is not None:
         mask = "tree"
     else:
-        # The only query of a line sees all of its range.
+        # The only query of a sequence sees its whole range.
         mask = "causal" if width > 1 or num_queries is not None else "all"
     keys, values = keys_values.unbind(1)
     partial = out if scratch is None else scratch
@@ -193,8 +194,8 @@ def _decode_attention(
     oldest = start + slot - WINDOW + 1
     bits = tl.zeros((BLOCK_M,), tl.uint64)
     if MASK == "tree":
-        told = tl.load(ancestors + token, mask=is_row & is_real, other=0)
-        bits = told.to(tl.uint64, bitcast=True)
+        ancestor_bits = tl.load(ancestors + token, mask=is_row & is_real, other=0)
+        bits = ancestor_bits.to(tl.uint64, bitcast=True)
         limit = tl.where(is_real, start, 0)
         oldest = start + count_bits(bits) - WINDOW
     head_place = kv_head.to(tl.int64) * kv_head_stride
@@ -224,7 +225,7 @@ def _decode_attention(
         BLOCK_N,
         BLOCK_D,
     )
-    # Without shared tokens a context that is one part is whole; with a window none are shared.
+    # A context of one part is complete unless it has a shared prefix, which excludes a window.
     is_whole = parts == 1
     if SHARED_SPLITS:
         is_whole = is_whole & (low == 0)

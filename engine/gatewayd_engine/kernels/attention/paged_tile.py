@@ -1,7 +1,7 @@
-"""Attention of a tile of queries to a range of one line's tokens, in pages: a part of kernels.
+"""Attention of a tile of queries to a range of one sequence's pages: shared part of the kernels.
 
-All query heads of one key head are rows of the tile, so that its keys and values are read once and
-products run on the matrix unit. Sources: online softmax (Milakov and Gimelshein, arXiv 1805.02867);
+All query heads of one KV head are rows of the tile, so that its keys and values are read once and
+products run on tensor cores. Sources: online softmax (Milakov and Gimelshein, arXiv 1805.02867);
 FlashAttention-2 (Dao, arXiv 2307.08691); PagedAttention (Kwon et al., arXiv 2309.06180).
 """
 
@@ -39,39 +39,39 @@ def attend(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
-    """Attend to tokens ``low`` to ``high``.
+    """Attend to positions ``low`` to ``high`` with online softmax.
 
     Args:
         q: queries ``[BLOCK_M, BLOCK_D]``, zeros beyond ``DIM``.
-        keys: of the key head in page 0.
-        values: likewise.
-        table: the line's pages.
-        low: the first position of the range.
-        high: the position behind it.
+        keys: pointer to the keys of the KV head in page 0.
+        values: likewise for values.
+        table: pointer to the sequence's pages.
+        low: first position of the range.
+        high: end of the range, exclusive.
         start: position of the first token of this step.
-        limit: a row sees positions below, int32 ``[BLOCK_M]``; with ``MASK`` "tree" among those
+        limit: end of the positions that a row sees, exclusive, int32 ``[BLOCK_M]``; with ``MASK``
+            "tree", of those before this step.
+        oldest: first position that a row sees, int32 ``[BLOCK_M]``; with ``MASK`` "tree", of those
             before this step.
-        oldest: a row sees positions from here on, int32 ``[BLOCK_M]``; with ``MASK`` "tree" among
-            those before this step.
-        bits: which tokens of this step a row sees, uint64 ``[BLOCK_M]``.
-        page_stride: numbers between two pages.
-        token_stride: numbers between two tokens of a page.
+        bits: mask of the tokens of this step that a row sees, uint64 ``[BLOCK_M]``.
+        page_stride: elements from one page to the next.
+        token_stride: elements from one token of a page to the next.
         scale: factor on scores.
         cap: see ``HAS_CAP``.
         MASK: "all": every row sees the whole range; "causal"; or "tree".
-        WINDOW: 0 for none.
-        WIDTH: queries of a line.
-        HAS_CAP: scores become ``cap * tanh(scores / cap)``.
-        PAGE: tokens of a page.
+        WINDOW: sliding window; 0 for none.
+        WIDTH: queries of a sequence.
+        HAS_CAP: whether scores become ``cap * tanh(scores / cap)``.
+        PAGE: tokens per page.
         DIM: size of a head.
         BLOCK_M: rows of the tile.
         BLOCK_N: tokens that are read at a time.
-        BLOCK_D: ``DIM`` as a power of two.
+        BLOCK_D: ``DIM`` rounded up to a power of two.
 
     Returns:
-        Sums of weighted values, float32 ``[BLOCK_M, BLOCK_D]``; of each row the largest score in
+        Sums of weighted values, float32 ``[BLOCK_M, BLOCK_D]``; for each row the largest score in
         units of log 2, minus infinity if it sees nothing, and the sum of weights, which are powers
-        of 2 of scores below that.
+        of 2 of scores minus that.
     """
     column = tl.arange(0, BLOCK_D)[None, :]
     highest = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -101,12 +101,12 @@ def attend(
             later = bits[:, None] >> slot[None, :]
             is_ancestor = (later & 1) == 1
             if WINDOW and WINDOW <= WIDTH:
-                # Tokens behind it on the way to the query, the query itself included.
+                # The distance in the tree: tokens on the path from it to the query, inclusive.
                 is_ancestor = is_ancestor & (count_bits(later >> 1) < WINDOW)
             seen = seen & (before | ((at >= start)[None, :] & is_ancestor))
         scores = tl.where(seen, scores * LOG2E, float("-inf"))
         raised = tl.maximum(highest, tl.max(scores, 1))
-        # A row that has seen nothing yet has no largest score to subtract.
+        # Avoids NaN in a row that has seen no token yet.
         base = tl.where(raised == float("-inf"), 0.0, raised)
         weights = tl.exp2(scores - base[:, None])
         kept = tl.exp2(highest - base)
@@ -119,14 +119,14 @@ def attend(
 
 @triton.jit
 def count_bits(bits: tl.tensor) -> tl.tensor:
-    """How many bits of uint64 numbers are set, int32."""
+    """Return the population count of uint64 numbers, int32."""
     low, high = bits.to(tl.uint32), (bits >> 32).to(tl.uint32)
     return _count_bits(low) + _count_bits(high)
 
 
 @triton.jit
 def _count_bits(bits: tl.tensor) -> tl.tensor:
-    # Sums of 2, 4 and 8 bits, then of all bytes in the highest one.
+    # Counts per 2, 4 and 8 bits, then the sum over all bytes.
     bits = bits - ((bits >> 1) & 0x55555555)
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F
@@ -136,6 +136,6 @@ def _count_bits(bits: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def part_of(span: tl.tensor, SPLITS: tl.constexpr, LEAST: tl.constexpr) -> tl.tensor:
-    """Tokens that each of at most ``SPLITS`` parts of a range has, at least ``LEAST``."""
+    """Return the tokens of each of at most ``SPLITS`` parts of a range, at least ``LEAST``."""
     STEP: tl.constexpr = LEAST // 2
     return tl.maximum((span + SPLITS * STEP - 1) // (SPLITS * STEP) * STEP, LEAST)

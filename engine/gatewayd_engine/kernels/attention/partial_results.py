@@ -1,7 +1,7 @@
-"""Parts of contexts: which a line has, how one is left, and how all of a query are merged.
+"""Split-KV decode attention: the parts of a context, and storing and merging partial results.
 
-A context that is one part is written at once, and its merging program leaves. Parts are added in
-their order, so that answers are the same each time. Source: Flash-Decoding (Dao et al. 2023).
+A context of one part is written directly, and its merging program exits. Parts are added in a fixed
+order, so that results are deterministic. Source: Flash-Decoding (Dao et al. 2023).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def merge_parts(
     early: bool = False,
     **sizes: int,
 ) -> None:
-    """Merge the parts of each query and head into ``out``; see ``decode_attention``."""
+    """Merge the partial results of each query and head into ``out``; see ``decode_attention``."""
     tokens, num_heads = out.shape[:2]
     block = triton.next_power_of_2(SPLITS + SHARED_SPLITS)
     _merge_parts[(tokens, num_heads)](
@@ -72,7 +72,7 @@ def range_of(
     PAGE: tl.constexpr,
     LEAST: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """A line's first page, tokens and queries, the first token seen, its parts, their size."""
+    """Return a sequence's first page, tokens, queries, first visible token, parts and part size."""
     first, behind = tl.load(page_indptr + line), tl.load(page_indptr + line + 1)
     length = (behind - first - 1) * PAGE + tl.load(last_page_len + line)
     length = tl.maximum(length, 0)
@@ -102,7 +102,7 @@ def store_part(
     is_row: tl.tensor,
     DIM: tl.constexpr,
 ) -> None:
-    """Leave what ``attend`` returns of a part: its answer, and the log of its weight."""
+    """Store the results of ``attend`` for a part: its output and the log2 of its weight."""
     acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(partial + (place * DIM)[:, None] + column, acc, mask=held)
     tl.store(weights + place, highest + tl.log2(total), mask=is_row)

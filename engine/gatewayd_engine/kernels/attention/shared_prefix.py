@@ -1,7 +1,7 @@
-"""Decode attention of many lines to the pages that all of them begin with, read once for a tile.
+"""Decode attention of many sequences to a shared prefix, whose pages are read once per tile.
 
-What it leaves are parts like those of the lines' own tokens, and they are merged with them.
-Sources: cascade inference, FlashInfer (Ye et al. 2024); Hydragen (arXiv 2402.05099).
+Its partial results are merged with those of the sequences' own tokens. Sources: cascade inference,
+FlashInfer (Ye et al. 2024); Hydragen (arXiv 2402.05099).
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def attend_shared(
     softcap: float | None,
     splits: int,
 ) -> None:
-    """Leave parts of one query of each line behind ``splits`` others; see ``decode_attention``."""
+    """Store partial results of one query per sequence, after ``splits`` others.
+
+    See ``decode_attention``.
+    """
     lines, num_heads, dim = query.shape
     page_size, kv_heads = keys.shape[1:3]
     group = num_heads // kv_heads
@@ -91,7 +94,7 @@ def _shared_attention(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ) -> None:
-    """Attend queries of all lines to the tokens that all lines begin with, in the first's pages."""
+    """Attend queries of all sequences to the shared prefix, in the pages of the first sequence."""
     kv_head, split = tl.program_id(1), tl.program_id(2)
     length = tl.load(shared_pages) * PAGE
     each = part_of(length, SHARED_SPLITS, LEAST)

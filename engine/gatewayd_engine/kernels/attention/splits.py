@@ -1,8 +1,8 @@
-"""Into how many parts decode attention splits contexts, from sizes that are known at a capture.
+"""Number of KV splits and tile sizes of decode attention, from sizes known at capture time.
 
-A step of few lines leaves most of a GPU idle unless each context is attended in parts at once and
-the partial answers are merged (Flash-Decoding, Dao et al. 2023). From two programs for each
-multiprocessor on the parts only cost memory traffic and a merge.
+A step of few sequences leaves most of a GPU idle unless the parts of each context are attended in
+parallel and the partial results merged (Flash-Decoding, Dao et al. 2023). From two programs per
+multiprocessor on, splits only cost memory traffic and a merge.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import NamedTuple
 import torch
 
 PROGRAMS_EACH = 2
-"""Programs of attention that a multiprocessor runs at a time: FlashInfer's planner takes the same,
-and splits nothing beyond."""
+"""Attention programs per multiprocessor from which on nothing is split, as in FlashInfer's
+planner."""
 LEAST_TOKENS = 128
-"""Tokens of a part, at least: below that it takes longer to merge a part than to read it."""
+"""Least tokens of a part: below that, merging a part takes longer than reading it."""
 _MOST_SPLITS = 64
-"""Parts that one program merges at once, with their numbers in registers."""
+"""Most parts, which one program merges at once in registers."""
 _TILE_BYTES = 1 << 14
-"""Of the keys that are read at a time."""
+"""Bytes of the keys that are read at a time."""
 _ROWS = 64
-"""Queries times heads that one program attends."""
+"""Most rows of a tile, queries times heads, that one program processes."""
 
 
 class SharedPages(NamedTuple):
-    """Pages that all lines of a step begin with, which are read once for all of them.
+    """Pages of a prefix shared by all sequences of a step, which are read once for all of them.
 
     Attributes:
-        num_pages: how many there are, 0 for none; each was full before this step. On the device,
-            int32, shape ``[1]``.
-        splits: how many parts they are split into, at most.
+        num_pages: number of shared pages, 0 for none; each was full before this step. On the
+            device, int32, shape ``[1]``.
+        splits: most parts into which they are split.
     """
 
     num_pages: torch.Tensor
@@ -40,14 +40,14 @@ class SharedPages(NamedTuple):
 
 @cache
 def num_multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a CUDA device; 1 for any other."""
+    """Return the number of multiprocessors of a CUDA device; 1 for any other."""
     if device.type != "cuda":
         return 1
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def fills(num_programs: int, multiprocessors: int) -> bool:
-    """Whether so many programs keep a device busy.
+    """Whether ``num_programs`` programs fully occupy a device.
 
     Of 8 key heads, ``fills(33 * 8, 132)`` is False and ``fills(34 * 8, 132)`` is True.
     """
@@ -55,14 +55,14 @@ def fills(num_programs: int, multiprocessors: int) -> bool:
 
 
 def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
-    """Parts of each context, so that a device is busy when all lines are long.
+    """Return the number of splits of each context that occupies a device with long sequences.
 
-    A power of two, because each number is compiled anew.
+    A power of two, because each number requires a compilation.
 
     Args:
-        num_programs: of a launch that splits nothing.
+        num_programs: programs of a launch without splits.
         max_len: tokens of the longest context, or of the longest window.
-        multiprocessors: of the device.
+        multiprocessors: multiprocessors of the device.
     """
     if fills(num_programs, multiprocessors):
         return 1
@@ -72,22 +72,22 @@ def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
 
 
 def row_tile(num_rows: int) -> int:
-    """Rows of a tile of ``num_rows`` queries times heads: a power of two from 16 on."""
+    """Return the rows of a tile for ``num_rows`` queries times heads: a power of two >= 16."""
     return min(max(1 << (num_rows - 1).bit_length(), 16), _ROWS)
 
 
 def token_tile(block_dim: int, dtype: torch.dtype) -> int:
-    """Tokens that are read at a time, of heads of so many numbers and queries of this type."""
+    """Return the tokens that are read at a time, for a head dimension and dtype of queries."""
     return min(max(_TILE_BYTES // (block_dim * dtype.itemsize), 16), 64)
 
 
 def scratch_size(num_queries: int, num_heads: int, head_dim: int, splits: int) -> int:
-    """Numbers that partial answers of a launch take.
+    """Return the numbers of scratch memory that partial results of a launch need.
 
     Args:
-        num_queries: lines times width.
+        num_queries: sequences times width.
         num_heads: query heads.
         head_dim: size of a head.
-        splits: parts of each context and, behind them, those of a shared prefix.
+        splits: splits of each context plus those of a shared prefix.
     """
     return num_queries * num_heads * splits * (head_dim + 1)

@@ -1,7 +1,7 @@
-"""Decode attention over pages in torch: what the Triton kernel is held against.
+"""Paged decode attention in torch: the reference for the Triton kernel.
 
-Shapes follow from the tensors given and nothing is asked of the device, as in the kernel: each
-query is compared with the tokens of all pages, and those of other lines are masked.
+As in the kernel, shapes follow from the input tensors without device synchronisation: each query is
+compared with the tokens of all pages, and those of other sequences are masked.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def decode_attention(
     scratch: torch.Tensor | None,
     shared: SharedPages | None = None,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     tokens, num_heads = query.shape[:2]
     lines, page_size, kv_heads = len(last_page_len), *keys_values.shape[2:4]
     device = query.device
-    # Of each page in the table: its line, and the position of its first token.
+    # For each page of the table: its sequence, and the position of its first token.
     place = torch.arange(len(pages), dtype=torch.int32, device=device)
     line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
     own_line = line.clamp_max(lines - 1)
@@ -48,17 +48,17 @@ def decode_attention(
     at, own = at.flatten(), own_line.repeat_interleave(page_size)
 
     if shared is not None:
-        # The pages of the first line stand for those of all.
+        # All sequences read the shared prefix from the pages of the first one.
         which = place - page_indptr[own_line]
         first = pages[(page_indptr[0] + which).clamp(0, len(pages) - 1).long()]
         pages = torch.where(which < shared.num_pages, first, pages)
     read = pages.long().clamp(0, len(keys_values) - 1)
     if keys_values.dtype.itemsize == 1:
-        # Floats of 8 bits are moved as bytes.
+        # Indexed as bytes: torch does not implement indexing for every 8-bit float dtype.
         read_pages = keys_values.view(torch.uint8)[read].view(keys_values.dtype)
     else:
         read_pages = keys_values[read]
-    # What a masked token holds may be no number.
+    # Masked tokens may contain NaN.
     held = is_held.view(-1, 1, page_size, 1, 1)
     keys, values = torch.where(held, read_pages.float(), 0.0).unbind(1)
     group = num_heads // kv_heads
@@ -78,7 +78,7 @@ def decode_attention(
         apart = position - at
     else:
         bits = ancestors.unsqueeze(1) >> torch.arange(width, device=device) & 1
-        # How many of those that a query sees stand behind each slot: the way between the two.
+        # Number of visible queries after each slot: the distance between the two in the tree.
         behind = bits.flip(1).cumsum(1).flip(1) - bits
         index = back.clamp(0, width - 1)
         seen = (back < 0) | (bits.gather(1, index) == 1)
@@ -90,7 +90,7 @@ def decode_attention(
     seen = seen & is_held & (own == mine) & (slot < counts.repeat_interleave(width).unsqueeze(1))
     scores = scores.masked_fill(~seen.unsqueeze(1), -torch.inf)
     if sinks is None:
-        # Queries that see nothing are answered with zeros.
+        # The output of queries that see nothing is zero.
         weights = scores.softmax(-1).masked_fill(~seen.any(1).view(-1, 1, 1), 0.0)
     else:
         sink = sinks.float().view(1, -1, 1).expand(tokens, -1, 1)

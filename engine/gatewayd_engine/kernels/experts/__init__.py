@@ -1,1 +1,1 @@
-"""Mixture-of-experts kernels: routing tables and grouped products."""
+"""Mixture-of-experts kernels: routing tables and grouped matmul."""

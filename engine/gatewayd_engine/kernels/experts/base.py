@@ -1,11 +1,12 @@
-"""Mixture of experts on a device: routing tables, stacked matrices, and what kernels do with them.
+"""Protocol and data of the mixture-of-experts kernels: routing tables and stacked matrices.
 
-A *visit* is one token at one of its experts: of ``n`` tokens there are ``n * top_k``, numbered
-token by token. Visits are sorted by expert, those of each expert are padded to whole blocks of
-lines, and a program multiplies one block with some rows of its expert's matrix. How many blocks
-there are is known to the device alone; the grid follows from an upper bound that shapes give, and
-programs of empty blocks end at once. Sources: MegaBlocks (Gale et al., arXiv 2211.15841, section 5)
-for blocks in the place of dropped tokens; vLLM's and SGLang's fused experts for aligned blocks.
+A *visit* is one (token, expert) pair: ``n`` tokens make ``n * top_k`` visits, numbered token by
+token. Visits are sorted by expert, those of each expert are padded to whole blocks of *lines*, one
+visit each, and a program multiplies one block with some rows of its expert's matrix. The number of
+blocks is known on the device only; the grid follows from an upper bound that shapes give, and
+programs of empty blocks exit at once. Sources: MegaBlocks (Gale et al., arXiv 2211.15841,
+section 5) for blocks instead of dropped tokens; vLLM's and SGLang's fused experts for aligned
+blocks.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from gatewayd_engine.kernels.quantized.block_scales import Blocks
 from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+    from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 
 LINES = (16, 32, 64, 128)
-"""Lines that a block may have: the least that a matrix unit takes, to the most that pay."""
+"""Possible lines of a block, from the smallest tensor-core tile to the largest that pays off."""
 
 
 class RowCodes(NamedTuple):
-    """A matrix ``[rows, columns]``, ``code * scale``, that is multiplied with codes of its type.
+    """Matrix ``[rows, columns]`` of ``code * scale``, for activations quantized to the same dtype.
 
     Attributes:
         codes: e4m3 or int8, shape ``[rows, columns]``; dense.
-        scales: of each row, float32, shape ``[rows]``.
+        scales: scale of each row, float32, shape ``[rows]``.
     """
 
     codes: torch.Tensor
@@ -37,19 +38,19 @@ class RowCodes(NamedTuple):
 
 
 Form = torch.Tensor | RowCodes | Blocks | PackedWeight
-"""How a matrix is kept: floats ``[rows, columns]``, or low-bit codes."""
+"""Representation of a matrix: floats ``[rows, columns]``, or one of the quantized formats."""
 
 
 class ExpertMatrices(NamedTuple):
-    """One matrix of each expert of a layer.
+    """Stacked matrices of a layer's experts.
 
     Attributes:
-        all: the form of one matrix, but each of its tensors has one dimension more, the first:
-            that of the experts. Dense.
-        one: views of the first expert's, for what is common to all of them.
-        experts: how many there are.
-        rows: numbers of an output.
-        columns: numbers of an input.
+        all: matrices of all experts: the form of one, with a leading expert dimension on each
+            tensor. Dense.
+        one: views of the first expert's matrix, for properties common to all.
+        experts: number of experts.
+        rows: output features.
+        columns: input features.
     """
 
     all: Form
@@ -60,21 +61,21 @@ class ExpertMatrices(NamedTuple):
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the matrices."""
         form = self.all
         return (form if isinstance(form, torch.Tensor) else form.scales).device
 
 
 class Visits(NamedTuple):
-    """Which visits are computed by which block.
+    """Routing tables: assignment of visits to blocks.
 
     Attributes:
-        order: numbers of visits by expert, int32, shape ``[blocks * lines]``; ``num_visits`` where
-            an expert's last block has lines to spare. Empty blocks may hold anything.
-        experts: of each block, int32, shape ``[blocks]``; -1 for a block that is empty.
-        lines: of a block, one of ``LINES``.
-        num_visits: in all.
-        top_k: visits of a token.
+        order: visit of each line, sorted by expert, int32, shape ``[blocks * lines]``;
+            ``num_visits`` for padding lines of an expert's last block. Undefined in empty blocks.
+        experts: expert of each block, int32, shape ``[blocks]``; -1 for an empty block.
+        lines: lines of a block, one of ``LINES``.
+        num_visits: number of visits.
+        top_k: visits per token.
     """
 
     order: torch.Tensor
@@ -85,7 +86,7 @@ class Visits(NamedTuple):
 
 
 def tensors_of(form: Form) -> dict[str, torch.Tensor]:
-    """The tensors of a form by their names; of floats that is empty."""
+    """Return the tensors of a form by field name; a float matrix has the empty name."""
     if isinstance(form, torch.Tensor):
         return {"": form}
     named = zip(form._fields, form, strict=True)
@@ -93,7 +94,7 @@ def tensors_of(form: Form) -> dict[str, torch.Tensor]:
 
 
 def with_tensors(form: Form, tensors: dict[str, torch.Tensor]) -> Form:
-    """The same form of other tensors."""
+    """Return a copy of the form with other tensors."""
     if isinstance(form, torch.Tensor):
         return tensors[""]
     changed: Form = cast("Any", form)._replace(**tensors)
@@ -101,107 +102,108 @@ def with_tensors(form: Form, tensors: dict[str, torch.Tensor]) -> Form:
 
 
 def one_of(form: Form, number: int) -> Form:
-    """Views of one expert's part of the form of all."""
+    """Return views of one expert's matrix in the stacked form."""
     return with_tensors(form, {name: all_[number] for name, all_ in tensors_of(form).items()})
 
 
 def block_lines(count: int, num_experts: int) -> int:
-    """Lines of a block for so many visits: about those that an expert has on average."""
+    """Return the lines of a block for ``count`` visits: about the average visits of an expert."""
     return next((lines for lines in LINES if count <= lines * num_experts), LINES[-1])
 
 
 def most_blocks(count: int, num_experts: int, lines: int) -> int:
-    """Blocks that so many visits may need, however they are spread over the experts."""
+    """Return the most blocks that ``count`` visits need, for any distribution over experts."""
     visited = min(count, num_experts)
-    # At worst each of them has one line in its last block.
+    # In the worst case each expert's last block has one line.
     return visited + (count - visited) // lines
 
 
 class ExpertKernels(Protocol):
-    """Kernels of mixtures of experts; see ``Kernels``, of which they are a part.
+    """Kernels of mixture-of-experts layers; a part of ``Kernels``, whose conventions apply.
 
-    Each row of an answer follows from its own token alone: neither which others visit the same
-    expert nor where in a block it lies changes a bit, as nothing is added atomically.
+    Batch-invariant: each row of an output depends on its own token alone, bit for bit, whatever
+    other tokens visit the same expert and wherever in a block it is, as nothing is added
+    atomically.
     """
 
     def route(
         self, scores: torch.Tensor, top_k: int, *, renormalise: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose each token's experts: softmax over the scores, and the largest of it.
+        """Select the top-k experts of each token by softmax over the router's scores.
 
         Args:
-            scores: shape ``[n, num_experts]``.
-            top_k: experts that a token visits, at most ``num_experts``.
-            renormalise: scale the weights of the chosen to sum to one.
+            scores: router logits, shape ``[n, num_experts]``.
+            top_k: experts per token, at most ``num_experts``.
+            renormalise: whether to scale the selected weights to sum to one.
 
         Returns:
-            Weights, float32 ``[n, top_k]``, in descending order; not numbers where a score is
-            none. And the experts, int32 ``[n, top_k]``: always valid, no expert twice.
+            Weights, float32 ``[n, top_k]``, in descending order; NaN where a score is. And the
+            experts, int32 ``[n, top_k]``: always valid and distinct.
         """
 
     def route_visits(
         self, scores: torch.Tensor, top_k: int, *, renormalise: bool
     ) -> tuple[torch.Tensor, Visits]:
-        """``route``, then ``sort_visits``; the weights, and the tables."""
+        """Fuse ``route`` and ``sort_visits``; return the weights and the tables."""
 
     def sort_visits(
         self, chosen: torch.Tensor, num_experts: int, lines: int | None = None
     ) -> Visits:
-        """Make the routing tables of chosen experts.
+        """Build the routing tables of selected experts.
 
         Args:
             chosen: int32, each below ``num_experts``, shape ``[n, top_k]``; dense.
-            num_experts: how many there are.
-            lines: of a block; None for what ``block_lines`` says.
+            num_experts: number of experts.
+            lines: lines of a block; None for those of ``block_lines``.
         """
 
     def expert_gates(
         self,
-        x: torch.Tensor | Rounded,
+        x: torch.Tensor | QuantizedRows,
         weight: ExpertMatrices,
         visits: Visits,
         act: Activation,
         out: torch.Tensor,
     ) -> None:
-        """The first product of each visited expert, and its gate.
+        """Compute the gate and up projections of each visit and the gated activation.
 
-        ``gate`` and ``up``, the halves of what the matrix makes of a token, are rounded to the type
-        of the answer, which is ``act(gate)``, rounded too, times ``up``.
+        ``gate`` and ``up``, the two halves of the product, are rounded to the dtype of the output,
+        which is ``act(gate)``, rounded too, times ``up``.
 
         Args:
-            x: tokens, shape ``[n, columns]``. Rounded if the matrices are ``RowCodes``, in groups
-                if they are ``Blocks``.
-            weight: gates above what they gate.
-            visits: of the tokens.
-            act: the function of the gates.
-            out: all of it is written, shape ``[n * top_k, rows / 2]``; dense.
+            x: tokens, shape ``[n, columns]``. Quantized per row if the matrices are ``RowCodes``,
+                per group if they are ``Blocks``.
+            weight: rows of the gate projection, then those of the up projection.
+            visits: routing tables of the tokens.
+            act: activation function of the gates.
+            out: fully overwritten, shape ``[n * top_k, rows / 2]``; dense.
         """
 
     def expert_answers(
         self,
-        x: torch.Tensor | Rounded,
+        x: torch.Tensor | QuantizedRows,
         weight: ExpertMatrices,
         visits: Visits,
         weights: torch.Tensor,
         out: torch.Tensor,
     ) -> None:
-        """The second product of each visited expert, times the router's weight; rounded once.
+        """Compute the down projection of each visit times the router's weight, rounded once.
 
         Args:
-            x: of each visit, shape ``[n * top_k, columns]``; see ``expert_gates``.
-            weight: the matrices.
-            visits: of the tokens.
-            weights: of ``route``; dense.
-            out: all of it is written, shape ``[n * top_k, rows]``; dense.
+            x: activations of each visit, shape ``[n * top_k, columns]``; see ``expert_gates``.
+            weight: matrices of the down projection.
+            visits: routing tables of the tokens.
+            weights: weights of ``route``; dense.
+            out: fully overwritten, shape ``[n * top_k, rows]``; dense.
         """
 
     def sum_visits(self, answers: torch.Tensor, top_k: int) -> torch.Tensor:
-        """Add up the answers of each token's experts, from its first to its last, in float32.
+        """Sum the outputs of each token's experts, in the order of ``route``, in float32.
 
         Args:
-            answers: shape ``[n * top_k, size]``.
-            top_k: experts that a token visits.
+            answers: outputs of ``expert_answers``, shape ``[n * top_k, size]``.
+            top_k: experts per token.
 
         Returns:
-            A new tensor, shape ``[n, size]``, of the same type.
+            A new tensor, shape ``[n, size]``, of the same dtype.
         """

@@ -1,9 +1,9 @@
-"""Products of sorted visits with their experts' matrices, in Triton: floats, and codes with codes.
+"""Grouped matmul of sorted visits with their experts' matrices, in Triton: floats or 8-bit codes.
 
-A program multiplies one block of visits with some rows of one expert. Of few tokens it is bound by
-memory, and each matrix that is visited is read once; of many the matrix unit reads large tiles.
-Codes are summed by the matrix unit and scaled in float32: by row at the end, in blocks group by
-group.
+A program multiplies one block of visits with some rows of one expert. With few tokens it is
+memory-bound, and each visited matrix is read once; with many, tensor cores work on large tiles.
+Codes are accumulated by tensor cores and scaled in float32: per-row scales at the end, block scales
+group by group.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.experts.base import ExpertMatrices, Visits
-    from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+    from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
 
 _BAND = 8
 _ROWS = {16: 64, 32: 64, 64: 128, 128: 128}
-"""Rows of matrices that a program multiplies a block of so many lines with."""
+"""Rows of the matrix that a program processes, by the lines of a block."""
 _BYTES = 256
-"""Of each row of a tile that is loaded at once, where lines are few; half of it where many."""
+"""Bytes of each row of a tile that are loaded at once with few lines; half of it with many."""
 _FEW = 32
 
 
 class _Tensors(NamedTuple):
-    """What the kernel reads of a form."""
+    """Kernel arguments that depend on the form of the matrices."""
 
     x: torch.Tensor
     x_scales: torch.Tensor
@@ -46,29 +46,29 @@ class _Tensors(NamedTuple):
 
 
 def expert_gates(
-    x: torch.Tensor | Rounded,
+    x: torch.Tensor | QuantizedRows,
     weight: ExpertMatrices,
     visits: Visits,
     act: Activation,
     out: torch.Tensor,
 ) -> None:
-    """See ``ExpertKernels``."""
+    """See ``base``."""
     _launch(x, weight, visits, None, visits.top_k, act, out)
 
 
 def expert_answers(
-    x: torch.Tensor | Rounded,
+    x: torch.Tensor | QuantizedRows,
     weight: ExpertMatrices,
     visits: Visits,
     weights: torch.Tensor,
     out: torch.Tensor,
 ) -> None:
-    """See ``ExpertKernels``."""
+    """See ``base``."""
     _launch(x, weight, visits, weights, 1, "", out)
 
 
 def _launch(
-    x: torch.Tensor | Rounded,
+    x: torch.Tensor | QuantizedRows,
     weight: ExpertMatrices,
     visits: Visits,
     weights: torch.Tensor | None,
@@ -83,7 +83,7 @@ def _launch(
         return
     of = _tensors(x, weight)
     rows, blocks = out.shape[1], len(visits.experts)
-    # With gates each program has two tiles: theirs, and that of what they gate.
+    # With gates each program has two tiles: one of the gate projection, one of the up projection.
     wide = _ROWS[visits.lines] // (2 if act else 1)
     deep = _deep(visits.lines, of)
     _expert_mm[(blocks * triton.cdiv(rows, wide),)](
@@ -117,13 +117,13 @@ def _launch(
 
 
 def _deep(lines: int, of: _Tensors) -> int:
-    """Columns that are multiplied at once."""
+    """Return the columns that are multiplied at once."""
     if of.kind == "blocks":
         return GROUP
     return (_BYTES if lines <= _FEW else _BYTES // 2) // of.codes.itemsize
 
 
-def _tensors(x: torch.Tensor | Rounded, weight: ExpertMatrices) -> _Tensors:
+def _tensors(x: torch.Tensor | QuantizedRows, weight: ExpertMatrices) -> _Tensors:
     if isinstance(x, torch.Tensor):
         floats = cast("torch.Tensor", weight.all)
         return _Tensors(x, x, floats, floats, 1, 1, "floats")
@@ -179,7 +179,7 @@ def _expert_mm(
     SUMS: tl.constexpr = tl.int32 if codes.dtype.element_ty == tl.int8 else tl.float32
     acc = tl.zeros((BLOCK_M, BLOCK_N), SUMS)
     acc_up = acc
-    # Of blocks: scales of the expert, and which of them are the rows'.
+    # For block scales: number of row blocks per expert, and the expert's first scale.
     high = tl.cdiv(all_rows, TALL)
     from_scales = scales + expert * groups * high
     for start in range(0, columns, BLOCK_K):

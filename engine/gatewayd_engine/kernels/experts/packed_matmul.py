@@ -1,8 +1,9 @@
-"""Products of sorted tokens with low-bit expert weights in packed words, in Triton.
+"""Grouped matmul of sorted visits with packed low-bit expert matrices, in Triton.
 
-As in ``grouped``, each code becomes a number in registers, exact in the type of the activations,
-and scales are left to the sums of a group. Gates and what they gate are summed one after the other:
-activations are read twice, from a cache, and registers have room for one matrix's codes.
+As in ``quantized.packed_matmul``, each code is converted in registers, exactly in the dtype of the
+activations, and scales are applied to the sums of a group. Gate and up projections are summed one
+after the other: activations are read twice, from cache, as registers fit the codes of one matrix
+only.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ def packed_mm(
     act: str,
     out: torch.Tensor,
 ) -> None:
-    """Both products of ``ExpertKernels`` with packed matrices.
+    """Compute either product of ``ExpertKernels`` with packed matrices.
 
     Args:
         x: shape ``[n, columns]``.
-        weight: the matrices.
-        visits: of the tokens.
-        weights: of the router, float32, of each visit; None if there are gates.
-        per: visits of a line of ``x``.
-        act: function of the gates; empty for none.
+        weight: matrices of the experts.
+        visits: routing tables of the tokens.
+        weights: router's weight of each visit, float32; None if there are gates.
+        per: visits per row of ``x``.
+        act: activation function of the gates; empty for none.
         out: shape ``[visits, rows]``, or half of the rows if there are gates.
     """
     form, one = cast("PackedWeight", weight.all), cast("PackedWeight", weight.one)
@@ -92,7 +93,7 @@ def _given(
     columns: tl.tensor,
     HAS_ORDER: tl.constexpr,
 ) -> tl.tensor:
-    """Activations that a matrix's columns are multiplied with, zeros behind the last one."""
+    """Load the activations of some columns of the matrix, zeros after the last column."""
     inside = column < columns
     source = column
     if HAS_ORDER:
@@ -125,9 +126,9 @@ def _sums(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> tl.tensor:
-    """Sums of a block's lines and some rows of one expert's matrix, float32."""
+    """Multiply a block's activations with some rows of one expert's matrix, in float32."""
     PER_WORD: tl.constexpr = 32 // BITS
-    # Places of words that are multiplied at once: all of them, if they are of one group.
+    # Codes of a word that are multiplied at once: all of them if they belong to one group.
     AT_ONCE: tl.constexpr = PER_WORD if RUN == PER_WORD else 1
     lane = tl.arange(0, 16)
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -143,7 +144,7 @@ def _sums(
             else:
                 code = codes_of(packed, BITS, ZERO, IS_FLOAT, given.dtype)
             part = tl.dot(given, code, input_precision="ieee")
-            # Places behind the last column are multiplied by zeros, whatever their group.
+            # Padding codes after the last column are multiplied by zeros, whatever their group.
             group = tl.minimum(first // GROUP, groups - 1)
             scale = tl.load(scales + group * all_rows + row, mask=is_row, other=0.0)
             acc += part * scale.to(tl.float32)[None, :]

@@ -1,9 +1,9 @@
-"""Routing tables of mixtures of experts, and the sums behind them, in Triton.
+"""Routing tables of mixtures of experts, and the sums of experts' outputs, in Triton.
 
-Tables are made by one program for each expert, which counts the visits of all experts and writes
-down its own in their order: no program waits for another, and nothing is counted atomically, so
-that tables are the same each time. Of few tokens each of these programs chooses all experts of all
-tokens, too, which takes less time than a launch.
+Tables are built by one program per expert, which counts the visits of all experts and writes its
+own in order: no program waits for another, and nothing is counted atomically, so that tables are
+deterministic. For few tokens each of these programs also selects the experts of all tokens, which
+takes less time than another launch.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import triton.language as tl
 from gatewayd_engine.kernels.experts.base import Visits, block_lines, most_blocks
 
 _CHUNKS = {16: 512, 32: 512, 64: 2048, 128: 2048}
-"""Visits that a program looks at together, by the lines of a block: these grow with the visits."""
+"""Visits that a program processes together, by the lines of a block, which grow with the visits."""
 _ONE_WARP = 1024
-"""Most experts that one warp chooses among."""
+"""Most experts among which one warp selects."""
 _LEAST_BINS = 32
-"""Histograms have no fewer: a bin for each thread of a warp."""
+"""Least bins of a histogram: one per thread of a warp."""
 _BLOCK = 1024
 _FEW = (16, 64)
-"""Tokens, at most, whose experts each program chooses anew; the tiles of numbers that it holds."""
+"""Token tiles of the fused kernel, in which each program repeats the selection for all tokens."""
 _MOST_SCORES = 1 << 13
-"""Of such a tile: 64 tokens of 128 experts."""
+"""Most scores of such a tile: 64 tokens of 128 experts."""
 
 
 def route(
     scores: torch.Tensor, top_k: int, *, renormalise: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``ExpertKernels``; of equal scores the first expert's counts as larger."""
+    """See ``base``; of equal scores the first expert's counts as larger."""
     n, num_experts = scores.shape
     weights = torch.empty((n, top_k), dtype=torch.float32, device=scores.device)
     chosen = torch.empty((n, top_k), dtype=torch.int32, device=scores.device)
@@ -54,7 +54,7 @@ def route(
 def route_visits(
     scores: torch.Tensor, top_k: int, *, renormalise: bool
 ) -> tuple[torch.Tensor, Visits]:
-    """See ``ExpertKernels``; see ``route``."""
+    """See ``base``; ties are broken as in ``route``."""
     n, num_experts = scores.shape
     block = triton.next_power_of_2(num_experts)
     tokens = next((most for most in _FEW if n <= most and most * block <= _MOST_SCORES), None)
@@ -84,7 +84,7 @@ def route_visits(
 
 
 def sort_visits(chosen: torch.Tensor, num_experts: int, lines: int | None = None) -> Visits:
-    """See ``ExpertKernels``."""
+    """See ``base``."""
     visits = _tables(chosen.numel(), chosen.shape[1], num_experts, lines, chosen.device)
     if visits.num_visits:
         _sort_visits[(num_experts,)](
@@ -105,7 +105,7 @@ def sort_visits(chosen: torch.Tensor, num_experts: int, lines: int | None = None
 def _tables(
     count: int, top_k: int, num_experts: int, lines: int | None, device: torch.device
 ) -> Visits:
-    """Room for the tables of so many visits."""
+    """Allocate the tables of ``count`` visits."""
     lines = lines or block_lines(count, num_experts)
     blocks = most_blocks(count, num_experts, lines)
     order = torch.empty(blocks * lines, dtype=torch.int32, device=device)
@@ -114,7 +114,7 @@ def _tables(
 
 
 def sum_visits(answers: torch.Tensor, top_k: int) -> torch.Tensor:
-    """See ``ExpertKernels``."""
+    """See ``base``."""
     n, size = len(answers) // top_k, answers.shape[1]
     out = torch.empty((n, size), dtype=answers.dtype, device=answers.device)
     if n:
@@ -133,7 +133,7 @@ def _shares(
     stride: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> tuple[tl.tensor, tl.tensor]:
-    """Softmax over scores of tokens, float32 ``[tokens, BLOCK]``, and keys to choose by."""
+    """Return the softmax over scores, float32 ``[tokens, BLOCK]``, and keys to select by."""
     expert = tl.arange(0, BLOCK)[None, :]
     inside = expert < num_experts
     place = scores + token.to(tl.int64)[:, None] * stride + expert
@@ -141,13 +141,13 @@ def _shares(
     score = tl.where(inside, score, float("-inf"))
     part = tl.exp(score - tl.max(score, 1)[:, None])
     part = part / tl.sum(part, 1)[:, None]
-    # What is no number comes after all numbers, what is no expert or was chosen after that.
+    # NaN sorts after all numbers; padding and experts already selected sort after NaN.
     return part, tl.where(inside, tl.where(part == part, part, -1.0), -2.0)
 
 
 @triton.jit
 def _first_largest(key: tl.tensor, expert: tl.tensor) -> tl.tensor:
-    """Of each token the first expert whose key is the largest."""
+    """Return the first expert with the largest key, for each token."""
     most = tl.max(key, 1)[:, None]
     return tl.min(tl.where(key == most, expert, key.shape[1]), 1)
 
@@ -236,23 +236,23 @@ def _my_blocks(
     LINES: tl.constexpr,
     BINS: tl.constexpr,
 ) -> tl.tensor:
-    """Mark the blocks of an expert, and the lines that its last one has to spare.
+    """Mark the blocks of an expert, and the padding lines of its last block.
 
-    The last expert's program marks the empty blocks, too.
+    The last expert's program marks the empty blocks as well.
 
     Args:
-        counts: visits of each expert, int32 ``[BINS]``; from ``num_experts`` on anything.
+        counts: visits of each expert, int32 ``[BINS]``; undefined from ``num_experts`` on.
         order: see ``Visits``.
         experts: likewise.
-        expert: whose blocks are marked.
-        count: visits in all.
-        blocks: how many there are.
-        num_experts: how many there are.
-        LINES: of a block.
+        expert: expert whose blocks are marked.
+        count: number of visits.
+        blocks: number of blocks.
+        num_experts: number of experts.
+        LINES: lines of a block.
         BINS: see ``counts``.
 
     Returns:
-        Where in the order the expert's visits go.
+        Pointer into ``order`` at which the expert's visits begin.
     """
     each = tl.arange(0, BINS)
     needed = tl.where(each < num_experts, (counts + LINES - 1) // LINES, 0)
@@ -288,7 +288,7 @@ def _sort_visits(
     counts = tl.zeros((BINS,), tl.int32)
     for start in range(0, count, CHUNK):
         visit = start + lane
-        # The last bin is no expert's.
+        # The last bin belongs to no expert.
         at = tl.load(chosen + visit, mask=visit < count, other=BINS - 1)
         counts += tl.histogram(at, BINS)
     begin = _my_blocks(counts, order, experts, expert, count, blocks, num_experts, LINES, BINS)

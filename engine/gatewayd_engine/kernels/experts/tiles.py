@@ -1,6 +1,6 @@
-"""What the products of experts share: which block a program computes, and how answers are written.
+"""Shared parts of the experts' Triton matmul kernels: tile scheduling and epilogue.
 
-Parts of Triton's kernels; ``experts`` says what a block is.
+``base`` defines blocks.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from gatewayd_engine.kernels.gated_mlp import gate
 def tile_of(
     program: tl.tensor, blocks: tl.tensor, tiles: tl.tensor, BAND: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """The block and the tile of rows of a program.
+    """Return the block and the tile of rows of a program.
 
-    Bands of blocks, in each all rows one after the other: blocks that are neighbours, which mostly
-    are the same expert's, read the same rows while a cache has them.
+    Programs are ordered in bands of blocks, each of which covers all rows in sequence: adjacent
+    blocks, which mostly belong to the same expert, share the rows in cache.
     """
     first = program // (BAND * tiles) * BAND
     inside = program % (BAND * tiles)
@@ -38,18 +38,18 @@ def store_visits(
     rows: tl.tensor,
     ACT: tl.constexpr,
 ) -> None:
-    """Write what a block's visits come to.
+    """Store the outputs of a block's visits: gated, or scaled by the router's weights.
 
     Args:
-        made: sums, float32 ``[lines, rows]``; those of gates if there is an ``ACT``.
-        up: sums of what is gated; looked at only then.
-        weights: of the visits, float32; looked at only if there is no ``ACT``.
+        made: sums, float32 ``[lines, rows]``; those of the gate projection if there is an ``ACT``.
+        up: sums of the up projection; only used with an ``ACT``.
+        weights: router's weights of the visits, float32; only used without an ``ACT``.
         out: shape ``[visits, rows]``.
-        visit: numbers of the lines' visits.
-        is_line: which of them there are.
-        row: numbers of the rows.
-        rows: of an answer.
-        ACT: function of the gates; empty for none.
+        visit: visit of each line.
+        is_line: mask of lines that are not padding.
+        row: indices of the rows.
+        rows: rows of the output.
+        ACT: activation function of the gates; empty for none.
     """
     kind = out.dtype.element_ty
     if ACT == "":

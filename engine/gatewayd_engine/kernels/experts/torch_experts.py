@@ -1,4 +1,4 @@
-"""The kernels of mixtures of experts in torch; of fixed shapes, so that they can be captured."""
+"""Mixture-of-experts kernels in torch, with static shapes, so that they can be captured."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from gatewayd_engine.kernels.quantized.packing import unpack
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.experts.base import Form
-    from gatewayd_engine.kernels.quantized.base import Activation, Rounded
+    from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 
 
 class TorchExperts:
-    """``ExpertKernels``; each block of visits is multiplied with a copy of its expert's matrix."""
+    """Torch implementation of ``ExpertKernels``, with a copy of an expert's matrix per block."""
 
     def route(
         self, scores: torch.Tensor, top_k: int, *, renormalise: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``ExpertKernels``."""
+        """See ``base``."""
         weights, chosen = torch.softmax(scores, -1, dtype=torch.float32).topk(top_k, -1)
         if renormalise:
             weights = weights / weights.sum(-1, keepdim=True)
@@ -38,14 +38,14 @@ class TorchExperts:
     def route_visits(
         self, scores: torch.Tensor, top_k: int, *, renormalise: bool
     ) -> tuple[torch.Tensor, Visits]:
-        """See ``ExpertKernels``."""
+        """See ``base``."""
         weights, chosen = self.route(scores, top_k, renormalise=renormalise)
         return weights, self.sort_visits(chosen, scores.shape[1])
 
     def sort_visits(
         self, chosen: torch.Tensor, num_experts: int, lines: int | None = None
     ) -> Visits:
-        """See ``ExpertKernels``."""
+        """See ``base``."""
         count, top_k = chosen.numel(), chosen.shape[1]
         lines = lines or block_lines(count, num_experts)
         blocks = most_blocks(count, num_experts, lines)
@@ -65,30 +65,30 @@ class TorchExperts:
 
     def expert_gates(
         self,
-        x: torch.Tensor | Rounded,
+        x: torch.Tensor | QuantizedRows,
         weight: ExpertMatrices,
         visits: Visits,
         act: Activation,
         out: torch.Tensor,
     ) -> None:
-        """See ``ExpertKernels``."""
+        """See ``base``."""
         made = _products(_floats(x), weight, visits, visits.top_k)
         gate, up = made.to(out.dtype).chunk(2, -1)
         out.copy_(activation(act)(gate).mul_(up))
 
     def expert_answers(
         self,
-        x: torch.Tensor | Rounded,
+        x: torch.Tensor | QuantizedRows,
         weight: ExpertMatrices,
         visits: Visits,
         weights: torch.Tensor,
         out: torch.Tensor,
     ) -> None:
-        """See ``ExpertKernels``."""
+        """See ``base``."""
         out.copy_(_products(_floats(x), weight, visits, 1) * weights.view(-1, 1))
 
     def sum_visits(self, answers: torch.Tensor, top_k: int) -> torch.Tensor:
-        """See ``ExpertKernels``."""
+        """See ``base``."""
         apart = torch.unflatten(answers.float(), 0, (-1, top_k))
         total = torch.zeros_like(apart[:, 0])
         for place in range(top_k):
@@ -96,8 +96,8 @@ class TorchExperts:
         return total.to(answers.dtype)
 
 
-def _floats(x: torch.Tensor | Rounded) -> torch.Tensor:
-    """Numbers of ``x``, float32."""
+def _floats(x: torch.Tensor | QuantizedRows) -> torch.Tensor:
+    """Convert or dequantize ``x`` to float32."""
     if isinstance(x, torch.Tensor):
         return x.float()
     n, groups = x.scales.shape
@@ -106,13 +106,20 @@ def _floats(x: torch.Tensor | Rounded) -> torch.Tensor:
 
 
 def _products(x: torch.Tensor, weight: ExpertMatrices, visits: Visits, per: int) -> torch.Tensor:
-    """What each visit's matrix makes of its line, float32 ``[visits, rows]``."""
+    """Multiply each visit's activations with its expert's matrix, float32 ``[visits, rows]``.
+
+    Args:
+        x: activations, float32 ``[n, columns]``.
+        weight: matrices of the experts.
+        visits: routing tables.
+        per: visits per row of ``x``.
+    """
     all_ = torch.stack([_dense(one_of(weight.all, number)) for number in range(weight.experts)])
-    # Lines to spare are given zeros, and their answers go behind the last visit's.
+    # Padding lines get zeros, and their outputs go to an extra row after the last visit's.
     padded = torch.cat((x, x.new_zeros(1, x.shape[1])))
     order = visits.order.long()
     line = torch.where(order < visits.num_visits, order // per, len(x))
-    # Blocks that are empty may say anything of their lines.
+    # The order of empty blocks is undefined.
     is_block = (visits.experts >= 0).repeat_interleave(visits.lines, output_size=len(order))
     line = torch.where(is_block, line, len(x))
     given = torch.unflatten(padded[line], 0, (-1, visits.lines))
@@ -123,7 +130,7 @@ def _products(x: torch.Tensor, weight: ExpertMatrices, visits: Visits, per: int)
 
 
 def _dense(form: Form) -> torch.Tensor:
-    """The numbers of a matrix, float32 ``[rows, columns]``."""
+    """Dequantize a matrix to float32 ``[rows, columns]``."""
     if isinstance(form, torch.Tensor):
         return form.float()
     if isinstance(form, RowCodes):

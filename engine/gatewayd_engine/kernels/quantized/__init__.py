@@ -1,1 +1,1 @@
-"""Products with quantized weights: packing, dequantization, packed and block-scaled matmul."""
+"""Matmul with quantized weights: packing, dequantization, packed and block-scaled kernels."""

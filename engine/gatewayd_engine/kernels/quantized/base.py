@@ -1,4 +1,4 @@
-"""What products of few bits need of a device's kernels: codes, and numbers of them."""
+"""Protocol of the kernels for quantized matmul: quantization, dequantization and products."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
-"""Functions of a gate, by the names that ``ModelSpec`` gives them."""
+"""Activation functions of gates, as ``ModelSpec`` names them."""
 
 
-class Rounded(NamedTuple):
-    """Rows rounded to codes: ``codes * scales``.
+class QuantizedRows(NamedTuple):
+    """Activations quantized per row or group: ``codes * scales``.
 
     Attributes:
-        codes: int8 or e4m3, shape ``[lines, size]``; lines from the n-th on mean nothing, for
-            products of integers take no fewer than some.
-        scales: of each row and group of neighbours, float32, shape ``[n, groups]``; the largest of
-            its codes is 127, or 448. Not a number where one of them is none.
+        codes: int8 or e4m3, shape ``[at least n, size]``; rows from the n-th on are undefined
+            padding, as integer matmul requires a minimum number of rows.
+        scales: one for each row and group of adjacent columns, float32, shape ``[n, groups]``,
+            chosen so that the largest code is 127, or 448. NaN where the group contains NaN.
     """
 
     codes: torch.Tensor
     scales: torch.Tensor
 
 
-class Products(Protocol):
-    """Kernels around products of few bits; see ``Kernels``, of which they are a part."""
+class QuantizedKernels(Protocol):
+    """Kernels of quantized matmul; a part of ``Kernels``, whose conventions apply."""
 
     def add_rms_norm_quant(
         self,
@@ -40,22 +40,22 @@ class Products(Protocol):
         eps: float,
         codes: torch.dtype,
         group: int = 0,
-    ) -> Rounded:
-        """``quantise`` what ``add_rms_norm`` would return, without writing that."""
+    ) -> QuantizedRows:
+        """Fuse ``add_rms_norm`` and ``quantise``, without storing the intermediate result."""
 
     def gated_quant(
         self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
-    ) -> Rounded:
-        """``quantise`` what ``gated`` would return, without writing that."""
+    ) -> QuantizedRows:
+        """Fuse ``gated`` and ``quantise``, without storing the intermediate result."""
 
-    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
-        """Round rows to codes, with scales at which the largest become the largest code.
+    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
+        """Quantize rows dynamically and symmetrically: the largest magnitude gets the largest code.
 
         Args:
             x: shape ``[n, size]``.
-            codes: int8, rounded to even, or e4m3.
-            group: neighbours that share a scale, a power of two that divides ``size``; 0 for one
-                scale of each row.
+            codes: int8, rounded half to even, or e4m3.
+            group: adjacent columns that share a scale, a power of two that divides ``size``; 0 for
+                one scale per row.
         """
 
     def scaled(
@@ -66,14 +66,14 @@ class Products(Protocol):
         bias: torch.Tensor | None,
         out: torch.Tensor,
     ) -> None:
-        """Write what sums of integers stand for: ``sums * lines * rows + bias``.
+        """Dequantize the sums of an integer matmul: ``sums * lines * rows + bias``.
 
         Args:
             sums: int32, shape ``[n or more, size]``; dense.
-            lines: scales, float32, shape ``[n, 1]``.
-            rows: scales, float32, shape ``[size]``.
-            bias: shape ``[size]``; None for nothing.
-            out: all of it is written, shape ``[n, size]``.
+            lines: scales of the activations' rows, float32, shape ``[n, 1]``.
+            rows: scales of the weight's rows, float32, shape ``[size]``.
+            bias: shape ``[size]``, or None.
+            out: fully overwritten, shape ``[n, size]``.
         """
 
     def grouped_mm(
@@ -81,52 +81,54 @@ class Products(Protocol):
         x: torch.Tensor,
         weight: PackedWeight,
         bias: torch.Tensor | None,
-        room: DequantizeScratch,
+        scratch: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
-        """Multiply a few lines with a matrix of few bits: ``x @ weight.T + bias``.
+        """Multiply a few tokens with a packed low-bit matrix: ``x @ weight.T + bias``.
 
         Args:
-            x: shape ``[n, columns]``, ``n`` at most ``room.MOST_LINES``.
-            weight: the matrix.
-            bias: shape ``[rows]``; None for nothing.
-            room: made for the matrix.
-            out: all of it is written, shape ``[n, rows]``, of the type of ``x``.
+            x: shape ``[n, columns]``, ``n`` at most ``scratch.MOST_LINES``.
+            weight: packed matrix.
+            bias: shape ``[rows]``, or None.
+            scratch: scratch in which space for the matrix has been reserved.
+            out: fully overwritten, shape ``[n, rows]``, of the dtype of ``x``.
         """
 
     def expand(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
-        """Write the numbers of some rows of a matrix of few bits.
+        """Dequantize some rows of a packed low-bit matrix, transposed.
 
         Args:
-            weight: the matrix.
-            first: of the rows.
-            out: all of it is written, shape ``[columns, count]``: a row's numbers in a column.
+            weight: packed matrix.
+            first: first row to dequantize.
+            out: fully overwritten, shape ``[columns, count]``: each row becomes a column.
         """
 
     def block_mm(
         self,
-        x: Rounded,
+        x: QuantizedRows,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: DequantizeScratch,
+        scratch: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
-        """Multiply codes with codes, both with a scale for each group: ``x @ weight.T + bias``.
+        """Multiply group-quantized activations with a block-scaled matrix.
+
+        Computes ``x @ weight.T + bias``.
 
         Args:
-            x: rounded in groups of ``blocks.GROUP``.
-            weight: the matrix.
-            bias: shape ``[rows]``; None for nothing.
-            room: made for the matrix.
-            out: all of it is written, shape ``[n, rows]``.
+            x: quantized in groups of ``block_scales.GROUP``.
+            weight: block-scaled matrix.
+            bias: shape ``[rows]``, or None.
+            scratch: scratch in which space for the matrix has been reserved.
+            out: fully overwritten, shape ``[n, rows]``.
         """
 
     def block_mm_tiles(
         self,
-        x: Rounded,
+        x: QuantizedRows,
         weight: Blocks,
         bias: torch.Tensor | None,
-        room: DequantizeScratch,
+        scratch: DequantizeScratch,
         out: torch.Tensor,
     ) -> None:
-        """``block_mm`` in all ways in which any number of lines is multiplied: each is compiled."""
+        """Run ``block_mm`` once for each of its tile sizes, so that all of them are compiled."""

@@ -1,9 +1,10 @@
-"""Products of 8-bit floats with 8-bit floats, both in groups that share a scale, in Triton.
+"""Block-scaled FP8 matmul in Triton: 8-bit floats with 8-bit floats, both scaled by group.
 
-A matrix unit sums a group's 128 products; each such sum is scaled and added in float32. That is
-what the scales ask for, and it keeps digits that a matrix unit's own sums of 8-bit floats would
-lose over many columns. Few lines are bound by memory: they take narrow parts of the matrix and
-split sums as ``grouped`` does. Source of the format: DeepSeek-V3 (arXiv 2412.19437, section 3.3).
+Tensor cores sum a group's 128 products; each such sum is scaled and accumulated in float32. The
+scales require that, and it keeps precision that the tensor cores' own accumulation of 8-bit floats
+would lose over many columns. Products of few tokens are memory-bound: they use narrow tiles and
+split-K, as ``packed_matmul`` does. Source of the format: DeepSeek-V3 (arXiv 2412.19437,
+section 3.3).
 """
 
 from __future__ import annotations
@@ -19,46 +20,46 @@ from gatewayd_engine.kernels.quantized.scratch import MOST_LINES, ROWS, splits
 from gatewayd_engine.kernels.quantized.split_k import store_sums
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.quantized.base import Rounded
+    from gatewayd_engine.kernels.quantized.base import QuantizedRows
     from gatewayd_engine.kernels.quantized.block_scales import Blocks
     from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 
 _MULTIPROCESSORS = 132
-"""Of an H200: fewer large tiles than these leave some idle."""
+"""Multiprocessors of an H200: fewer large tiles than these leave some of them idle."""
 _BAND = 8
-"""Tiles of lines that are neighbours in time: they read the same rows while a cache has them."""
+"""Tiles of tokens that run concurrently, so that they share the cached rows of the weight."""
 
 
 def block_mm(
-    x: Rounded,
+    x: QuantizedRows,
     weight: Blocks,
     bias: torch.Tensor | None,
-    room: DequantizeScratch,
+    scratch: DequantizeScratch,
     out: torch.Tensor,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     m = len(x.scales)
     if m:
-        _launch(x, weight, bias, room, out, _tile(m, weight))
+        _launch(x, weight, bias, scratch, out, _tile(m, weight))
 
 
 def block_mm_tiles(
-    x: Rounded,
+    x: QuantizedRows,
     weight: Blocks,
     bias: torch.Tensor | None,
-    room: DequantizeScratch,
+    scratch: DequantizeScratch,
     out: torch.Tensor,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     for tile in _tiles(weight):
-        _launch(x, weight, bias, room, out, tile)
+        _launch(x, weight, bias, scratch, out, tile)
 
 
 def _launch(
-    x: Rounded,
+    x: QuantizedRows,
     weight: Blocks,
     bias: torch.Tensor | None,
-    room: DequantizeScratch,
+    scratch: DequantizeScratch,
     out: torch.Tensor,
     tile: tuple[int, int, int],
 ) -> None:
@@ -71,8 +72,8 @@ def _launch(
         weight.scales,
         out if bias is None else bias,
         out,
-        room.partial,
-        room.arrived,
+        scratch.partial,
+        scratch.arrived,
         m,
         rows,
         weight.columns,
@@ -92,16 +93,16 @@ def _launch(
 
 
 def _tiles(weight: Blocks) -> tuple[tuple[int, int, int], ...]:
-    """Lines and rows of a program's answers, and among how many each sum is split: all there are.
+    """Return all tiles: the tokens and rows of a program's output, and the split-K factor.
 
-    Two for few lines, then those for many, the smallest last.
+    Two for few tokens, then those for many, the smallest last.
     """
     parts = splits(weight)
     return (16, ROWS, parts), (32, ROWS, parts), (128, 128, 1), (64, 128, 1), (64, 64, 1)
 
 
 def _tile(m: int, weight: Blocks) -> tuple[int, int, int]:
-    """That of a product of so many lines."""
+    """Choose the tile for a product of ``m`` tokens."""
     few, more, *large, small = _tiles(weight)
     if m <= MOST_LINES:
         return few if m <= few[0] else more
@@ -136,7 +137,7 @@ def _block_mm(
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> None:
-    # Bands of tiles of lines, in each all rows one after the other.
+    # Programs are ordered in bands of token tiles; each band covers all rows in sequence.
     tiles_m, tiles_n = tl.cdiv(m, BLOCK_M), tl.cdiv(rows, BLOCK_N)
     first = tl.program_id(0) // (BAND * tiles_n) * BAND
     inside = tl.program_id(0) % (BAND * tiles_n)

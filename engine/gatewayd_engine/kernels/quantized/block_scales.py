@@ -1,4 +1,4 @@
-"""Matrices of 8-bit floats of which blocks share a scale, as kernels read them."""
+"""Block-scaled matrices of 8-bit floats in the layout that kernels read."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import GroupedWeight
 
 GROUP = 128
-"""Columns of a block, and numbers of an input that share a scale: what is summed before scaling."""
+"""Columns of a block, and group size of quantized inputs: products summed before scaling."""
 _TALL = 128
 """Rows of a block, as checkpoints have them."""
 
 
 class Blocks(NamedTuple):
-    """A matrix ``[rows, columns]``, ``code * scale``.
+    """Block-scaled matrix ``[rows, columns]`` of ``code * scale``.
 
     Attributes:
         codes: e4m3, shape ``[rows, columns]``; dense.
         scales: float32, shape ``[groups, ceil(rows / tall)]``.
-        tall: rows that share one, 128; 1 where matrices were joined within a block.
+        tall: rows that share a scale: 128, or 1 where the boundary of concatenated matrices falls
+            within a block.
     """
 
     codes: torch.Tensor
@@ -30,27 +31,27 @@ class Blocks(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Numbers of the output."""
+        """Output features."""
         return self.codes.shape[0]
 
     @property
     def columns(self) -> int:
-        """Numbers of the input."""
+        """Input features."""
         return self.codes.shape[1]
 
     @property
     def pieces(self) -> int:
-        """What each sum is made of: columns that are loaded together."""
+        """Number of column groups, each loaded together, over which a sum runs."""
         return self.scales.shape[0]
 
     @property
     def nbytes(self) -> int:
-        """What it takes."""
+        """Memory of all tensors, in bytes."""
         return self.codes.nbytes + self.scales.nbytes
 
 
 def blocks(weight: GroupedWeight) -> Blocks | None:
-    """A weight in blocks; None for one that is in others, or meant for inputs of floats."""
+    """Convert a weight; return None for other block shapes or unquantized activations."""
     rows, columns = weight.codes.shape
     if (
         weight.activations != "e4m3"
@@ -61,7 +62,7 @@ def blocks(weight: GroupedWeight) -> Blocks | None:
         or columns != weight.scales.shape[1] * GROUP
     ):
         return None
-    # By row where rows of a block differ: no more than a thirtieth of what the codes take.
+    # One scale per row where rows of a block differ: at most a thirtieth of the size of the codes.
     first = weight.scales[::_TALL]
     is_tall = torch.equal(first.repeat_interleave(_TALL, 0)[:rows], weight.scales)
     scales = first if is_tall else weight.scales
@@ -69,6 +70,6 @@ def blocks(weight: GroupedWeight) -> Blocks | None:
 
 
 def numbers(weight: Blocks) -> torch.Tensor:
-    """What the codes stand for, float32, shape ``[rows, columns]``."""
+    """Dequantize to float32, shape ``[rows, columns]``."""
     by_row = weight.scales.t().repeat_interleave(weight.tall, 0)[: weight.rows]
     return weight.codes.float() * by_row.repeat_interleave(GROUP, 1)

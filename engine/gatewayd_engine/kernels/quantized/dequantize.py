@@ -1,6 +1,6 @@
-"""Numbers of a matrix of few bits, in Triton: what cuBLAS multiplies many tokens with.
+"""Dequantization of packed matrices in Triton, for products of many tokens by cuBLAS.
 
-Bound by memory: each code is read once, and each number written once.
+Memory-bound: each code is read once, and each number written once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def expand(weight: PackedWeight, first: int, out: torch.Tensor) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     count = out.shape[1]
     _expand[(triton.cdiv(count, ROWS), weight.words.shape[0])](
         weight.words,

@@ -1,9 +1,9 @@
-"""Products of a few rows with matrices of few bits, in Triton.
+"""Weight-only quantized matmul of a few tokens with packed low-bit matrices, in Triton.
 
-Bound by memory: each code is read once and becomes a number in registers. Codes are exact in the
-type of the activations, so scales are left to the sums of a group: a product is rounded as one of
-floats would be. Sums are split among programs where rows alone would not fill the device. Sources
-for packing: GPTQ (Frantar et al., arXiv 2210.17323) and Marlin (arXiv 2408.11743).
+Memory-bound: each code is read once and converted in registers. Codes are exact in the dtype of the
+activations, so scales are applied to the sums of a group: a product is rounded as one of floats
+would be. Split-K is used where rows alone would not occupy the device. Sources for packing: GPTQ
+(Frantar et al., arXiv 2210.17323) and Marlin (arXiv 2408.11743).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def grouped_mm(
     x: torch.Tensor,
     weight: PackedWeight,
     bias: torch.Tensor | None,
-    room: DequantizeScratch,
+    scratch: DequantizeScratch,
     out: torch.Tensor,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     m, rows = len(x), weight.rows
     if m == 0:
         return
@@ -43,8 +43,8 @@ def grouped_mm(
         weight.words if weight.order is None else weight.order,
         out if bias is None else bias,
         out,
-        room.partial,
-        room.arrived,
+        scratch.partial,
+        scratch.arrived,
         m,
         rows,
         weight.columns,
@@ -79,7 +79,7 @@ def _given(
     stride: tl.tensor,
     HAS_ORDER: tl.constexpr,
 ) -> tl.tensor:
-    """Activations that a matrix's columns are multiplied with, zeros behind the last one."""
+    """Load the activations of some columns of the matrix, zeros after the last column."""
     inside = column < columns
     source = column
     if HAS_ORDER:
@@ -130,7 +130,7 @@ def _grouped_mm(
         at = (block * rows + row)[None, :] * 16 + lane[:, None]
         packed = tl.load(words + at, mask=is_row[None, :], other=0)
         if RUN == PER_WORD:
-            # All of the words' codes are of one group.
+            # All codes of the words belong to one group.
             column = block * PER_WORD * 16 + tl.arange(0, PER_WORD * 16)
             given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
             code = codes_of(packed, BITS, ZERO, IS_FLOAT, given.dtype)
@@ -148,7 +148,7 @@ def _grouped_mm(
                 given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
                 code = code_at(packed, place, BITS, ZERO, IS_FLOAT).to(given.dtype)
                 part = tl.dot(given, code, input_precision="ieee")
-                # Places behind the last column are multiplied by zeros, whatever their group.
+                # Padding codes after the last column are multiplied by zeros, whatever their group.
                 group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
                 scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
                 acc += part * scale.to(tl.float32)[None, :]

@@ -1,9 +1,9 @@
-"""The form in which kernels read matrices of few bits: words, in the order in which they are read.
+"""Packed layout of low-bit matrices: 32-bit words in the order in which kernels read them.
 
-A word of 32 bits has codes of one row of the matrix, sixteen columns apart. Sixteen words then hold
-sixteen columns side by side for each place in a word, which is what a step of a matrix unit takes,
-and they are of one group where groups have a multiple of sixteen columns. What is loaded together,
-the words of neighbouring rows for the same columns, lies together.
+A 32-bit word has codes of one row of the matrix, sixteen columns apart. Sixteen words thus have
+sixteen adjacent columns for each code index in a word, which is the depth of one tensor-core
+instruction, and they belong to one group where groups have a multiple of sixteen columns. Words of
+adjacent rows for the same columns, which are loaded together, are contiguous.
 """
 
 from __future__ import annotations
@@ -17,26 +17,25 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import GroupedWeight
 
 LANES = 16
-"""Columns that lie side by side; a multiple of them is in one group."""
+"""Adjacent columns at each code index of sixteen words; a group has a multiple of them."""
 _WORD = 32
 _E4M3 = torch.float8_e4m3fn
 
 
 class PackedWeight(NamedTuple):
-    """A matrix ``[rows, columns]`` of few bits, ``(code - zero) * scale + offset``.
+    """Packed low-bit matrix ``[rows, columns]`` of ``(code - zero) * scale + offset``.
 
     Attributes:
         words: int32, shape ``[blocks, rows, 16]``: bits ``bits * i`` and up of word ``j`` of block
-            ``b`` are the code of column ``16 * (32 / bits) * b + 16 * i + j``. Places behind the
-            last column are 0.
+            ``b`` are the code of column ``16 * (32 / bits) * b + 16 * i + j``. Padding codes after
+            the last column are 0.
         scales: float16 where that is exact, else float32; shape ``[groups, rows]``.
         offsets: likewise; None for zeros.
-        order: where each column of the words is in the input, int32, shape ``[columns]``; None for
-            as they are.
-        columns: how many there are.
-        bits: of a code, 4 or 8.
-        zero: the code of 0; 0 where codes are floats.
-        is_float: codes are of type e4m3.
+        order: input index of each packed column, int32, shape ``[columns]``; None for the identity.
+        columns: number of columns.
+        bits: bits of a code, 4 or 8.
+        zero: zero point, the code of 0; 0 where codes are floats.
+        is_float: whether codes are e4m3.
     """
 
     words: torch.Tensor
@@ -50,40 +49,40 @@ class PackedWeight(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Numbers of the output."""
+        """Output features."""
         return self.words.shape[1]
 
     @property
     def per_word(self) -> int:
-        """Codes of a word."""
+        """Codes per word."""
         return _WORD // self.bits
 
     @property
     def pieces(self) -> int:
-        """What each sum is made of: columns that are loaded together."""
+        """Number of column blocks, each loaded together, over which a sum runs."""
         return self.words.shape[0]
 
     @property
     def group(self) -> int:
-        """Columns of a group."""
+        """Columns per group."""
         return self.columns // self.scales.shape[0]
 
     @property
     def run(self) -> int:
-        """How many places of a word, one after the other, are of one group."""
+        """Number of consecutive codes of a word that belong to one group."""
         if self.scales.shape[0] == 1:
             return self.per_word
         return math.gcd(self.per_word, self.group // LANES)
 
     @property
     def nbytes(self) -> int:
-        """What it takes."""
+        """Memory of all tensors, in bytes."""
         tensors = (self.words, self.scales, self.offsets, self.order)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
 
 def pack(weight: GroupedWeight) -> PackedWeight | None:
-    """Pack a weight; None for one whose groups or codes the kernels cannot read."""
+    """Pack a weight; return None if the kernels do not support its groups or codes."""
     rows, columns = weight.codes.shape
     groups = weight.scales.shape[1]
     is_float = weight.codes.is_floating_point()
@@ -100,7 +99,7 @@ def pack(weight: GroupedWeight) -> PackedWeight | None:
         return None
     bits, zero, codes = _unsigned(codes, weight.bits)
     offsets = weight.offsets
-    # What is symmetric about the middle of its codes needs no offsets.
+    # Symmetric quantization about the middle code needs no offsets.
     middle = 1 << (bits - 1)
     if offsets is not None and not zero and torch.equal(offsets, weight.scales * -middle):
         zero, offsets = middle, None
@@ -117,7 +116,7 @@ def pack(weight: GroupedWeight) -> PackedWeight | None:
 
 
 def _unsigned(codes: torch.Tensor, bits: int) -> tuple[int, int, torch.Tensor]:
-    """How many bits codes have, which of them is 0, and the codes as uint8."""
+    """Return the bits per code, the zero point, and the codes as uint8."""
     if codes.dtype == torch.uint8:
         return (4 if bits == 4 and bool((codes < 16).all()) else 8), 0, codes
     if codes.dtype == torch.int8:
@@ -141,14 +140,14 @@ def _words(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _by_group(numbers: torch.Tensor) -> torch.Tensor:
-    """Numbers ``[rows, groups]`` as ``[groups, rows]``, in half the bytes where that is exact."""
+    """Transpose ``[rows, groups]`` to ``[groups, rows]``, in float16 where that is exact."""
     half = numbers.half()
     kept = half if torch.equal(half.float(), numbers) else numbers
     return kept.t().contiguous()
 
 
 def unpack(packed: PackedWeight) -> torch.Tensor:
-    """The numbers, float32, shape ``[columns, rows]``, columns as in the input."""
+    """Dequantize to float32, shape ``[columns, rows]``, with columns in the order of the input."""
     per_word, bits = packed.per_word, packed.bits
     words = packed.words.transpose(1, 2).unsqueeze(1)  # [blocks, 1, 16, rows]
     places = torch.arange(per_word, dtype=torch.int32, device=words.device).view(1, -1, 1, 1)

@@ -1,7 +1,7 @@
-"""Rows rounded to codes of eight bits, with scales of their own, and sums of such codes.
+"""Dynamic per-row quantization to 8-bit codes, and dequantization of integer sums, in Triton.
 
-Bound by memory: a row stays in registers while its largest number is looked for. Where a norm or a
-gate makes the row, it is rounded before it is written: half of the bytes, and no launch.
+Memory-bound: a row stays in registers while its largest magnitude is determined. Rows computed by a
+norm or a gate are quantized before they are stored, which saves half of the bytes and a launch.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.base import QuantizedRows
 
 _BLOCK = 1024
 MOST_CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
-"""Types of codes, and the largest of each."""
+"""Largest code by dtype of the codes."""
 _LEAST_LINES = {torch.int8: 32, torch.float8_e4m3fn: 1}
-"""Products of integers on a GPU take more than 16 lines."""
+"""Least rows of ``codes`` by dtype: integer matmul on a GPU requires more than 16."""
 
 
-def rounded_like(
+def empty_quantized(
     n: int, size: int, codes: torch.dtype, group: int, device: torch.device
-) -> Rounded:
-    """Where codes of so many rows go, with a scale for each group; 0 for one of a row."""
+) -> QuantizedRows:
+    """Allocate codes for ``n`` rows, with a scale per group, or per row if ``group`` is 0."""
     lines = max(n, _LEAST_LINES[codes])
-    return Rounded(
+    return QuantizedRows(
         torch.empty((lines, size), dtype=codes, device=device),
         torch.empty((n, size // group if group else 1), dtype=torch.float32, device=device),
     )
 
 
 def warps(size: int) -> int:
-    """Of a program that has a row in its registers."""
+    """Return the warps of a program that has a row of ``size`` numbers in registers."""
     return int(min(16, max(1, triton.next_power_of_2(size) // 512)))
 
 
 @triton.jit
-def store_rounded(
+def store_quantized(
     value: tl.tensor,
     inside: tl.tensor,
     column: tl.tensor,
@@ -47,19 +47,19 @@ def store_rounded(
     MOST: tl.constexpr,
     GROUP: tl.constexpr,
 ) -> None:
-    """Round a row, float32 and 0 where it is not ``inside``.
+    """Quantize and store a row, float32, with zeros where it is not ``inside``.
 
-    Its largest number becomes ``MOST``, or with a ``GROUP`` the largest of each so many.
+    The largest magnitude of the row, or of each ``GROUP`` columns, becomes ``MOST``.
     """
     WIDTH: tl.constexpr = GROUP if GROUP else value.shape[0]
     GROUPS: tl.constexpr = value.shape[0] // WIDTH
     part = tl.reshape(value, (GROUPS, WIDTH))
     scale = tl.maximum(tl.max(tl.abs(part), 1) * (1.0 / MOST), 1.1754943508222875e-38)
-    # No number if one of them is none, whatever its code is.
+    # The scale is NaN if any number of the group is, whatever the codes are.
     scale += tl.sum(part * 0.0, 1)
     code = tl.div_rn(part, tl.zeros_like(part) + scale[:, None])
     if codes.dtype.element_ty == tl.int8:
-        # To the nearest integer, of two the even one: beyond 2 ** 23 there are no others.
+        # Rounds half to even: floats above 2 ** 23 are integers.
         code = (code + 12582912.0) - 12582912.0
     code = tl.reshape(code, (value.shape[0],))
     tl.store(codes + row * size + column, code.to(codes.dtype.element_ty), mask=inside)
@@ -68,10 +68,10 @@ def store_rounded(
     tl.store(scales + row * groups + group, scale, mask=group < groups)
 
 
-def quantise(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
-    """See ``Kernels``."""
+def quantise(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
+    """See ``base``."""
     n, size = x.shape
-    out = rounded_like(n, size, codes, group, x.device)
+    out = empty_quantized(n, size, codes, group, x.device)
     if n:
         _quantise[(n,)](
             x,
@@ -102,7 +102,7 @@ def _quantise(
     column = tl.arange(0, BLOCK)
     inside = column < size
     value = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
-    store_rounded(value, inside, column, row, size, codes, scales, MOST, GROUP)
+    store_quantized(value, inside, column, row, size, codes, scales, MOST, GROUP)
 
 
 def scaled(
@@ -112,7 +112,7 @@ def scaled(
     bias: torch.Tensor | None,
     out: torch.Tensor,
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     n, size = out.shape
     if n:
         _scaled[(n, triton.cdiv(size, _BLOCK))](

@@ -1,7 +1,7 @@
-"""Memory in which matrices of few bits are multiplied: one after the other, all of a device in one.
+"""Scratch memory of low-bit matmul, shared by all matrices of a device, which run in sequence.
 
-It is made while models are loaded. From the first capture on it stays where it is, for captured
-steps have its addresses: models that are loaded later have a scratch of their own.
+It is allocated while models are loaded. From the first CUDA graph capture on it must not move, as
+captured steps have its addresses: models loaded later get a scratch of their own.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 MOST_LINES = 32
-"""Lines of a step that are multiplied with codes. More of them are multiplied with numbers, which
-the matrix unit reads many times for each time that they are made."""
+"""Most tokens of a step for which codes are multiplied directly. For more, the matrix is
+dequantized first, as the cost of that is amortised over many reads by the tensor cores."""
 ROWS = 64
-"""Rows of a matrix that one program makes."""
+"""Rows of a matrix that one program processes."""
 _PROGRAMS = 792
-"""Enough for six on each of 132 multiprocessors, those of an H200: each waits for much."""
+"""Target number of programs: six on each of the 132 multiprocessors of an H200, to hide latency."""
 _LEAST_BLOCKS = 4
-"""Pieces of a sum that a program had better have: each split costs its sums."""
+"""Least pieces of a sum per program: each split costs the traffic of its partial sums."""
 _MOST_SPLITS = 8
 _DENSE = 1 << 26
-"""Most numbers that a matrix is made at a time: 128 MiB in bfloat16, far beyond a cache."""
+"""Most numbers that are dequantized at a time: 128 MiB in bfloat16, far beyond a cache."""
 
 
 class DequantizeScratch:
-    """What products write to beside their answers; no two of them at a time.
+    """Scratch buffers of low-bit matmul; only one product may use them at a time.
 
     Attributes:
-        partial: sums of parts, float32, at least ``[splits, MOST_LINES, rows]`` of each matrix.
-        arrived: how many parts are there, zeros between two products, int32.
-        dense: numbers of a matrix, or of some of its rows, of the type of activations.
+        partial: partial sums of split-K, float32, at least ``[splits, MOST_LINES, rows]`` for each
+            matrix.
+        arrived: counters of finished splits, zeros between two products, int32.
+        dense: dequantized matrix, or some of its rows, of the dtype of activations.
     """
 
     __slots__ = ("_is_sealed", "arrived", "dense", "partial")
@@ -46,22 +47,26 @@ class DequantizeScratch:
         self._is_sealed = False
 
     def seal(self) -> None:
-        """Stay as it is from now on: steps are captured, which have its addresses."""
+        """Forbid growth from now on: captured steps have the addresses of the buffers."""
         self._is_sealed = True
 
     def reserve(self, weight: PackedWeight) -> None:
-        """Grow so that a matrix can be multiplied.
+        """Grow the buffers as needed to multiply a matrix.
 
         Raises:
-            RuntimeError: it is sealed.
+            RuntimeError: the scratch is sealed.
         """
         self.reserve_parts(weight)
         self.dense = _grown(self.dense, weight.columns * self.rows_at_once(weight))
 
     def reserve_parts(self, weight: PackedWeight | Blocks) -> None:
-        """The same for one that is never made numbers."""
+        """Grow the buffers as needed to multiply a matrix that is never dequantized.
+
+        Raises:
+            RuntimeError: the scratch is sealed.
+        """
         if self._is_sealed:
-            raise RuntimeError("captured steps multiply in this scratch; take another")
+            raise RuntimeError("scratch is in use by captured steps and cannot grow; use another")
         parts = splits(weight)
         if parts > 1:
             self.partial = _grown(self.partial, parts * MOST_LINES * weight.rows)
@@ -69,13 +74,13 @@ class DequantizeScratch:
 
     @staticmethod
     def rows_at_once(weight: PackedWeight) -> int:
-        """Of how many rows numbers are made at a time; a multiple of 64, or all."""
+        """Return how many rows are dequantized at a time; a multiple of 64, or all."""
         most = max(_DENSE // weight.columns // ROWS, 1) * ROWS
         return min(most, weight.rows)
 
 
 class SharedScratch:
-    """One scratch for models whose steps are launched on one stream, one after the other."""
+    """Lazily created scratch, shared by models whose steps run in sequence on one stream."""
 
     __slots__ = ("_made",)
 
@@ -83,24 +88,24 @@ class SharedScratch:
         self._made: DequantizeScratch | None = None
 
     def on(self, device: torch.device, dtype: torch.dtype) -> DequantizeScratch:
-        """The scratch, which the first matrix of few bits makes.
+        """Return the scratch, creating it for the first low-bit matrix.
 
         Args:
-            device: of all matrices.
-            dtype: of all activations.
+            device: device of all matrices.
+            dtype: dtype of all activations.
         """
         if self._made is None:
             self._made = DequantizeScratch(device, dtype)
         return self._made
 
     def seal(self) -> None:
-        """See ``DequantizeScratch``; where there is none nothing is captured with it."""
+        """Seal the scratch if there is one; see ``DequantizeScratch``."""
         if self._made is not None:
             self._made.seal()
 
 
 def splits(weight: PackedWeight | Blocks) -> int:
-    """Among how many programs each sum of a product is split; the same for any number of lines."""
+    """Return the split-K factor of a product; it does not depend on the number of tokens."""
     programs = -(-weight.rows // ROWS)
     return max(1, min(-(-_PROGRAMS // programs), weight.pieces // _LEAST_BLOCKS, _MOST_SPLITS))
 

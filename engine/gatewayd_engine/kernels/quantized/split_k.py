@@ -1,7 +1,7 @@
-"""Sums that several programs have parts of: the last one to arrive adds up what all have left.
+"""Split-K reduction: the last program to finish adds up the partial sums of all programs.
 
-It adds them in their order, so that the answer is the same each time. Source: Stream-K (Osama et
-al., arXiv 2301.03598).
+It adds them in a fixed order, so that results are deterministic. Source: Stream-K (Osama et al.,
+arXiv 2301.03598).
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ def store_sums(
     split: tl.tensor,
     SPLITS: tl.constexpr,
 ) -> None:
-    """Write sums where nobody has other parts of them, or once the others are there.
+    """Store this program's sums, or reduce those of all splits if it is the last to finish.
 
     Args:
-        acc: this program's part, float32 ``[lines, rows]``.
-        added: to each row's sum, float32 ``[rows]``.
-        target: where answers go.
-        writes: which of them there are.
-        mine: where they are among the parts of a split.
-        size: how many parts a split has.
-        partial: see ``Room``.
-        arrived: likewise, the counter of these rows.
-        split: whose part this is.
-        SPLITS: how many there are.
+        acc: partial sums of this program, float32 ``[tokens, rows]``.
+        added: bias of each row, float32 ``[rows]``.
+        target: pointers to the output.
+        writes: mask of the valid output elements.
+        mine: index of each element in the partial sums of a split.
+        size: number of partial sums of a split.
+        partial: see ``DequantizeScratch``.
+        arrived: likewise, the counter of this tile's rows.
+        split: split of this program.
+        SPLITS: number of splits.
     """
     if SPLITS == 1:
         tl.store(target, (acc + added[None, :]).to(target.dtype.element_ty), mask=writes)
     else:
         tl.store(partial + split * size + mine, acc, mask=writes)
-        # All threads have written before one of them says so.
+        # All threads must have written before the counter is incremented.
         tl.debug_barrier()
         before = tl.atomic_add(arrived, 1, sem="acq_rel")
         if before == SPLITS - 1:
             whole = tl.zeros_like(acc)
             for other in tl.static_range(SPLITS):
                 left = partial + other * size + mine
-                # Not from this multiprocessor's cache, which others do not write to.
+                # Bypasses the L1 cache, which is not coherent with other multiprocessors' writes.
                 whole += tl.load(left, mask=writes, other=0.0, cache_modifier=".cg")
             tl.store(target, (whole + added[None, :]).to(target.dtype.element_ty), mask=writes)
             tl.store(arrived, 0)

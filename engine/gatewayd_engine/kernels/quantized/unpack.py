@@ -1,4 +1,4 @@
-"""Codes of packed words as numbers, within Triton's kernels; ``packing`` says where they lie."""
+"""Unpacking of codes from packed words inside Triton kernels; ``packing`` defines the layout."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ def code_at(
     ZERO: tl.constexpr,
     IS_FLOAT: tl.constexpr,
 ) -> tl.tensor:
-    """Codes at a place of words, less the code of zero, float32."""
+    """Return the codes at index ``PLACE`` of each word, minus the zero point, float32."""
     if IS_FLOAT:
         byte = words >> 8 * PLACE
         bits = ((byte & 0x80) << 24) | ((byte & 0x7F) << 20)
-        # The difference of the biases is a factor: 2 ** 120.
+        # The difference between the exponent biases is a factor of 2 ** 120.
         code = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36
     else:
-        # A number of 24 bits whose last are the code, scaled by the place at which they are: that
-        # takes no shift for each code, and no conversion.
+        # The code becomes the low mantissa bits of a float near 2 ** 23, scaled by its bit offset:
+        # that takes neither a shift per code nor an integer conversion.
         SHIFT: tl.constexpr = BITS * PLACE % 16
         SCALE: tl.constexpr = 1.0 / (1 << SHIFT)
         half = words >> 16 if BITS * PLACE >= 16 else words
@@ -39,7 +39,7 @@ def codes_of(
     IS_FLOAT: tl.constexpr,
     DTYPE: tl.constexpr,
 ) -> tl.tensor:
-    """All codes of words ``[16, n]``, place by place, shape ``[16 * 32 / BITS, n]``."""
+    """Return all codes of words ``[16, n]``, index by index, shape ``[16 * 32 / BITS, n]``."""
     first = tl.join(
         code_at(words, 0, BITS, ZERO, IS_FLOAT).to(DTYPE),
         code_at(words, 1, BITS, ZERO, IS_FLOAT).to(DTYPE),

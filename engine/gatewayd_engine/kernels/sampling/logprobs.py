@@ -1,6 +1,6 @@
-"""Log-probabilities in Triton: the normaliser, the chosen token and its rank in one reading.
+"""Log-probabilities in Triton: normaliser, sampled token and rank in one pass over the logits.
 
-Bound by memory. Blocks of the vocabulary are summed apart, each relative to its largest logit.
+Memory-bound. Blocks of the vocabulary are summed independently, each relative to its largest logit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BLOCK = 4096
 def logprobs(
     logits: torch.Tensor, tokens: torch.Tensor, num_top: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """See ``Kernels``."""
+    """See ``base``."""
     n, vocab = logits.shape
     device = logits.device
     blocks = triton.cdiv(vocab, _BLOCK)
@@ -38,7 +38,7 @@ def logprobs(
             BLOCK=_BLOCK,
             num_warps=8,
         )
-        _lines[(n,)](
+        _reduce[(n,)](
             logits,
             tokens,
             bests,
@@ -68,7 +68,7 @@ def _blocks(
     blocks: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Each block's largest logit, its weight relative to that, and who beats the chosen one."""
+    """Compute each block's largest logit, its sum relative to that, and its likelier tokens."""
     line, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     source = logits + line * stride
     token = block * BLOCK + tl.arange(0, BLOCK)
@@ -76,7 +76,7 @@ def _blocks(
     value = tl.load(source + token, mask=inside, other=float("-inf")).to(tl.float32)
     own = tl.load(source + tl.load(tokens + line)).to(tl.float32)
     largest = tl.max(value, 0)
-    # A block that is all minus infinity weighs nothing.
+    # Avoids NaN in a block whose logits are all minus infinity; its sum is zero.
     base = tl.where(largest == float("-inf"), 0.0, largest)
     place = line * blocks + block
     tl.store(bests + place, largest)
@@ -85,7 +85,7 @@ def _blocks(
 
 
 @triton.jit
-def _lines(
+def _reduce(
     logits: tl.tensor,
     tokens: tl.tensor,
     bests: tl.tensor,
@@ -98,7 +98,7 @@ def _lines(
     blocks: tl.tensor,
     BLOCKS: tl.constexpr,
 ) -> None:
-    """The sums of the blocks' sums."""
+    """Reduce over the blocks of a row of logits."""
     line = tl.program_id(0).to(tl.int64)
     block = tl.arange(0, BLOCKS)
     inside = block < blocks

@@ -1,6 +1,6 @@
-"""Forbidden tokens become minus infinity, in Triton.
+"""Token bitmask of structured outputs, in Triton: logits of forbidden tokens become minus infinity.
 
-Bound by memory, and logits are not read: what is allowed costs a thirty-second of a word.
+Memory-bound, and logits are not read: an allowed token costs one bit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import triton
 import triton.language as tl
 
 _WORDS = 128
-"""Words of the mask that one program takes."""
+"""Words of the mask that one program processes."""
 
 
 def mask(logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     if len(lines) == 0:
         return
     _mask[(len(lines), triton.cdiv(bitmask.shape[1], _WORDS))](

@@ -1,4 +1,4 @@
-"""Gumbel noise by seed, position and token in Triton; ``drawing.py`` has the same bits in torch."""
+"""Gumbel noise by seed, position and token in Triton; ``torch_sampling`` makes the same bits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import triton.language as tl
 
 @triton.jit
 def _mix(value: tl.tensor) -> tl.tensor:
-    """The finaliser of SplitMix64."""
+    """Apply the finaliser of SplitMix64."""
     value = value + 0x9E3779B97F4A7C15
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9
     value = (value ^ (value >> 27)) * 0x94D049BB133111EB
@@ -17,14 +17,14 @@ def _mix(value: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def keys(seed: tl.tensor, position: tl.tensor) -> tl.tensor:
-    """64 bits, as uint64, from the bits of a seed and a position, both int64."""
+    """Derive a 64-bit key, uint64, from the bits of a seed and a position, both int64."""
     mixed = _mix(seed.to(tl.uint64, bitcast=True))
     return _mix(mixed ^ position.to(tl.uint64, bitcast=True))
 
 
 @triton.jit
 def bits(key: tl.tensor, token: tl.tensor) -> tl.tensor:
-    """32 random bits for each token, as uint32."""
+    """Return 32 random bits for each token, as uint32."""
     value = token.to(tl.uint32) ^ key.to(tl.uint32)
     value = (value ^ (value >> 17)) * 0xED5AD4BB
     value = value ^ (key >> 32).to(tl.uint32)
@@ -35,10 +35,10 @@ def bits(key: tl.tensor, token: tl.tensor) -> tl.tensor:
 
 @triton.jit
 def gumbel(random: tl.tensor) -> tl.tensor:
-    """Noise, float32: -log(-log(1 - v)) with v in (0, 1) from the bits.
+    """Convert random bits to noise, float32: -log(-log(1 - v)) with v in (0, 1) from the bits.
 
-    1 - v comes from the inverted bits, which is exact where v is close to 1; where v is small its
-    logarithm is a series, because 1 - v has lost the digits that make the largest noise.
+    1 - v is computed from the inverted bits, which is exact where v is close to 1; where v is small
+    its logarithm is a series, because 1 - v has lost the digits that determine the largest noise.
     """
     v = (random.to(tl.float32) + 0.5) * 2.3283064365386963e-10
     rest = ((random ^ 0xFFFFFFFF).to(tl.float32) + 0.5) * 2.3283064365386963e-10

@@ -1,6 +1,6 @@
-"""The three penalties on tokens that have been seen, in one Triton kernel.
+"""Repetition, frequency and presence penalties in one Triton kernel.
 
-Bound by memory: five bytes of the tables for each logit, and only for rows that have lines in them.
+Memory-bound: five bytes of the tables per logit, and only for batch rows that have entries in them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BLOCK = 2048
 def penalise(
     logits: torch.Tensor, lines: torch.Tensor, rows: torch.Tensor, columns: PenaltyColumns
 ) -> None:
-    """See ``Kernels``."""
+    """See ``base``."""
     if len(lines) == 0:
         return
     vocab = logits.shape[1]

@@ -1,8 +1,8 @@
-"""Tokens from logits in Triton: the largest of logit / temperature + noise.
+"""Sampling of tokens from logits in Triton: the argmax of logit / temperature + Gumbel noise.
 
-Bound by arithmetic at large batches (noise takes about fifty operations a token, and greedy rows
-and what filters cut have none), by latency at small ones. The vocabulary is split over programs so
-that one line has many; a second kernel takes the best of the blocks.
+Compute-bound at large batches (noise takes about fifty operations per token; greedy rows and
+filtered tokens need none), latency-bound at small ones. The vocabulary is split over programs so
+that one row of logits has many; a second kernel reduces over the blocks.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sample(
     *,
     early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``Kernels``."""
+    """See ``base``."""
     n, vocab = logits.shape
     if chosen is None:
         tokens = torch.empty(n, dtype=torch.int32, device=logits.device)
@@ -101,7 +101,7 @@ def _draw(
     BLOCK: tl.constexpr,
     EARLY: tl.constexpr,
 ) -> None:
-    """Each block's largest logit, and its best token and score relative to that."""
+    """Find each block's largest logit, and its best token and score relative to that."""
     wait(EARLY)
     line, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = tl.load(rows + line)
@@ -119,7 +119,7 @@ def _draw(
         score = tl.full((BLOCK,), float("-inf"), tl.float32)
         if largest >= pivot:
             key = keys(tl.load(seeds + row), tl.load(positions + line).to(tl.int64))
-            # Equal infinities are no distance apart.
+            # The difference of equal infinities counts as zero, not NaN.
             below = tl.where(value == largest, 0.0, (value - largest) / temperature)
             noisy = below + gumbel(bits(key, token))
             score = tl.where(inside & (value >= pivot), noisy, float("-inf"))
@@ -145,7 +145,7 @@ def _choose(
     BLOCKS: tl.constexpr,
     EARLY: tl.constexpr,
 ) -> None:
-    """The best of the blocks' best; of equals, the first."""
+    """Reduce over the blocks; of equal scores the first token is chosen."""
     wait(EARLY)
     line = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + line)

@@ -1,9 +1,9 @@
-"""What top-k, top-p and min-p leave of each line, as its smallest logit, in Triton.
+"""Top-k, top-p and min-p filters in Triton: the smallest logit of each row that passes them.
 
-Nothing is sorted: bits of a float, with those of negative ones inverted, order as integers, and the
-wanted one is searched among them, several at a time. Bound by the second-level cache, from which a
-line is read once for each pass; bfloat16 needs half as many passes. One program per line, so that
-sums have one order whatever the batch is; a line without filters ends at once.
+Nothing is sorted: the bits of a float, inverted for negative ones, order as integers, among which
+the threshold is found by a multi-way search. Bound by the L2 cache, from which a row of logits is
+read once per pass; bfloat16 needs half as many passes. One program per row of logits, so that sums
+have the same order whatever the batch is; rows without filters exit at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _BLOCK = 4096
 _WAYS = 4
-"""Integers that a pass looks at: each costs as much as reading, and they divide by one more."""
+"""Thresholds tested per pass, which divide the range by one more; each costs as much as a read."""
 
 
 def pivots(
     logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns, *, early: bool = False
 ) -> torch.Tensor:
-    """The smallest logit that the filters keep in each line, float32 ``[n]``."""
+    """Return the smallest logit of each row that passes the filters, float32 ``[n]``."""
     lowest = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     _pivots[(len(logits),)](
         logits,
@@ -88,8 +88,8 @@ def _pivots(
                 )  # fmt: skip
                 pivot = _value(found)
             if top_p < 1.0:
-                # 30 units of temperature down a token weighs 1e-13 of the likeliest: too little
-                # for a whole vocabulary of them to matter.
+                # 30 temperatures below the best, a token has 1e-13 of its probability: even a
+                # whole vocabulary of such tokens is negligible.
                 start = tl.maximum(pivot, best - 30.0 * temperature)
                 low = _ordered(start).to(tl.int64)
                 target = top_p * _mass(source, best, temperature, low, VOCAB, BLOCK)
@@ -118,11 +118,11 @@ def _search(
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """The largest integer from ``low`` to ``high`` above which there is ``target`` or more.
+    """Return the largest integer from ``low`` to ``high`` above which there is ``target`` or more.
 
-    Of tokens if it counts, of weight otherwise. There is as much above ``low``, not so above
-    ``high``; the two come closer until no two logits can be between them, or until there is
-    exactly ``target`` above.
+    The target is a number of tokens if it ``COUNTS``, otherwise a weight. There is as much above
+    ``low`` but not above ``high``; the two converge until no two logits can be between them, or
+    until there is exactly ``target`` above.
     """
     way = 1 + tl.arange(0, WAYS)
     while high - low > STEP:
@@ -150,7 +150,7 @@ def _mass(
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> tl.tensor:
-    """The weight of all tokens from ``low`` on; the likeliest weighs one."""
+    """Return the weight of all tokens from ``low`` on, where the likeliest weighs one."""
     total = tl.zeros((BLOCK,), tl.float32)
     for start in range(0, VOCAB, BLOCK):
         value, order = _block(source, start, VOCAB, BLOCK)
@@ -171,7 +171,7 @@ def _best(source: tl.tensor, VOCAB: tl.constexpr, BLOCK: tl.constexpr) -> tl.ten
 def _block(
     source: tl.tensor, start: tl.tensor, VOCAB: tl.constexpr, BLOCK: tl.constexpr
 ) -> tuple[tl.tensor, tl.tensor]:
-    """A block of logits, minus infinity for what is none, and the integers they order as."""
+    """Load a block of logits, with minus infinity for NaN and padding, and their integer keys."""
     token = start + tl.arange(0, BLOCK)
     value = tl.load(source + token, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     value = tl.where(value == value, value, float("-inf"))
@@ -180,13 +180,13 @@ def _block(
 
 @triton.jit
 def _ordered(value: tl.tensor) -> tl.tensor:
-    """int32 that order as the floats do; both zeros are one."""
+    """Map floats to int32 keys of the same order; both zeros have the same key."""
     bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
 def _value(order: tl.tensor) -> tl.tensor:
-    """The float that orders as an integer."""
+    """Map an integer key back to its float; see ``_ordered``."""
     order = order.to(tl.int32)
     return (order ^ ((order >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)

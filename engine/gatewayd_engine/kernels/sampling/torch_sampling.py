@@ -1,8 +1,8 @@
-"""Drawing in torch: noise that depends on seed, position and token, and what filters leave.
+"""Sampling in torch: noise that depends on seed, position and token, and the sampling filters.
 
-A token is drawn as the largest of logit / temperature + Gumbel noise (Gumbel 1954), which is
-softmax without its sum: blocks of the vocabulary can be looked at apart, and equal seeds draw
-equal tokens whatever the batch is.
+A token is sampled as the argmax of logit / temperature + Gumbel noise (Gumbel 1954), which samples
+from the softmax without normalising it: blocks of the vocabulary can be processed independently,
+and equal seeds give equal tokens whatever the batch is.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import torch
 
 GREEDY_BELOW = 1e-7
-"""Temperatures below this take the likeliest token."""
+"""Sampling is greedy at temperatures below this."""
 
 _GOLDEN, _MIX_1, _MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 _LOW_BITS = 0xFFFFFFFF
 
 
 def keys(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-    """The 64 bits that ``gatewayd_engine.sampling.random`` makes of a seed and a position.
+    """Derive the same 64-bit keys from seeds and positions as ``gatewayd_engine.sampling.random``.
 
     Args:
         seed: the bits of a uint64, as int64.
@@ -27,7 +27,7 @@ def keys(seed: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
 
 
 def _mix(value: torch.Tensor) -> torch.Tensor:
-    """The finaliser of SplitMix64 in signed numbers, which overflow to the same bits."""
+    """Apply SplitMix64's finaliser in signed integers, which overflow to the same bits."""
     value = value + _GOLDEN
     value = (value ^ _shifted(value, 30)) * _MIX_1
     value = (value ^ _shifted(value, 27)) * _MIX_2
@@ -35,15 +35,15 @@ def _mix(value: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(value: torch.Tensor, by: int) -> torch.Tensor:
-    """Shift to the right, zeros coming in from the left."""
+    """Shift right, filling with zeros."""
     return value >> by & (1 << 64 - by) - 1
 
 
 def bits(key: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
-    """32 random bits for each token, as int64, of the shape that both broadcast to.
+    """Return 32 random bits for each token, as int64, of the broadcast shape.
 
-    Three rounds of multiplying and shifting whose constants were searched for least bias
-    (Wellons, "triple32", 2018); the key's halves come in before the first and the second.
+    Three rounds of multiplication and shift whose constants were searched for least bias (Wellons,
+    "triple32", 2018); the key's halves are mixed in before the first and the second.
     """
     value = token ^ key & _LOW_BITS
     value = (value ^ value >> 17) * 0xED5AD4BB & _LOW_BITS
@@ -54,10 +54,10 @@ def bits(key: torch.Tensor, token: torch.Tensor) -> torch.Tensor:
 
 
 def gumbel(random: torch.Tensor) -> torch.Tensor:
-    """Gumbel noise from 32 random bits each, float32.
+    """Convert 32 random bits each to Gumbel noise, float32.
 
     The bits become v in (0, 1), then -log(-log(1 - v)): large noise comes from small v, where
-    floating point has digits to spare.
+    floating point has the most precision.
     """
     uniform = (random.double() + 0.5) * 2.0**-32
     return -torch.log(-torch.log1p(-uniform)).float()
@@ -70,7 +70,7 @@ def draw(
     seed: torch.Tensor,
     position: torch.Tensor,
 ) -> torch.Tensor:
-    """Draw a token for each line from those whose logits reach ``lowest``.
+    """Sample a token for each row from those whose logits are at least ``lowest``.
 
     Args:
         logits: float32 without NaN, shape ``[n, vocab]``.
@@ -90,7 +90,7 @@ def draw(
 
 
 def below_best(logits: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """How far below the largest of its line each logit is, in units of the temperature."""
+    """Return each logit minus the largest of its row, divided by the temperature."""
     best = logits.amax(-1, keepdim=True)
     return torch.where(logits == best, 0.0, (logits - best) / temperature.unsqueeze(1))
 
@@ -102,7 +102,7 @@ def pivots(
     top_p: torch.Tensor,
     min_p: torch.Tensor,
 ) -> torch.Tensor:
-    """The smallest logit that the filters keep in each line.
+    """Return the smallest logit of each row that passes the filters.
 
     Args:
         logits: float32 without NaN, shape ``[n, vocab]``.

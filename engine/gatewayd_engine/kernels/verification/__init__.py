@@ -1,1 +1,1 @@
-"""Speculative decoding kernels: draft slots, acceptance, moves of accepted tokens."""
+"""Speculative decoding kernels: draft slots, acceptance, compaction of accepted paths."""

@@ -1,6 +1,6 @@
-"""Which drafts the model has chosen itself, found by one Triton kernel.
+"""Acceptance of draft tokens, in one Triton kernel.
 
-Bound by latency: a program walks along one line's path, all of whose slots it holds in registers.
+Latency-bound: a program walks the path of one sequence, with all of its slots in registers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 _SLOTS = 64
-"""At most of a line: few lines pay for more of them, and one program is compiled for all."""
+"""Most slots of a sequence: more rarely pay off, and one kernel is compiled for all widths."""
 
 
 def accept(
@@ -24,7 +24,7 @@ def accept(
     last_tokens: torch.Tensor,
     packed: torch.Tensor,
 ) -> None:
-    """See ``Verifying``."""
+    """See ``base``."""
     lines, width = len(packed), packed.shape[1] // 2
     if lines == 0:
         return
@@ -71,7 +71,7 @@ def _accept(
     guessed = tl.load(drafts + at, mask=is_draft, other=-1)
     before = tl.load(parents + at, mask=is_draft, other=-1)
 
-    # Neither a NaN nor an infinity is below infinity.
+    # The comparison is false for NaN as well as for infinities.
     is_bad = tl.max(tl.where(tl.abs(value) < float("inf"), 0, 1), 0)
     goes_on = tl.where((is_bad == 0) & (count > 0), 1, 0)
     length, node = goes_on, 0

@@ -1,6 +1,7 @@
-"""Inputs of lines with drafts, padded to equally many slots, made by one Triton kernel.
+"""Inputs of sequences with drafts, padded to the same number of slots, in one Triton kernel.
 
-Bound by latency. A program takes a block of a line's pages, and the first one all of its slots.
+Latency-bound. A program processes a block of a sequence's pages, and the first one all of its
+slots.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def slots(
     write: torch.Tensor,
     pages: torch.Tensor,
 ) -> None:
-    """See ``Verifying``."""
+    """See ``base``."""
     lines = len(rows)
     if lines == 0:
         return
@@ -88,8 +89,8 @@ def _slots(
     is_real = index < tl.load(counts + line)
     slot = line * width + index
     start = tl.load(starts + line).to(tl.int64)
-    told = tl.load(given + slot, mask=is_real, other=0)
-    chosen = tl.where(told >= 0, told, tl.load(last_tokens + row).to(tl.int32))
+    uploaded = tl.load(given + slot, mask=is_real, other=0)
+    chosen = tl.where(uploaded >= 0, uploaded, tl.load(last_tokens + row).to(tl.int32))
     tl.store(ids + slot, chosen.to(tl.int64), mask=is_slot)
     depth = tl.load(depths + slot, mask=is_real, other=0)
     tl.store(positions + slot, tl.where(is_real, start + depth, 0), mask=is_slot)

@@ -1,12 +1,12 @@
-"""The kernels that verify drafts, in torch."""
+"""Verification kernels of speculative decoding in torch."""
 
 from __future__ import annotations
 
 import torch
 
 
-class VerifyingTwins:
-    """``Verifying`` as it would be written if launches and memory cost nothing."""
+class TorchVerification:
+    """Straightforward torch implementation of ``VerificationKernels``."""
 
     def slots(
         self,
@@ -25,13 +25,13 @@ class VerifyingTwins:
         write: torch.Tensor,
         pages: torch.Tensor,
     ) -> None:
-        """See ``Verifying``."""
+        """See ``base``."""
         lines = len(rows)
         slot = torch.arange(len(ids) // lines, device=rows.device)
         is_real = slot < counts.unsqueeze(1)
         row, start = rows.long().unsqueeze(1), starts.long().unsqueeze(1)
-        told = given.view(lines, -1)
-        chosen = torch.where(told >= 0, told, last_tokens[row])
+        uploaded = given.view(lines, -1)
+        chosen = torch.where(uploaded >= 0, uploaded, last_tokens[row])
         ids.copy_(torch.where(is_real, chosen, 0).flatten())
         positions.copy_(torch.where(is_real, start + depths.view(lines, -1), 0).flatten())
         place = torch.where(is_real, start + slot, slot)
@@ -54,7 +54,7 @@ class VerifyingTwins:
         last_tokens: torch.Tensor,
         packed: torch.Tensor,
     ) -> None:
-        """See ``Verifying``."""
+        """See ``base``."""
         lines, width = len(packed), packed.shape[1] // 2
         slot = torch.arange(width, device=said.device)
         is_own = slot < counts.unsqueeze(1)
@@ -80,7 +80,7 @@ class VerifyingTwins:
         index = rows.long()
         last_tokens[index] = torch.where(length > 0, last, last_tokens[index])
 
-    def keep_path(
+    def compact_path(
         self,
         packed: torch.Tensor,
         rows: torch.Tensor,
@@ -88,14 +88,14 @@ class VerifyingTwins:
         block_table: torch.Tensor,
         pool: torch.Tensor,
     ) -> None:
-        """See ``Verifying``."""
+        """See ``base``."""
         width, size = packed.shape[1] // 2, pool.shape[3]
-        # Floats of 8 bits are moved as bytes.
+        # Moved as bytes: not every dtype of a KV pool supports indexed writes.
         raw = pool.view(torch.uint8)
         line = torch.arange(len(packed), device=packed.device)
         row, start = rows.long(), starts.long()
         for rank in range(1, width):
-            # Token by token: where one goes, one that was accepted later may have been.
+            # In order: the target of one token may be the source of an earlier one.
             node = packed[:, 1 + width + rank].long()
             moves = (packed[:, 0] > rank) & (node != rank)
             of = line[moves]

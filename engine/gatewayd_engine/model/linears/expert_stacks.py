@@ -26,7 +26,7 @@ from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeigh
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.kernels.quantized.base import Rounded
+    from gatewayd_engine.kernels.quantized.base import QuantizedRows
     from gatewayd_hooks.quantization import Weight
 
 _log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class Stack:
             self._matrices = ExpertMatrices(self._all, one, self._experts, *self._shape)
         return self._matrices
 
-    def given(self, x: torch.Tensor) -> torch.Tensor | Rounded:
+    def given(self, x: torch.Tensor) -> torch.Tensor | QuantizedRows:
         """What the matrices are multiplied with, for ``[n, columns]``."""
         if isinstance(self._all, RowCodes):
             return self._kernels.quantise(x, self._all.codes.dtype)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_engine.kernels.quantized.base import Rounded
+from gatewayd_engine.kernels.quantized.base import QuantizedRows
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
 from gatewayd_engine.model.linears.static_scales import codes_of, scales_of
 
@@ -71,10 +71,10 @@ class RoundedLinear(ABC):
         """See ``LinearOp``."""
 
     def __call__(
-        self, x: torch.Tensor | Rounded, *, out: torch.Tensor | None = None
+        self, x: torch.Tensor | QuantizedRows, *, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """See ``LinearOp``."""
-        given = x if isinstance(x, Rounded) else self._rounded(x)
+        given = x if isinstance(x, QuantizedRows) else self._rounded(x)
         n = len(given.scales)
         if out is None:
             out = torch.empty((n, self._rows), dtype=self._dtype, device=given.scales.device)
@@ -82,15 +82,15 @@ class RoundedLinear(ABC):
             self._multiply(given, out)
         return out
 
-    def add_to(self, onto: torch.Tensor, x: torch.Tensor | Rounded) -> torch.Tensor | None:
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor | QuantizedRows) -> torch.Tensor | None:
         """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
         return self(x)
 
-    def _rounded(self, x: torch.Tensor) -> Rounded:
+    def _rounded(self, x: torch.Tensor) -> QuantizedRows:
         return self._kernels.quantise(x, self.takes, self.group)
 
     @abstractmethod
-    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+    def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
         """Write the answers to codes."""
 
 
@@ -131,16 +131,16 @@ class RowLinear(RoundedLinear):
         tensors = (self._codes, self._scales, self._bias)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
-    def _rounded(self, x: torch.Tensor) -> Rounded:
+    def _rounded(self, x: torch.Tensor) -> QuantizedRows:
         if self._scale is None:
             return super()._rounded(x)
         scales, codes = scales_of(x, self._scale), codes_of(x, self._scale, self.takes)
         if self.takes != torch.int8:
-            return Rounded(codes, scales)
+            return QuantizedRows(codes, scales)
         # Products of integers on a GPU take more than 16 lines.
         lines = codes.new_zeros((max(len(x), _LEAST_LINES), x.shape[1]), dtype=torch.int8)
         lines[: len(x)] = codes
-        return Rounded(lines, scales)
+        return QuantizedRows(lines, scales)
 
 
 class Int8DeviceLinear(RowLinear):
@@ -148,7 +148,7 @@ class Int8DeviceLinear(RowLinear):
 
     __slots__ = ()
 
-    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+    def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
         sums = torch._int_mm(given.codes, self._codes)
         self._kernels.scaled(sums, given.scales, self._scales[0], self._bias, out)
 
@@ -158,7 +158,7 @@ class Fp8DeviceLinear(RowLinear):
 
     __slots__ = ()
 
-    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+    def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
         # With a scale for each row GPUs write bfloat16 alone.
         kind = torch.bfloat16 if out.is_cuda else out.dtype
         fits = out.dtype == kind and out.is_contiguous()
@@ -217,5 +217,5 @@ class BlockLinear(RoundedLinear):
         given = self._rounded(x)
         self._kernels.block_mm_tiles(given, self._weight, self._bias, self._room, out)
 
-    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+    def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
         self._kernels.block_mm(given, self._weight, self._bias, self._room, out)

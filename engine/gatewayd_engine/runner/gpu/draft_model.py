@@ -19,7 +19,7 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.draft_slots import SlotAttention
 from gatewayd_engine.attention.step_inputs import SlotInputs
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
-from gatewayd_engine.kernels.transfers import Outbox, upload
+from gatewayd_engine.kernels.transfers import HostCopier, upload
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
@@ -104,7 +104,7 @@ class DeviceRowModel:
             most,
         )
         self._reader = PromptReader(decoder, self._slots, self._attention)
-        self._outbox = Outbox(device)
+        self._copier = HostCopier(device)
         self._likeliest = _likeliest(max_running + 1, device)
         # Of each line the token that was guessed last, then the bits of its log-probability.
         self._guessed = torch.zeros((2, max_running), dtype=torch.int32, device=device)
@@ -153,7 +153,7 @@ class DeviceRowModel:
             for depth in range(2, steps):
                 step.run()
                 made[depth].copy_(self._guessed[:, :n])
-        (told,) = self._outbox.post([made], self._outbox.room([made])).read()
+        (told,) = self._copier.copy([made], self._copier.allocate([made])).read()
         ids, logprobs = told[:, 0].T, told[:, 1].view(np.float32).T
         return ids, np.exp(logprobs)
 

@@ -15,7 +15,7 @@ from gatewayd_engine.attention.gpu_api import CapturedAttention, CapturingAttent
 from gatewayd_engine.attention.shared_prefix import shared_pages
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.transfers import Outbox, upload
+from gatewayd_engine.kernels.transfers import HostCopier, upload
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CapturedStep, Graphs, LaunchEach, Replay
@@ -89,14 +89,14 @@ class DeviceRunner:
         self._gathering = Gathering(
             self._state, kernels, pool.page_size, max_lines, self.max_tokens
         )
-        self._outbox = Outbox(self.device)
+        self._copier = HostCopier(self.device)
         self.logits = torch.empty(
             (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self.device
         )
         # Of each line its token, then the bits of its largest logit.
         self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self.device)
         verifier = Verifier(
-            decoder, pool, rows, processors, self._state, kernels, self._outbox, self.launch
+            decoder, pool, rows, processors, self._state, kernels, self._copier, self.launch
         )
         self._drafted = DraftedSteps(
             decoder,
@@ -220,10 +220,10 @@ class DeviceRunner:
         if asked.is_nothing:
             # What may fail comes first: once tokens are chosen a step cannot be launched again.
             chosen = torch.empty_like(self._chosen[:, : len(batch)])
-            room = self._outbox.room([chosen])
+            room = self._copier.allocate([chosen])
             step.whole()
             chosen.copy_(self._chosen[:, : len(batch)])
-            return StepOutcome(batch, lines, self._outbox.post([chosen], room), asked)
+            return StepOutcome(batch, lines, self._copier.copy([chosen], room), asked)
         step.forward()
         return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
 
@@ -307,9 +307,9 @@ class DeviceRunner:
                 )
             if asked.pools:
                 sent.append(pool(hidden, asked.pools))
-        letter, index = self._outbox.post(sent, self._outbox.room(sent)), rows.long()
+        pending, index = self._copier.copy(sent, self._copier.allocate(sent)), rows.long()
         # Last: what fails before this is launched again, from the tokens before.
         self._state.last_tokens.index_copy_(0, index, tokens)
         if asked.is_processed:
             lost = self._processors.append(row, tokens)
-        return StepOutcome(batch, lines, letter, asked, has_sums, failed, lost)
+        return StepOutcome(batch, lines, pending, asked, has_sums, failed, lost)

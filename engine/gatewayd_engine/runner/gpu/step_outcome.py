@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.runner.pooling import PoolSpan, pool_spans, tell
 from gatewayd_engine.runner.prompt_logprobs import PromptSpan, prompt_spans
@@ -75,7 +75,7 @@ class StepOutcome:
     Attributes:
         batch: the step.
         lines: of those that get a token, shape ``[n]``.
-        letter: tokens and the bits of the largest logits, int32 ``[2, n]``; then, where
+        pending: tokens and the bits of the largest logits, int32 ``[2, n]``; then, where
             there are prompts that go on, a sum of each line's last hidden state, ``[lines]``; then
             the figures of log-probabilities of tokens, and of each prompt; then sums of hidden
             states.
@@ -87,7 +87,7 @@ class StepOutcome:
 
     batch: StepBatch
     lines: NDArray[np.int64]
-    letter: Letter
+    pending: PendingHostCopy
     asked: StepRequests
     has_sums: bool = False
     failed: dict[int, Fault] = field(default_factory=dict)
@@ -95,7 +95,7 @@ class StepOutcome:
 
     def result(self) -> StepResult:
         """Wait for the numbers, and say what they mean."""
-        (chosen, *rest), lines = self.letter.read(), self.lines
+        (chosen, *rest), lines = self.pending.read(), self.lines
         ids, best = chosen[0], chosen[1].view(np.float32)
         bad = dict(self.failed)
         for i in np.flatnonzero(~np.isfinite(best)).tolist():

@@ -1,4 +1,4 @@
-"""A step with drafts that a device computes, and what came of it once its letter has arrived."""
+"""A step with drafts that a device computes, and what came of it once its pending has arrived."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.runner.gpu.step_outcome import StepRequests, tell_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
@@ -27,7 +27,7 @@ class VerifiedStep:
     Attributes:
         batch: the step; its drafts are not None.
         lines: of those that get tokens, shape ``[n]``.
-        letter: what ``Kernels.accept`` has packed; then, where there are prompts that go on, a sum
+        pending: what ``Kernels.accept`` has packed; then, where there are prompts that go on, a sum
             of the last hidden state of each; then the figures of log-probabilities of all slots
             of lines that ask, and of each prompt; then sums of hidden states.
         asked: what was asked for.
@@ -41,7 +41,7 @@ class VerifiedStep:
 
     batch: StepBatch
     lines: NDArray[np.int64]
-    letter: Letter
+    pending: PendingHostCopy
     asked: StepRequests
     width: int
     has_chunks: bool
@@ -52,7 +52,7 @@ class VerifiedStep:
 
     def result(self) -> StepResult:
         """Wait for the numbers, and say what they mean."""
-        (packed, *rest), lines, width = self.letter.read(), self.lines, self.width
+        (packed, *rest), lines, width = self.pending.read(), self.lines, self.width
         lengths, said = packed[:, 0].astype(np.int64), packed[:, 1 : 1 + width]
         path = packed[:, 1 + width :].astype(np.int64)
         result = StepResult(hidden=self.shown)

@@ -1,4 +1,4 @@
-"""What the model says of drafts, decided on the device and packed for one letter to the host."""
+"""What the model says of drafts, decided on the device and packed for one pending to the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.transfers import Outbox, upload
+from gatewayd_engine.kernels.transfers import HostCopier, upload
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.process.plugin_faults import Fault
@@ -82,7 +82,7 @@ class Verifier:
         processors: of the rows.
         state: the rows on the device.
         kernels: of the device.
-        outbox: brings what was decided to the host.
+        copier: brings what was decided to the host.
         launch: runs a batch without drafts.
     """
 
@@ -94,7 +94,7 @@ class Verifier:
         processors: GuidedProcessors,
         state: DeviceRows,
         kernels: Kernels,
-        outbox: Outbox,
+        copier: HostCopier,
         launch: Callable[[StepBatch], Launched],
     ) -> None:
         self._decoder = decoder
@@ -103,7 +103,7 @@ class Verifier:
         self._processors = processors
         self._state = state
         self._kernels = kernels
-        self._outbox = outbox
+        self._copier = copier
         self._launch = launch
 
     def launch(
@@ -170,7 +170,7 @@ class Verifier:
             is_all = computed.is_kept and len(computed.at) == len(hidden)
             is_all = is_all and bool((computed.at == np.arange(len(hidden))).all())
             shown = hidden if is_all else hidden.index_select(0, upload(computed.at, device))
-        room = self._outbox.room(sent)
+        room = self._copier.allocate(sent)
         # Last: what fails before this is launched again.
         self._kernels.accept(
             tokens,
@@ -184,14 +184,14 @@ class Verifier:
             packed,
         )
         if drafts.parents is not None:
-            self._kernels.keep_path(
+            self._kernels.compact_path(
                 packed, slots.line_rows, slots.starts, self._state.block_table, self._pool.data
             )
-        letter = self._outbox.post(sent, room)
+        pending = self._copier.copy(sent, room)
         return VerifiedStep(
             batch=replace(batch, drafts=drafts),
             lines=lines,
-            letter=letter,
+            pending=pending,
             asked=asked,
             width=slots.width,
             has_chunks=has_chunks,

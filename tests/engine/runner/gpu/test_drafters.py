@@ -82,7 +82,7 @@ def test_answers_are_those_without_drafts_and_guessing_waits_once(
     assert answers(engine, 3, 12) == plain
     stats = engine.core.stats
     assert stats.accepted_tokens > 8
-    # The small model's own letter is no wait of the plugin's; heads are read once.
+    # The small model's own copy to the host is no wait of the plugin's; heads are read once.
     assert max(asked) <= (0 if name == "draft_model" else 2)
     assert sum(waits.asked.values()) == sum(asked)
 

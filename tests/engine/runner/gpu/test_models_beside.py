@@ -86,7 +86,7 @@ def test_what_is_captured_with_does_not_grow() -> None:
     second: Any = beside.linear(grouped("offsets", 128, 512, 8), None, torch.float32)
     assert first._room is second._room
     parts.seal()
-    with pytest.raises(RuntimeError, match="captured steps multiply in this scratch"):
+    with pytest.raises(RuntimeError, match="in use by captured steps"):
         beside.linear(grouped("offsets", 64, 256, 4), None, torch.float32)
     later: list[Any] = [
         parts.beside().linear(grouped("offsets", 256, 512, 8), None, torch.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.gpu import draft_steps, widths
 from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS
@@ -105,17 +105,17 @@ def test_steps_in_which_all_decode_are_captured(
 def test_a_step_is_waited_for_once(
     make_device_engine: Make, wanted: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Chains and trees, captured or not: nothing but the letter is read."""
+    """Chains and trees, captured or not: nothing but the pending copy is read."""
     waits = watch(monkeypatch)
     short = [answer[:10] for answer in wanted]
     letters: list[int] = []
-    read = Letter.read
+    read = PendingHostCopy.read
 
-    def reading(self: Letter) -> Any:
+    def reading(self: PendingHostCopy) -> Any:
         letters.append(1)
         return read(self)
 
-    monkeypatch.setattr(Letter, "read", reading)
+    monkeypatch.setattr(PendingHostCopy, "read", reading)
     for shape in ("chain", "tree"):
         engine = speculating(make_device_engine, max_running=8)
         guess_with(engine, Guess(known(wanted), 0.8, shape))

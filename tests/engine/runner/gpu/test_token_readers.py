@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.kernels.transfers import Letter
+from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR
@@ -52,13 +52,13 @@ class Reader:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What a reader is told, and where the host waits for a copy."""
     seen: list[Any] = []
-    read = Letter.read
+    read = PendingHostCopy.read
 
-    def noted(letter: Letter) -> Any:
+    def noted(pending: PendingHostCopy) -> Any:
         seen.append("wait")
-        return read(letter)
+        return read(pending)
 
-    monkeypatch.setattr(Letter, "read", noted)
+    monkeypatch.setattr(PendingHostCopy, "read", noted)
     return seen
 
 

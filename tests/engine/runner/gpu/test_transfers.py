@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.kernels.transfers import Letter, Outbox, upload
+from gatewayd_engine.kernels.transfers import HostCopier, PendingHostCopy, upload
 
 CPU = torch.device("cpu")
 
@@ -30,31 +30,31 @@ def test_a_part_of_an_array_is_sent_as_it_reads() -> None:
     assert upload(array, CPU).tolist() == array.tolist()
 
 
-def test_a_letter_holds_what_was_posted_when_it_was_posted() -> None:
+def test_a_pending_copy_has_the_values_at_the_time_of_the_copy() -> None:
     tensors = [torch.arange(6).view(2, 3), torch.tensor([1.5, torch.nan]), torch.zeros(0)]
-    outbox = Outbox(CPU)
-    letter = outbox.post(tensors, outbox.room(tensors))
+    copier = HostCopier(CPU)
+    pending = copier.copy(tensors, copier.allocate(tensors))
     tensors[0].zero_()
-    whole, floats, nothing = letter.read()
+    whole, floats, nothing = pending.read()
     assert whole.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert floats[0] == 1.5
     assert np.isnan(floats[1])
     assert nothing.shape == (0,)
 
 
-def test_a_letter_is_waited_for_and_keeps_what_it_was_copied_from_until_then() -> None:
+def test_a_pending_copy_references_its_sources_until_it_is_read() -> None:
     host, source, waited = torch.zeros(3), torch.arange(3.0), []
 
     class Event:
         def synchronize(self) -> None:
-            waited.append(letter._sources)
+            waited.append(pending._sources)
             host.copy_(source)
 
     event: Any = Event()
-    letter = Letter([host], [source], event)
-    assert letter.read()[0].tolist() == [0, 1, 2]
+    pending = PendingHostCopy([host], [source], event)
+    assert pending.read()[0].tolist() == [0, 1, 2]
     assert waited == [[source]]
-    assert letter._sources == ()
+    assert pending._sources == ()
 
 
 def test_a_device_copies_beside_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +92,10 @@ def test_a_device_copies_beside_the_steps(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "main")
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch, "empty", empty)
-    outbox = Outbox(torch.device("cuda", 1))
+    copier = HostCopier(torch.device("cuda", 1))
     tensors = [torch.arange(4)]
-    letter = outbox.post(tensors, outbox.room(tensors))
-    assert letter.read()[0].tolist() == [0, 1, 2, 3]
+    pending = copier.copy(tensors, copier.allocate(tensors))
+    assert pending.read()[0].tolist() == [0, 1, 2, 3]
     device, *rest = said
     assert device == torch.device("cuda", 1)
     assert rest == [("waits for", "main"), "begins", "recorded", "ends", "waited"]

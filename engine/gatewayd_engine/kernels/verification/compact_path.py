@@ -1,8 +1,8 @@
-"""Accepted drafts of trees moved to where their tokens belong, by one Triton kernel.
+"""Compaction of the KV slots of accepted tree paths, in one Triton kernel.
 
-Moves a few kilobytes per layer and accepted token, and nothing where the path is the chain. A
-program has a block of one layer's keys or values and takes token by token: a thread reads and
-writes the same numbers of each, so nothing is written before it has been read.
+Moves a few kilobytes per layer and accepted token, and nothing where the path is a chain. A program
+processes a block of one layer's keys or values, token by token: a thread reads and writes the same
+elements of each token, so nothing is overwritten before it has been read.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _BLOCK = 1024
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
-def keep_path(
+def compact_path(
     packed: torch.Tensor,
     rows: torch.Tensor,
     starts: torch.Tensor,
     block_table: torch.Tensor,
     pool: torch.Tensor,
 ) -> None:
-    """See ``Verifying``."""
+    """See ``base``."""
     if len(packed) == 0:
         return
     words = pool.view(_WORDS[pool.itemsize])
     _, layers, halves, page_size, heads, dim = words.shape
     size = heads * dim
-    _keep[(len(packed), layers * halves, triton.cdiv(size, _BLOCK))](
+    _compact_path[(len(packed), layers * halves, triton.cdiv(size, _BLOCK))](
         packed,
         packed.stride(0),
         packed.shape[1] // 2,
@@ -47,7 +47,7 @@ def keep_path(
 
 
 @triton.jit(do_not_specialize=["packed_stride", "width"])
-def _keep(
+def _compact_path(
     packed: tl.tensor,
     packed_stride: tl.tensor,
     width: tl.tensor,

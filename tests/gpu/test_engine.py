@@ -233,9 +233,9 @@ def test_a_part_that_is_too_small_is_said_with_every_size() -> None:
     with pytest.raises(EngineConfigError) as raised:
         on_gpu(kv_bytes=None, kv_pages=None, gpu_memory_utilization=0.001)
     sentence = str(raised.value)
-    assert sentence.startswith("the model does not fit: its weights take ")
+    assert sentence.startswith("the model does not fit: weights take ")
     assert "gpu_memory_utilization 0.001 allows " in sentence
-    assert "take a smaller model" in sentence
+    assert "use a smaller model" in sentence
 
 
 def test_a_gpu_that_is_not_there_is_named() -> None:

@@ -1,1 +1,1 @@
-"""Attention over the paged KV pool: one Protocol, one file per backend."""
+"""Attention backends over the paged KV pool."""

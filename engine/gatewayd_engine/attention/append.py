@@ -1,4 +1,4 @@
-"""What happens to a layer's heads on a device before anybody attends."""
+"""Rotary embedding and KV append of a layer, before its attention."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class Append:
-    """Rotates, and appends keys and values to the pool.
+    """Applies rotary embedding and appends keys and values to the KV pool.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values go.
-        kernels: of the device.
-        table: cosines, then sines, as ``Kernels.rope_append`` wants them.
+        shape: attention shape of the model.
+        pool: KV pool.
+        kernels: kernels of the device.
+        table: cosines, then sines; see ``Kernels.rope_append``.
     """
 
     __slots__ = ("_kernels", "_num_heads", "_pool", "_table")
@@ -37,12 +37,12 @@ class Append:
     def __call__(
         self, layer: int, heads: torch.Tensor, inputs: StepInputs, *, keeps_keys: bool = False
     ) -> torch.Tensor:
-        """Wait for the layer's pages that are on their way, then rotate and append.
+        """Wait for pending loads of the layer's pages, then rotate and append.
 
         Args:
-            layer: which layer.
-            heads: as ``RotatingAttend`` is given them.
-            inputs: say each token's position, and where it goes.
+            layer: layer index.
+            heads: queries, keys and values; see ``RotatingAttend``.
+            inputs: inputs of the step, with each token's position and KV slot.
             keeps_keys: see ``Kernels.rope_append``.
 
         Returns:

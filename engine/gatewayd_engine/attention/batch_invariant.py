@@ -1,9 +1,9 @@
-"""Attention whose answers do not depend on what else is computed, for products that round them.
+"""Batch-invariant attention, for models that quantize activations.
 
-A product that rounds its input to few bits makes a large step of a small one: where the last bit of
-a float32 depends on how a prompt was split, a number between two codes is rounded either way. So
-these are computed in float64, whose last bits depend on it as well, and rounded to float32, which
-is another number once in some hundred million.
+Quantization of activations amplifies small differences: where the last bit of a float32 depends on
+how a prompt was chunked, a number between two codes may be rounded either way. So attention is
+computed in float64, whose last bits depend on it as well, and rounded to float32, which differs
+once in some hundred million numbers.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from gatewayd_engine.attention.dense import DenseAttention, SharedKeys, causal
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 _BLOCK = 1 << 18
-"""Numbers of keys, and of values, that are widened at once: they stay in the cache."""
+"""Numbers of keys, and of values, that are converted to float64 at once: they stay in cache."""
 _QUERIES = 32
-"""Tokens of a chunk at once; none reads what comes after them."""
+"""Tokens of a chunk that are attended at once, without reading later tokens."""
 
 
-class SteadyAttention(DenseAttention):
-    """In float64, to numbers of the query's type.
+class BatchInvariantAttention(DenseAttention):
+    """Dense attention in float64, rounded to the dtype of the queries.
 
-    Keys and values are widened block by block for each layer: dense copies of float64 would be
-    twice the memory, and slower from contexts of 1,000 tokens and 32 sequences on.
+    Keys and values are converted block by block for each layer: dense copies in float64 would take
+    twice the memory, and be slower from contexts of 1,000 tokens and 32 sequences on.
     """
 
     def __init__(self, shape: AttentionShape, device: torch.device) -> None:

@@ -1,7 +1,8 @@
-"""A pass over the end of a prompt that is in the pool: what its queries are, layer by layer.
+"""Recomputation of the queries at the end of a prompt, for KV compaction.
 
-It reads and writes nothing: the same tokens have been computed, and only their queries are gone.
-So what is found depends on the prompt, and not on what of it was cached or in which chunks.
+The tokens have been computed before, and their keys and values are in the pool; only their queries
+were not stored. The pass appends nothing to the pool. So the result depends on the prompt alone,
+and not on how much of it was cached or how it was chunked.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_hooks.kv_compression import Compacted, Compaction
 
 Ask = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], Compacted]
-"""Given a layer, queries ``[kv_heads, n, dim]``, and keys and values ``[kv_heads, covered, dim]``,
-says what stands for these."""
+"""Compacts a layer: takes its index, queries ``[kv_heads, n, dim]``, and keys and values
+``[kv_heads, covered, dim]``, and returns their replacement."""
 
 
 class CompactionQueries:
-    """Attends like the end of a prompt did, and asks in each layer what may stand for its front.
+    """Attention of the end of a prompt that also compacts the keys and values before it.
 
     Args:
-        shape: the model's attention, without windows and softcap.
-        pool: has all keys and values of the prompt.
-        pages: of the prompt, in order.
-        prompt_len: its tokens.
-        covered: of these, how many something is to stand for.
-        ask: is asked.
+        shape: attention shape of the model, without windows and softcap.
+        pool: KV pool with all keys and values of the prompt.
+        pages: pages of the prompt, in order.
+        prompt_len: tokens of the prompt.
+        covered: leading tokens that are to be replaced.
+        ask: compacts one layer.
 
     Attributes:
-        found: what was said, by layer.
+        found: compacted keys and values, by layer.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class CompactionQueries:
         return answer.permute(2, 0, 1, 3).reshape(count, -1)
 
     def _read(self, layer: int, half: int) -> torch.Tensor:
-        """Keys or values of the prompt, shape ``[kv_heads, prompt_len, head_dim]``."""
+        """Gather keys or values of the prompt, shape ``[kv_heads, prompt_len, head_dim]``."""
         found = self._pool.data[self._pages, layer, half].flatten(0, 1)[: self._length]
         if self._pool.codec is not None:
             found = self._pool.codec.decode(found)
@@ -81,27 +82,27 @@ class CompactionQueries:
 
 
 def check_plan(plan: Compaction, prompt_len: int, page_size: int) -> None:
-    """Look over what is planned for a prompt.
+    """Validate a plugin's compaction plan for a prompt.
 
     Raises:
-        ValueError: it cannot be.
+        ValueError: the plan is invalid.
     """
     covered, kept = plan.covered, plan.kept
     if not all(isinstance(number, int | np.integer) for number in plan):
-        raise ValueError(f"plans {plan}, which are no whole numbers")
+        raise ValueError(f"plan {plan} has values that are not integers")
     if covered % page_size or kept % page_size:
-        raise ValueError(f"plans {plan}, which are no pages of {page_size} tokens")
+        raise ValueError(f"plan {plan} is not in whole pages of {page_size} tokens")
     if not 0 < kept < covered <= prompt_len:
-        raise ValueError(f"plans {plan} for a prompt of {prompt_len} tokens")
+        raise ValueError(f"plan {plan} does not fit a prompt of {prompt_len} tokens")
     if plan.queries < 1:
-        raise ValueError(f"plans {plan}, which shows no queries")
+        raise ValueError(f"plan {plan} asks for no queries")
 
 
 def check_compacted(found: Compacted, keys: torch.Tensor, kept: int) -> None:
-    """Look over what is to stand for keys, shape ``[kv_heads, covered, dim]``.
+    """Validate a plugin's replacement of keys, shape ``[kv_heads, covered, dim]``.
 
     Raises:
-        ValueError: its shape is another, or it has what is no number.
+        ValueError: its shape is wrong, or it has numbers that are not finite.
     """
     heads, _, dim = keys.shape
     for tensor, name, shape in (
@@ -110,7 +111,7 @@ def check_compacted(found: Compacted, keys: torch.Tensor, kept: int) -> None:
         (found.values, "values", (heads, kept, dim)),
     ):
         if tensor.shape != shape:
-            raise ValueError(f"gave {name} of shape {list(tensor.shape)}, not {list(shape)}")
-        # As they will be kept.
+            raise ValueError(f"{name} have shape {list(tensor.shape)}, expected {list(shape)}")
+        # In the dtype in which they will be stored.
         if not bool(tensor.to(keys.dtype).isfinite().all()):
-            raise ValueError(f"gave {name} that are not finite")
+            raise ValueError(f"{name} are not finite")

@@ -1,7 +1,7 @@
-"""Plans how the sequences that decode attend together.
+"""Grouping of decoding sequences that attend together.
 
-Their contexts come from dense copies (``contexts``), all lines of a buffer at once, or, where
-those have no room, from the pages, in groups of similar length.
+Their contexts are read from dense copies (``dense_contexts``), all rows of a buffer at once, or,
+for sequences without a copy, from the pages, in groups of similar length.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Sequences of the batch that decode and attend together.
+    """Decoding sequences of the batch that attend together.
 
     Attributes:
-        lines: which tokens of the batch, each line's ``width`` of them, the last one repeated
-            where a line has fewer, shape ``[count * width]``; None for the first ones in order.
-        count: how many sequences.
-        width: tokens of each, 1 or, with drafts, the most that one has.
-        length: the padded context, without the prefix.
-        masks: per window, 0 where a token sees a position and -inf elsewhere; None where all
-            see all. Shape ``[count * kv_heads, 1, length]``, with a width above 1
-            ``[count, 1, width, 1, length]``.
-        pages: their block tables, flat, shape ``[count * pages_each]``; unused with a copy.
-        copy: their dense contexts, if they have them.
-        prefix: what comes before those, if they share it.
-        keys: of the copy, by layer, shape ``[count * kv_heads, head_dim, length]``.
-        values: of the copy, by layer, shape ``[count * kv_heads, length, head_dim]``.
-        write: where this step's tokens go in the copy, shape ``[count * width * 2 * kv_heads]``.
-        bias: added to the scores of the first places, shape ``[layers, count, kv_heads, 1,
-            places]``; None where no line has a front.
+        lines: indices of their tokens in the batch, ``width`` per sequence, the last one repeated
+            where a sequence has fewer, shape ``[count * width]``; None for the batch's first tokens
+            in order.
+        count: number of sequences.
+        width: tokens per sequence: 1 or, with drafts, the most that any of them has.
+        length: padded context length, without the shared prefix.
+        masks: additive mask per window, 0 where a token sees a position and -inf elsewhere; None
+            where all positions are visible. Shape ``[count * kv_heads, 1, length]``, with a width
+            above 1 ``[count, 1, width, 1, length]``.
+        pages: flat block tables, shape ``[count * pages_each]``; unused with a copy.
+        copy: buffer of their dense contexts, if they have copies.
+        prefix: shared prefix before those contexts, if there is one.
+        keys: keys of the copy, by layer, shape ``[count * kv_heads, head_dim, length]``.
+        values: values of the copy, by layer, shape ``[count * kv_heads, length, head_dim]``.
+        write: index of this step's tokens in the copy, shape ``[count * width * 2 * kv_heads]``.
+        bias: added to the scores of the first KV slots, shape ``[layers, count, kv_heads, 1,
+            kv_slots]``; None where no sequence has a compacted prefix.
     """
 
     lines: torch.Tensor | None
@@ -59,21 +60,21 @@ class Group:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that attend, the repeated ones included."""
+        """Tokens that attend, including repeated ones."""
         return self.count * self.width
 
 
-class Groups:
-    """Makes the groups of each step.
+class GroupPlanner:
+    """Planner of the groups of each step.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
+        shape: attention shape of the model.
+        pool: KV pool.
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
 
     Attributes:
-        biases: of lines with fronts.
+        biases: score biases of sequences with compacted prefixes.
     """
 
     def __init__(
@@ -83,30 +84,31 @@ class Groups:
         self._page_size = pool.page_size
         self._dtype, self._device = pool.dtype, pool.data.device
         self._windows = sorted(set(shape.windows))
-        # A window may end inside a prefix: such models read it line by line.
+        # A window may end inside a prefix: such models read it sequence by sequence.
         self._contexts = Contexts(pool, max_running, copy_bytes, shares=not any(shape.windows))
         self.biases = Biases(pool)
         self._none = torch.empty(0, dtype=torch.int64)
 
-    def keep(
+    def compact(
         self,
         sequences: NDArray[np.int64],
         sources: NDArray[np.int64],
         targets: NDArray[np.int64],
     ) -> None:
-        """Move tokens within the copies; see ``moves``."""
-        self._contexts.keep(sequences, sources, targets)
+        """Move accepted tokens within the dense copies; see ``moves``."""
+        self._contexts.compact(sequences, sources, targets)
 
-    def forget(self) -> None:
-        """Drop what is kept from earlier steps."""
-        self._contexts.forget()
+    def discard_copies(self) -> None:
+        """Discard all dense copies; see ``Contexts``."""
+        self._contexts.discard_copies()
 
     def plan(self, batch: StepBatch) -> list[Group]:
-        """The groups of one step."""
-        self.biases.begin()
-        placed, left_out = self._contexts.follow(batch)
+        """Plan the groups of one step."""
+        self.biases.start_step()
+        placed, left_out = self._contexts.update(batch)
         groups = [self._plan_copied(batch, copied) for copied in placed]
-        # Lines come longest first; a new group where contexts halve keeps the padding below half.
+        # Sequences come longest first; a new group where the context length halves keeps padding
+        # below half.
         while len(left_out):
             lengths = batch.starts[left_out] + 1
             count = int(np.count_nonzero(lengths * 2 > lengths[0]))
@@ -127,7 +129,7 @@ class Groups:
         half = buffer.num_lines * self._shape.num_kv_heads * buffer.capacity
         write = self._tensor(np.concatenate([at, at + half], -1).ravel())
         length, masks = self._masks(batch, lines, now, buffer.capacity)
-        # For all layers at once: making views one by one costs as much as a small product.
+        # For all layers at once: a view per layer costs as much as a small matrix product.
         keys, values = buffer.by_head[:, :, : heads.size, :length].unbind(1)
         return Group(
             lines=self._lines(tokens),
@@ -149,8 +151,8 @@ class Groups:
         end = now + batch.counts[lines][:, None]
         num_pages = -(-int(end.max()) // self._page_size)
         table = batch.block_table[lines, :num_pages]
-        # Beyond a line's own pages its block table holds whatever was there before: read
-        # its first page instead, which is masked anyway.
+        # Beyond a sequence's own pages its block table has stale entries: its first page is read
+        # instead, and masked.
         own = np.arange(num_pages) * self._page_size < end
         table = np.where(own, table, table[:, :1])
         length, masks = self._masks(batch, lines, now, num_pages * self._page_size)
@@ -173,11 +175,11 @@ class Groups:
     def _masks(
         self, batch: StepBatch, lines: NDArray[np.int64], now: NDArray[np.int64], most: int
     ) -> tuple[int, dict[int, torch.Tensor | None]]:
-        """The padded context of lines at these positions, and what each sees of it."""
+        """Return the padded context length of sequences at these positions, and their masks."""
         if batch.drafts is not None and (counts := batch.counts[lines]).max() > 1:
             return self._wide_masks(batch.drafts.at(lines), counts, now, most)
         longest = int(now.max()) + 1
-        # Contexts of one length, a single sequence above all, need no mask.
+        # Contexts of equal length, such as that of a single sequence, need no mask.
         is_even = bool((now == longest - 1).all())
         length = longest if is_even else min(-(-longest // self._page_size) * self._page_size, most)
         at = np.arange(length)
@@ -197,7 +199,7 @@ class Groups:
     def _wide_masks(
         self, drafts: DraftLines, counts: NDArray[np.int64], now: NDArray[np.int64], most: int
     ) -> tuple[int, dict[int, torch.Tensor | None]]:
-        """The same with drafts: each token sees the context, itself and the drafts before it."""
+        """As ``_masks`` with drafts: a token sees the context, its ancestors and itself."""
         width = int(counts.max())
         longest = int((now[:, 0] + counts).max())
         length = min(-(-longest // self._page_size) * self._page_size, most)
@@ -205,7 +207,7 @@ class Groups:
         offset = np.arange(width)
         seen = np.repeat((at < now)[:, None], width, 1)
         sees, depths = drafts.lineage(width)
-        # Those that a line has fewer of repeat its last one, so they may see what that sees.
+        # Padding repeats a sequence's last token, so it gets the mask of that token.
         real = np.minimum(offset, counts[:, None] - 1)
         line = np.arange(len(counts))[:, None]
         sees = sees[line, real]
@@ -229,7 +231,7 @@ class Groups:
 
     @staticmethod
     def _tokens(batch: StepBatch, lines: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The tokens of each line, its last one repeated, shape ``[n, width]``."""
+        """Return the tokens of each sequence, padded with its last one, shape ``[n, width]``."""
         counts = batch.counts[lines]
         width = int(counts.max())
         first = batch.last[lines] - counts + 1

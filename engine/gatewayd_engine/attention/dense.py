@@ -1,4 +1,4 @@
-"""Softmax attention over keys and values that lie side by side."""
+"""Softmax attention over contiguous keys and values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 
 
 class SharedKeys(NamedTuple):
-    """What several lines begin with.
+    """Keys and values of a prefix that several sequences share.
 
     Attributes:
         keys: transposed, shape ``[kv_heads, head_dim, num_tokens]``.
@@ -23,12 +23,12 @@ class SharedKeys(NamedTuple):
 
 
 class DenseAttention:
-    """In the type of its numbers.
+    """Dense attention in the dtype of its inputs.
 
     Args:
-        shape: the model's attention.
-        dtype: of queries, keys and values.
-        device: theirs.
+        shape: attention shape of the model.
+        dtype: dtype of queries, keys and values.
+        device: device of queries, keys and values.
     """
 
     def __init__(self, shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> None:
@@ -47,19 +47,20 @@ class DenseAttention:
     ) -> torch.Tensor:
         """Attend a few tokens of each of several sequences.
 
-        The query heads that share a key head stand where queries do: nothing is repeated.
+        Query heads that share a KV head are folded into the query dimension, so that keys are not
+        repeated.
 
         Args:
             query: shape ``[count * kv_heads, queries, head_dim]``.
             keys: transposed, shape ``[count * kv_heads, head_dim, length]``.
             values: shape ``[count * kv_heads, length, head_dim]``.
-            mask: of a ``Group``; None where all see all.
-            shared: what comes before these keys and values, if anything does.
-            seen: gets what was attended to, ``[count, kv_heads, queries, context]`` in order;
-                with one token each that is ``[count, num_heads, context]``, as it is shaped.
+            mask: mask of a ``Group``; None where all positions are visible.
+            shared: shared prefix before these keys and values, if there is one.
+            seen: receives the attention weights, ``[count, kv_heads, queries, context]`` in memory
+                order; with one token per sequence their shape is ``[count, num_heads, context]``.
 
         Returns:
-            As many numbers as the query has, in its order.
+            The output, with as many numbers as the query, in its order.
         """
         if mask is None or mask.dim() == 3:
             scores = self._scores(query, keys, mask)
@@ -81,14 +82,14 @@ class DenseAttention:
         values: torch.Tensor,
         mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        """Attend the last tokens of a sequence.
+        """Attend a prefill chunk: the last tokens of a sequence.
 
         Args:
             query: shape ``[tokens, num_heads, head_dim]``.
             keys: shape ``[kv_heads, length, head_dim]``.
             values: of the same shape.
-            mask: shape ``[tokens, length]``, or ``[kv_heads, 1, tokens, length]``; None for all
-                tokens of a sequence, each of which sees those before it.
+            mask: additive, shape ``[tokens, length]``, or ``[kv_heads, 1, tokens, length]``; None
+                for causal attention of all tokens of a sequence.
 
         Returns:
             Shape ``[tokens, num_heads, head_dim]``.
@@ -103,7 +104,7 @@ class DenseAttention:
     def _attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Softmax attention; ``mask`` None is causal. Shapes ``[b, heads, tokens, dim]``."""
+        """Compute attention, causal without ``mask``. Shapes ``[b, heads, tokens, dim]``."""
         if self._shape.softcap is None:
             return F.scaled_dot_product_attention(
                 q, k, v, attn_mask=mask, is_causal=mask is None, scale=self._shape.scale
@@ -121,10 +122,10 @@ class DenseAttention:
         values: torch.Tensor,
         seen: list[torch.Tensor] | None,
     ) -> torch.Tensor:
-        """Attend to what all lines begin with as well, all of them at once.
+        """Attend to a shared prefix as well, with the queries of all sequences in one product.
 
-        ``scores`` are of what follows it, shape ``[count * kv_heads, queries, length]``; the
-        answer has the shape ``[count, kv_heads, queries, head_dim]``.
+        ``scores`` are those of the tokens after it, shape ``[count * kv_heads, queries, length]``;
+        the output has the shape ``[count, kv_heads, queries, head_dim]``.
         """
         kv_heads, queries, dim = self._shape.num_kv_heads, query.shape[1], query.shape[2]
         count, num_shared = len(query) // kv_heads, shared.values.shape[1]
@@ -145,7 +146,10 @@ class DenseAttention:
     def _scores(
         self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
     ) -> torch.Tensor:
-        """Scaled, capped and masked; shapes ``[b, q, dim]``, ``[b, dim, k]``, ``[b, 1, k]``."""
+        """Compute scaled, capped and masked scores.
+
+        Shapes ``[b, q, dim]``, ``[b, dim, k]``, ``[b, 1, k]``.
+        """
         if self._shape.softcap is not None:
             scores = self._cap(torch.bmm(query, keys))
             return scores if mask is None else scores.add_(mask)
@@ -154,7 +158,7 @@ class DenseAttention:
         return torch.baddbmm(mask, query, keys, alpha=self._shape.scale)
 
     def _cap(self, scores: torch.Tensor) -> torch.Tensor:
-        """Scale raw scores and bound them by the softcap, in place."""
+        """Scale raw scores and apply the softcap, in place."""
         softcap = self._shape.softcap or 1.0
         return scores.mul_(self._shape.scale / softcap).tanh_().mul_(softcap)
 
@@ -162,7 +166,7 @@ class DenseAttention:
 def causal(
     queries: int, length: int, window: int, dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
-    """Mask of the last ``queries`` positions of a context, shape ``[queries, length]``."""
+    """Return the causal additive mask of a context's last positions, ``[queries, length]``."""
     at = torch.arange(length, device=device)
     now = torch.arange(length - queries, length, device=device).unsqueeze(-1)
     hidden = at > now

@@ -1,14 +1,14 @@
-"""Dense copies of the contexts that decode, kept from step to step.
+"""Dense copies of the contexts of decoding sequences, maintained between steps.
 
-Pages are right for sharing and for memory, but a batched matrix product wants the keys of its
-sequences side by side; gathering them anew costs a CPU more than the attention itself. So the
-contexts of decoding sequences are kept dense as well: a step appends its tokens to each, and
-pages are gathered only when a sequence starts to decode or outgrows its buffer. What several of
-them begin with is kept once (``prefixes``), and their lines hold what follows.
+Pages suit sharing and memory management, but a batched matrix product needs the keys of its
+sequences contiguous, and gathering them in every step costs a CPU more than attention itself. So
+the contexts of decoding sequences are also stored densely: a step appends its tokens to each, and
+pages are gathered only when a sequence starts to decode or outgrows its buffer. A shared prefix is
+stored once (``shared_prefix``), and the sequences' copies start after it.
 
-The pool stays the truth. What a copy holds follows from the sequence and the position alone
-(a page copied on write has the same content), so a copy is valid as long as the same sequence
-continues where the copy ends, or before that: drafts that were not kept are written over.
+The pool remains authoritative. The content of a copy depends on the sequence and the position alone
+(copy-on-write preserves content), so a copy is valid as long as the same sequence continues at its
+end, or before it: rejected drafts are overwritten.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from gatewayd_engine.state.step_batch import StepBatch
 
 _SMALLEST = 128
 _LEAST_GAIN = 2 << 20
-"""Bytes of context that a step must read less for a prefix to be kept apart: the few operations
-more that it takes cost as much."""
+"""Least bytes of context that a step must save for a prefix to be stored separately, which pays for
+the additional operations."""
 
 
 class DensePrefix:
-    """What several sequences begin with.
+    """Dense copy of a prefix that several sequences share.
 
     Attributes:
-        num_tokens: its length, whole pages.
+        num_tokens: length of the prefix, whole pages.
         keys: by layer, transposed, shape ``[kv_heads, head_dim, num_tokens]``.
         values: by layer, shape ``[kv_heads, num_tokens, head_dim]``.
     """
@@ -49,7 +49,14 @@ class DensePrefix:
 
 @dataclass(frozen=True, slots=True)
 class DensePlace:
-    """Where a sequence's copy is, and how much of the sequence it and its prefix hold."""
+    """Location of a sequence's copy, and the tokens that it and its prefix contain.
+
+    Attributes:
+        prefix: shared prefix before the copy, if any.
+        buffer: buffer of the copy.
+        line: row of the buffer.
+        filled: tokens of the sequence in the copy and its prefix.
+    """
 
     prefix: PrefixKey | None
     buffer: Buffer
@@ -59,12 +66,12 @@ class DensePlace:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Sequences that attend together.
+    """Sequences with dense copies that attend together.
 
     Attributes:
-        buffer: holds their contexts, one per line, without gaps.
-        prefix: comes before what the buffer holds.
-        lines: the batch's line of each line of the buffer.
+        buffer: buffer of their contexts, one per row, without gaps.
+        prefix: shared prefix before those contexts, if any.
+        lines: index in the batch of each row of the buffer.
     """
 
     buffer: Buffer
@@ -73,13 +80,13 @@ class Copied:
 
 
 class Contexts:
-    """The copies of all sequences that decode.
+    """Dense copies of all decoding sequences.
 
     Args:
-        pool: where the pages are.
+        pool: KV pool.
         max_lines: most sequences that decode at once.
-        max_bytes: memory for all copies; sequences that find no room are left out.
-        shares: whether prefixes are kept apart.
+        max_bytes: memory for all copies; sequences that do not fit get none.
+        shares: whether shared prefixes are stored separately.
     """
 
     def __init__(self, pool: KvPool, max_lines: int, max_bytes: int, shares: bool) -> None:
@@ -94,13 +101,14 @@ class Contexts:
         self._order: list[Copied] = []
         self._left_out = np.zeros(0, np.int64)
 
-    def follow(self, batch: StepBatch) -> tuple[list[Copied], NDArray[np.int64]]:
-        """Bring the copies to where the decoding sequences of a batch are.
+    def update(self, batch: StepBatch) -> tuple[list[Copied], NDArray[np.int64]]:
+        """Update the copies to the decoding sequences of a batch.
 
-        The step is expected to append its tokens to each copy at the sequence's position.
+        The step has to append its tokens to each copy at the sequence's position.
 
         Returns:
-            Which sequences attend together, and the batch's lines that have no copy.
+            Groups of sequences that attend together, and the sequences without a copy, by their
+            indices in the batch.
         """
         owners = batch.sequences[: batch.num_decode]
         starts = batch.starts[: batch.num_decode]
@@ -116,18 +124,18 @@ class Contexts:
         self._owners, self._ends = owners, ends
         return self._order, self._left_out
 
-    def keep(
+    def compact(
         self,
         sequences: NDArray[np.int64],
         sources: NDArray[np.int64],
         targets: NDArray[np.int64],
     ) -> None:
-        """Move tokens of the last step to where they belong: drafts of a tree that were kept.
+        """Move accepted tokens of draft trees to consecutive positions after a step.
 
         Args:
-            sequences: whose they are, shape ``[n]``.
-            sources: where they are, shape ``[n]``.
-            targets: where they belong, shape ``[n]``.
+            sequences: sequence of each token, shape ``[n]``.
+            sources: positions at which they were written, shape ``[n]``.
+            targets: positions in the sequence, shape ``[n]``.
         """
         for sequence in np.unique(sequences).tolist():
             place = self._places.get(sequence)
@@ -140,24 +148,24 @@ class Contexts:
             line = place.buffer.kv[:, :, place.line]
             line[:, :, :, target] = line[:, :, :, source]
 
-    def forget(self) -> None:
-        """Drop every copy: the last step may have written what is not finite.
+    def discard_copies(self) -> None:
+        """Discard all copies, as the last step may have written non-finite numbers.
 
-        Lines are read beyond their tokens under a mask, and a masked NaN is still one; a line
-        that moves takes it elsewhere. So all are blanked, and gathered again from the pool.
+        Rows are read beyond their tokens under a mask, which does not suppress NaN, and a row that
+        is moved takes it along. So all are zeroed, and gathered again from the pool.
         """
         self._places.clear()
         for prefix in self._prefixes.values():
-            self._buffers.give_back(prefix.num_tokens)
+            self._buffers.release(prefix.num_tokens)
         self._prefixes.clear()
-        self._buffers.blank()
+        self._buffers.zero_all()
         self._owners = self._ends = self._limits = np.zeros(0, np.int64)
-        # A step in which nobody decodes goes on from here as it is.
+        # A step without decoding sequences counts as a continuation, so this must be consistent.
         self._order, self._left_out = [], np.zeros(0, np.int64)
 
     def _reconcile(self, batch: StepBatch, owners: list[int], ends: list[int]) -> None:
-        """Drop copies that are not wanted any more, make those that are missing."""
-        # While all goes on as before, places are not updated: every copy grew with its step.
+        """Discard copies that are no longer needed, and create missing ones."""
+        # Steps that merely continue do not update ``filled``, though every copy grew.
         for owner, end in zip(self._owners.tolist(), self._ends.tolist(), strict=True):
             place = self._places.get(owner)
             if place is not None:
@@ -170,7 +178,7 @@ class Contexts:
                 self._drop(owner)
         self._buffers.release_empty()
         for key in self._prefixes.keys() - set(keys):
-            self._buffers.give_back(self._prefixes.pop(key).num_tokens)
+            self._buffers.release(self._prefixes.pop(key).num_tokens)
         left_out: list[int] = []
         limits = np.full(len(owners), np.iinfo(np.int64).max)
         for i, owner in enumerate(owners):
@@ -192,7 +200,7 @@ class Contexts:
         ]
 
     def _share(self, batch: StepBatch) -> list[PrefixKey | None]:
-        """The prefix of each decoding line, kept apart from its context."""
+        """Return the separately stored prefix of each decoding sequence, creating new ones."""
         keys: list[PrefixKey | None] = [None] * batch.num_decode
         if self._least_gain is None:
             return keys
@@ -206,7 +214,7 @@ class Contexts:
             if prefix.key not in self._prefixes:
                 pages = batch.block_table[prefix.lines[0], : prefix.key[0]]
                 num_tokens = len(pages) * self._pool.page_size
-                if not self._buffers.take(num_tokens):
+                if not self._buffers.reserve(num_tokens):
                     continue
                 self._prefixes[prefix.key] = DensePrefix(self._gather(pages).flatten(3, 4))
             for line in prefix.lines.tolist():
@@ -214,12 +222,12 @@ class Contexts:
         return keys
 
     def _limit(self, place: DensePlace) -> int:
-        """The first position that does not fit any more."""
+        """Return the first position that does not fit in a copy."""
         before = 0 if place.prefix is None else self._prefixes[place.prefix].num_tokens
         return before + place.buffer.capacity
 
     def _drop(self, owner: int) -> None:
-        """Forget a copy; the last line of its buffer takes its place."""
+        """Discard a copy; the last row of its buffer is moved into its row."""
         place = self._places.pop(owner)
         buffer = place.buffer
         last = buffer.owners.pop()
@@ -234,7 +242,7 @@ class Contexts:
     def _copy(
         self, batch: StepBatch, i: int, owner: int, key: PrefixKey | None
     ) -> DensePlace | None:
-        """Gather a sequence's pages into a new line; None if there is no room."""
+        """Gather a sequence's pages into a new row; return None if there is no memory."""
         skipped = 0 if key is None else key[0]
         size = self._pool.page_size
         start = int(batch.starts[i])
@@ -242,7 +250,7 @@ class Contexts:
         capacity = _SMALLEST
         while capacity < count + int(batch.counts[i]):
             capacity *= 2
-        buffer = self._buffers.with_room(key, capacity)
+        buffer = self._buffers.find_free(key, capacity)
         if buffer is None:
             return None
         line = len(buffer.owners)
@@ -258,7 +266,7 @@ class Contexts:
         return place
 
     def _gather(self, pages: NDArray[np.int64]) -> torch.Tensor:
-        """Pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
+        """Gather pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
         self._pool.arrivals.wait()
         index = torch.from_numpy(np.ascontiguousarray(pages))
         found = self._pool.data.index_select(0, index)

@@ -1,4 +1,4 @@
-"""Attention of lines with drafts: padded slots, each line to its own pages, trees by masks."""
+"""Attention of sequences with drafts: padded slots, paged contexts, tree masks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
 
 _SPLITS = (1, 4, 16)
-"""Parts of a context: attention is compiled for each number of them."""
+"""Possible KV splits of a context: attention is compiled for each."""
 
 
 class SlotAttention:
-    """Attends over the pool by ``Kernels.decode_attention``; nothing is planned.
+    """Attention over the KV pool by ``Kernels.decode_attention``, which needs no planning.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
-        append: rotates, and writes keys and values to the pool.
-        kernels: of the device.
+        shape: attention shape of the model.
+        pool: KV pool.
+        append: applies rotary embedding and appends keys and values to the pool.
+        kernels: kernels of the device.
         max_len: tokens of the longest context.
     """
 
@@ -52,13 +52,13 @@ class SlotAttention:
         self.layers = list(pool.data.unbind(1))
         self._max_len = max_len
 
-    def room(self, num_tokens: int) -> torch.Tensor:
-        """Memory for the answers of a layer, ``[num_tokens, num_heads, head_dim]``."""
+    def allocate_output(self, num_tokens: int) -> torch.Tensor:
+        """Allocate the output of a layer, ``[num_tokens, num_heads, head_dim]``."""
         size = (num_tokens, self.shape.num_heads, self.shape.head_dim)
         return torch.empty(size, dtype=self.pool.dtype, device=self.pool.data.device)
 
     def splits(self, lines: int, width: int) -> int:
-        """Parts of each context, so that a device is busy with so many lines and slots."""
+        """Return the KV splits that occupy the device with ``lines`` sequences."""
         shape = self.shape
         rows = width * (shape.num_heads // shape.num_kv_heads)
         programs = lines * -(-rows // row_tile(rows)) * shape.num_kv_heads
@@ -66,7 +66,7 @@ class SlotAttention:
         return max(parts for parts in _SPLITS if parts <= most)
 
     def scratch(self, sizes: Iterable[tuple[int, int]]) -> torch.Tensor:
-        """Memory for partial answers of steps of any of these lines and widths."""
+        """Allocate scratch for partial results, for steps of any of these (sequences, width)."""
         shape = self.shape
         needed = [
             scratch_size(lines * width, shape.num_heads, shape.head_dim, splits)
@@ -78,18 +78,18 @@ class SlotAttention:
     def attend(
         self, inputs: SlotInputs, out: torch.Tensor, scratch: torch.Tensor
     ) -> RotatingAttend:
-        """Attention of a step.
+        """Return the attention of a step.
 
         Args:
-            inputs: of the step.
-            out: where each layer's answer goes, shape ``[slots, num_heads, head_dim]``.
-            scratch: of this many lines and slots, or more.
+            inputs: inputs of the step.
+            out: output of each layer, shape ``[slots, num_heads, head_dim]``.
+            scratch: of ``scratch``, for at least as many sequences and slots.
         """
         return _Slots(self, inputs, out, scratch)
 
 
 class _Slots(RotatingAttend):
-    """The layers of one step."""
+    """Attention of the layers of one step."""
 
     __slots__ = ("_inputs", "_of", "_out", "_scratch", "_splits")
 
@@ -127,13 +127,13 @@ class _Slots(RotatingAttend):
 
 
 class MixedAttend(RotatingAttend):
-    """Attention of two parts of a step, each by its own.
+    """Attention of a step in two parts, each by its own implementation.
 
     Args:
-        first: of the first tokens.
-        rest: of those behind them.
-        num_first: how many tokens the first part has.
-        out: what both write to, one behind the other, shape ``[num_tokens, heads, head_dim]``.
+        first: attention of the first tokens.
+        rest: attention of the remaining tokens.
+        num_first: number of tokens of the first part.
+        out: output of both, concatenated, shape ``[num_tokens, heads, head_dim]``.
     """
 
     __slots__ = ("_first", "_num_first", "_out", "_rest")

@@ -1,4 +1,4 @@
-"""What a device's runner asks of attention: a plan for each step, and steps that are captured."""
+"""Attention interface of the device runner: eager steps, and captured decode steps."""
 
 from __future__ import annotations
 
@@ -13,77 +13,77 @@ from gatewayd_engine.model.attention_api import RotatingAttend
 
 
 class CapturedAttention(RotatingAttend):
-    """Attention of the decode steps of one padded size, whose launches are captured once."""
+    """Attention of decode steps of one padded size, whose launches are captured once."""
 
     __slots__ = ()
 
     def suits(self, host: HostPlan) -> bool:
-        """Whether it is for a step.
+        """Whether this capture can serve a step.
 
         Args:
-            host: as many lines as were captured, each of one token.
+            host: plan of as many sequences as were captured, each of one token.
         """
         return True
 
     @abstractmethod
     def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """Attend to what is in the pool.
+        """Attend to keys and values that are in the pool already.
 
         Args:
-            layer: which layer.
-            query: one rotated query of each line, shape ``[lines, num_heads, head_dim]``.
+            layer: layer index.
+            query: one rotated query per sequence, shape ``[sequences, num_heads, head_dim]``.
 
         Returns:
-            As of ``__call__``.
+            As ``__call__``.
         """
 
     @abstractmethod
     def plan(self, host: HostPlan) -> None:
-        """Prepare the next replay, on the stream that replays.
+        """Plan the next replay, on the stream of the replay.
 
-        Nothing is asked of the device, and no address changes. The lengths on the device, and
-        the pages, are the caller's to write into the tensors the capture was given.
+        Does not synchronise with the device, nor change any address. The caller writes the device's
+        lengths and pages to the tensors that the capture was given.
 
         Args:
-            host: as many lines as were captured, each of one token.
+            host: plan of as many sequences as were captured, each of one token.
         """
 
 
 class DeviceAttention(Protocol):
-    """Attention over the pool on a device; one step is planned at a time."""
+    """Attention over the KV pool on a device; one step is planned at a time."""
 
     @property
     def least_saved(self) -> int | None:
-        """Tokens that decoding lines must begin alike with for ``eager`` to attend them once.
+        """Tokens in common from which on ``eager`` attends a shared prefix once.
 
-        Those of the first line are not counted. None if attention gains nothing from that.
+        Those of the first sequence are not counted. None if the backend does not benefit.
         """
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
         """Plan a step whose kernels are launched one by one.
 
-        The host's plan may be written over as soon as this returns. What is returned is valid
-        until the next step is planned.
+        The host's plan may be overwritten as soon as this returns. The result is valid until the
+        next step is planned.
 
         Args:
-            inputs: the step.
-            out: where each layer's answer goes, shape ``[num_tokens, num_heads, head_dim]``;
-                None: to a tensor of the step's own.
+            inputs: inputs of the step.
+            out: output of each layer, shape ``[num_tokens, num_heads, head_dim]``; None allocates
+                one for the step.
         """
 
 
 @runtime_checkable
 class CapturingAttention(DeviceAttention, Protocol):
-    """Attention whose decode steps can be captured, too."""
+    """Attention whose decode steps can also be captured."""
 
     def captured(self, inputs: StepInputs) -> Sequence[CapturedAttention]:
         """Prepare the captures of decode steps of one padded size.
 
         Args:
-            inputs: the tensors that every replay reads. ``host`` says how many lines there are,
-                each of one token, and must be a plan that could be run.
+            inputs: tensors that every replay reads. ``host`` has the number of sequences, each of
+                one token, and must be a valid plan.
 
         Returns:
-            What is to be captured, each by itself. A step is replayed by the first that suits it;
-            the last suits all.
+            Attention to capture separately. A step is replayed by the first that suits it; the last
+            suits all.
         """

@@ -1,4 +1,4 @@
-"""Asks a KV compression what decoding attends to, and looks its answers over."""
+"""Sparse-attention requests to a KV compression plugin, and validation of its answers."""
 
 from __future__ import annotations
 
@@ -21,50 +21,50 @@ _KIND = Kind.KV_COMPRESSION
 
 
 class CompressionSlot(Protocol):
-    """Where the strategy sits; it may change between two steps."""
+    """Slot of the compression strategy, which may change between two steps."""
 
     @property
     def selecting(self) -> Any | None:  # noqa: ANN401 - watched
-        """What follows ``Selects``; None for nobody."""
+        """Strategy that implements ``Selects``; None if there is none."""
 
     def fail(self, error: BaseException) -> None:
-        """Let nobody select from now on."""
+        """Disable selection after a fault of the strategy."""
 
 
-class Followed(Protocol):
-    """Columns of rows that selection reads and writes; see ``RunningBatch``."""
+class SelectionState(Protocol):
+    """Columns of batch rows that selection reads and writes; see ``RunningBatch``."""
 
     @property
     def exact_until(self) -> NDArray[np.int32]:
-        """Written to."""
+        """Leading tokens of each row computed with dense attention; lowered by selection."""
 
     @property
     def decodes_from(self) -> NDArray[np.int32]:
-        """Read."""
+        """First decoded position of each row; only read."""
 
     @property
     def followed(self) -> NDArray[np.int64]:
-        """Written to."""
+        """Sequence of each row that the strategy has state for; written by selection."""
 
     follower: Any
 
     @property
     def known(self) -> dict[int, CompressionState]:
-        """Taken from."""
+        """Saved strategy state of resumed rows; consumed by selection."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectionRequest:
-    """The lines of a step that compute one token, and who of them attends to few places.
+    """Decoding sequences of a step without drafts, and which of them use sparse attention.
 
     Attributes:
-        lines: of the batch, shape ``[n]``.
-        tokens: theirs among the batch's, shape ``[n]``.
-        rows: theirs, shape ``[n]``.
-        lengths: tokens that each has, the one that is computed included, shape ``[n]``.
-        sparse: which of them attend to few, ascending, shape ``[m]``.
-        sparse_rows, sparse_lengths: of those, shape ``[m]``.
-        budgets: most places of those, shape ``[m]``.
+        lines: indices of the sequences in the batch, shape ``[n]``.
+        tokens: indices of their tokens in the batch, shape ``[n]``.
+        rows: their batch rows, shape ``[n]``.
+        lengths: their context lengths, including the token being computed, shape ``[n]``.
+        sparse: indices of those with sparse attention, ascending, shape ``[m]``.
+        sparse_rows, sparse_lengths: rows and lengths of those, shape ``[m]``.
+        budgets: most KV slots that each of those may read, shape ``[m]``.
     """
 
     lines: NDArray[np.int64]
@@ -78,12 +78,12 @@ class SelectionRequest:
 
 
 class Selected(NamedTuple):
-    """What lines attend to, in the layers in which they attend to few places.
+    """KV slots selected for sparse attention.
 
     Attributes:
-        layers: which.
-        places: of each, shape ``[layers, m, kv_heads, k]``; -1 for none.
-        is_full: whether there is none that is none.
+        layers: layers with sparse attention.
+        places: KV slots of each layer, shape ``[layers, m, kv_heads, k]``; -1 for padding.
+        is_full: whether there is no padding.
     """
 
     layers: list[int]
@@ -92,24 +92,24 @@ class Selected(NamedTuple):
 
 
 class Selection:
-    """What a compression is asked in a step.
+    """Calls to the compression strategy during a step.
 
-    A fault of it ends selection in place: from there on the step attends to all.
+    A fault of the strategy disables selection at once: the rest of the step uses dense attention.
 
     Args:
-        shape: the model's attention.
-        seat: where it sits.
-        rows: what is known of sequences; where a token attends to few, ``exact_until`` is lowered.
+        shape: attention shape of the model.
+        seat: slot of the strategy.
+        rows: batch rows; ``exact_until`` is lowered where a token uses sparse attention.
     """
 
-    def __init__(self, shape: AttentionShape, seat: CompressionSlot, rows: Followed) -> None:
+    def __init__(self, shape: AttentionShape, seat: CompressionSlot, rows: SelectionState) -> None:
         self._kv_heads = shape.num_kv_heads
         self._seat = seat
         self._rows = rows
         self._strategy: Any = None
 
-    def begin(self, batch: StepBatch) -> SelectionRequest | None:
-        """Ask who attends to few in this step; None if nobody is there to be asked."""
+    def start_step(self, batch: StepBatch) -> SelectionRequest | None:
+        """Ask the strategy for this step's budgets; None without a strategy or sequences."""
         strategy = self._seat.selecting
         if strategy is not self._strategy:
             self._strategy = self._rows.follower = strategy
@@ -117,11 +117,11 @@ class Selection:
         if strategy is None:
             return None
         decode = slice(batch.num_decode)
-        # A chunk of one token is still a part of what was there at first.
+        # A chunk of one token is still part of the prompt.
         is_asked = batch.starts[decode] >= self._rows.decodes_from[batch.rows[decode]]
         is_asked &= batch.counts[decode] == 1
         if batch.fronts is not None:
-            # The few that stand for many are there to be read.
+            # A compacted prefix is small already, and meant to be read completely.
             is_asked &= batch.fronts.shift[decode] == 0
         lines = np.flatnonzero(is_asked)
         if not len(lines):
@@ -130,7 +130,7 @@ class Selection:
         lengths = starts + 1
         try:
             with blame(_KIND):
-                self._admit(rows, batch.sequences[lines])
+                self._sync_rows(rows, batch.sequences[lines])
                 budgets = strategy.budgets(rows.copy(), lengths.copy())
                 _check_budgets(budgets, len(rows))
         except StrategyFault as fault:
@@ -155,11 +155,19 @@ class Selection:
 
     @property
     def is_on(self) -> bool:
-        """Whether what was selected in this step still counts: a fault ends it."""
+        """Whether the selection of this step is still valid; a fault invalidates it."""
         return self._strategy is not None
 
     def select(self, layers: Sequence[int], asked: SelectionRequest) -> Selected | None:
-        """Places for the lines that attend to few, of these layers; None for all in all of them."""
+        """Ask for the KV slots of the sparse sequences, by layer.
+
+        Args:
+            layers: layers without a window.
+            asked: request of the step.
+
+        Returns:
+            The selection; None if attention is dense in all layers.
+        """
         if self._strategy is None or not len(asked.sparse):
             return None
         found: dict[int, torch.Tensor] = {}
@@ -185,7 +193,7 @@ class Selection:
         weights: torch.Tensor,
         places: torch.Tensor | None,
     ) -> None:
-        """Show what was attended to; see ``Selects.observe``."""
+        """Report attention weights to the strategy; see ``Selects.observe``."""
         if self._strategy is None:
             return
         try:
@@ -194,8 +202,8 @@ class Selection:
         except StrategyFault as fault:
             self._fail(fault)
 
-    def _admit(self, rows: NDArray[np.int64], sequences: NDArray[np.int64]) -> None:
-        """Tell of sequences that came into their rows, or came back, since they were seen."""
+    def _sync_rows(self, rows: NDArray[np.int64], sequences: NDArray[np.int64]) -> None:
+        """Notify the strategy of sequences that are new in their rows, or were resumed."""
         followed = self._rows.followed
         for row in rows[followed[rows] != sequences].tolist():
             known = self._rows.known.pop(row, None)
@@ -207,13 +215,13 @@ class Selection:
 
     def _check_shape(self, places: torch.Tensor, count: int, most: int) -> None:
         if not isinstance(places, torch.Tensor) or places.dtype != torch.int64:
-            raise ValueError("places are no tensor of int64")
+            raise ValueError("places are not an int64 tensor")
         if places.dim() != 3 or places.shape[:2] != (count, self._kv_heads):
             raise ValueError(
-                f"places have shape {list(places.shape)}, not [{count}, {self._kv_heads}, k]"
+                f"places have shape {list(places.shape)}, expected [{count}, {self._kv_heads}, k]"
             )
         if not 0 < places.shape[2] <= most:
-            raise ValueError(f"{places.shape[2]} places for a budget of {most}")
+            raise ValueError(f"{places.shape[2]} places exceed the budget of {most}, or are none")
 
     def _fail(self, fault: StrategyFault) -> None:
         self._strategy = None
@@ -221,9 +229,9 @@ class Selection:
 
 
 def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selected:
-    """Refuse what is not there, which would be another sequence's, and what is there twice.
+    """Reject KV slots beyond a sequence's context, which may be another's, and duplicates.
 
-    Sorted by numpy it takes a few microseconds: nothing is asked of each place in Python.
+    Sorting in numpy takes a few microseconds, unlike checks of each slot in Python.
     """
     most = max(places.shape[2] for places in found.values())
     together = torch.stack(
@@ -237,16 +245,16 @@ def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selecte
     ordered = np.sort(together.numpy(), -1)
     lowest = int(ordered[..., 0].min())
     if lowest < -1 or (ordered[..., -1] >= asked.sparse_lengths[:, None]).any():
-        raise ValueError("a place that the sequence does not have")
+        raise ValueError("a place is outside the sequence's context")
     if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
-        raise ValueError("a place twice, which would count double")
+        raise ValueError("a place is selected twice")
     if lowest < 0 and int(together[..., 0].min()) < 0:
-        raise ValueError("no place at all for one of the heads")
+        raise ValueError("no place is selected for one of the heads")
     return Selected(list(found), together, is_full=lowest >= 0)
 
 
 def _check_budgets(budgets: object, count: int) -> None:
     if not isinstance(budgets, np.ndarray) or budgets.shape != (count,):
-        raise ValueError(f"budgets are no array of {count}")
+        raise ValueError(f"budgets are not an array of shape [{count}]")
     if not np.issubdtype(budgets.dtype, np.integer) or (budgets < 0).any():
-        raise ValueError("budgets are no numbers of places")
+        raise ValueError("budgets are not non-negative integers")

@@ -1,8 +1,8 @@
-"""Attention over pages in plain torch, on any device: what other device backends must equal.
+"""Paged attention in plain torch, on any device: the reference for other device backends.
 
-Also the way where FlashInfer is not installed or does not know the model's heads. Sequences that
-decode are attended together, padded to the longest; chunks of prompts one after the other. Sizes
-come from the host's plan and everything else stays on the device.
+Also the fallback where FlashInfer is not installed or does not support the model's head dimension.
+Decoding sequences are attended together, padded to the longest; prefill chunks one after another.
+Sizes come from the host's plan, without device synchronisation.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class _Lines:
     """Sequences that attend together, each to its own pages.
 
     Attributes:
-        first, end: which tokens of the step.
-        pages: int32, shape ``[lines * pages_each]``; lines with fewer repeat their last.
-        seen: per window, which positions each token sees, bool, shape
-            ``[lines, tokens_each, pages_each * page_size]``.
+        first, end: range of their tokens in the step.
+        pages: int32, shape ``[sequences * pages_each]``; shorter sequences repeat their last page.
+        seen: per window, mask of the positions that each token sees, bool, shape
+            ``[sequences, tokens_each, pages_each * page_size]``.
     """
 
     first: int
@@ -41,13 +41,13 @@ class _Lines:
 
 
 class PagedAttention:
-    """Attends over the pool.
+    """Torch implementation of ``DeviceAttention``.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
-        append: rotates, and writes keys and values to the pool.
-        kernels: attend sequences that decode; None attends these in torch, too.
+        shape: attention shape of the model.
+        pool: KV pool.
+        append: applies rotary embedding and appends keys and values to the pool.
+        kernels: decode kernels; None attends decoding sequences in torch as well.
     """
 
     least_saved = None
@@ -80,7 +80,7 @@ class PagedAttention:
     def _lines(
         self, inputs: StepInputs, line: int, end_line: int, first: int, end: int, indptr: list[int]
     ) -> _Lines:
-        """Lines that compute equally many tokens each."""
+        """Plan sequences ``line`` to ``end_line``, which have the same number of tokens."""
         count, size = end_line - line, self._pool.page_size
         width = max(b - a for a, b in zip(indptr[line:end_line], indptr[line + 1 :], strict=False))
         device = inputs.pages.device
@@ -91,7 +91,7 @@ class PagedAttention:
         lengths = (ends - begins - 1) * size + inputs.last_page_len[line:end_line].unsqueeze(1)
         at = torch.arange(width * size, dtype=torch.int32, device=device)
         back = torch.arange((end - first) // count - 1, -1, -1, dtype=torch.int32, device=device)
-        # How far each position lies behind each token, in the token's sequence.
+        # Distance of each position from each token, within the token's sequence.
         behind = (lengths - 1 - back).unsqueeze(2) - at
         seen = {
             window: (behind >= 0) & (behind < window) if window else behind >= 0
@@ -101,7 +101,7 @@ class PagedAttention:
 
 
 class _Step(RotatingAttend):
-    """The layers of one step."""
+    """Attention of the layers of one step."""
 
     __slots__ = ("_append", "_decode", "_groups", "_inputs", "_out", "_pool", "_shape")
 
@@ -138,11 +138,11 @@ class _Step(RotatingAttend):
         return out.flatten(1)
 
     def _attend(self, layer: int, group: _Lines, query: torch.Tensor) -> torch.Tensor:
-        """Attend queries ``[lines * tokens_each, num_heads, head_dim]`` to their pages."""
+        """Attend queries ``[sequences * tokens_each, num_heads, head_dim]`` to their pages."""
         shape = self._shape
         seen = group.seen[shape.windows[layer]]
         lines, each, length = seen.shape
-        # [lines, kv_heads, tokens * heads that share a kv head, dim]: nothing is repeated.
+        # [sequences, kv_heads, tokens * query heads per KV head, dim]: keys are not repeated.
         q = query.reshape(lines, each, shape.num_kv_heads, -1, shape.head_dim).transpose(1, 2)
         per_group = q.shape[3]
         q = q.reshape(lines, shape.num_kv_heads, each * per_group, shape.head_dim)
@@ -161,9 +161,9 @@ class _Step(RotatingAttend):
         return answer.transpose(1, 2).reshape(query.shape)
 
     def _read(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
-        """Keys and values of pages, of the queries' type."""
+        """Gather keys and values of pages, in the dtype of queries."""
         data, dtype = self._pool.data[:, layer], self._pool.dtype
         if data.dtype == dtype:
             return data.index_select(0, pages)
-        # Floats of 8 bits are moved as bytes.
+        # Indexed as bytes: torch does not implement indexing for every 8-bit float dtype.
         return data.view(torch.uint8).index_select(0, pages).view(data.dtype).to(dtype)

@@ -1,8 +1,8 @@
-"""Attention in plain torch: the way on a CPU, and the truth for every other backend.
+"""Attention in plain torch: the CPU backend, and the reference for every other backend.
 
-Sequences that decode are attended in a few groups (``groups``), never one by one, padded to the
-longest context and the most drafts of the group, with a mask over the rest. Chunks of prompts are
-attended one after the other.
+Decoding sequences are attended in a few groups (``decode_groups``) instead of one by one, padded
+to the longest context and the most drafts of the group, with a mask over the padding. Prefill
+chunks are attended one after another.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.batch_invariant import SteadyAttention
-from gatewayd_engine.attention.decode_groups import Group, Groups
+from gatewayd_engine.attention.batch_invariant import BatchInvariantAttention
+from gatewayd_engine.attention.decode_groups import Group, GroupPlanner
 from gatewayd_engine.attention.dense import DenseAttention, SharedKeys, causal
 from gatewayd_engine.attention.score_biases import biased
 from gatewayd_engine.kv.pool import KvPool
@@ -26,16 +26,16 @@ from gatewayd_engine.state.step_result import Tokens, moves
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """A sequence that computes several tokens.
+    """Attention plan of a prefill chunk.
 
     Attributes:
-        first, end: which tokens of the batch.
-        pages: its block table, shape ``[pages]``.
-        length: its context after this step.
-        masks: per window, shape ``[end - first, length]``; None where plain causal attention
-            says the same.
-        bias: added to the scores of the first places, shape ``[layers, 1, kv_heads, 1, places]``;
-            None without a front.
+        first, end: range of the chunk's tokens in the batch.
+        pages: block table, shape ``[pages]``.
+        length: context length after this step.
+        masks: per window, shape ``[end - first, length]``; None where plain causal attention is
+            equivalent.
+        bias: added to the scores of the first KV slots, shape
+            ``[layers, 1, kv_heads, 1, kv_slots]``; None without a compacted prefix.
     """
 
     first: int
@@ -47,14 +47,15 @@ class _Chunk:
 
 
 class ReferenceAttention:
-    """Attends over the pool; ``plan`` once per step, then a call per layer.
+    """Attention over the KV pool: ``plan`` once per step, then one call per layer.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
+        shape: attention shape of the model.
+        pool: KV pool.
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
-        is_steady: whether they are rounded from float64, for a model that rounds them further.
+        is_steady: whether results are computed in float64 and rounded, for a model that quantizes
+            activations; see ``batch_invariant``.
     """
 
     def __init__(
@@ -75,13 +76,13 @@ class ReferenceAttention:
         self._codec = pool.codec
         self._dtype, self._device = pool.dtype, pool.data.device
         self._arrivals = pool.arrivals
-        # Two flat views of the pool: by token for writing, by half page for reading.
+        # Two flat views of the pool: by token for writes, by half page (keys or values) for reads.
         self._by_token = pool.data.flatten(0, 3).flatten(1)
         self._by_half = pool.data.flatten(0, 2).flatten(1)
         self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
-        self._planner = Groups(shape, pool, max_running, copy_bytes)
+        self._planner = GroupPlanner(shape, pool, max_running, copy_bytes)
         self._dense = (
-            SteadyAttention(shape, self._device)
+            BatchInvariantAttention(shape, self._device)
             if is_steady
             else DenseAttention(shape, self._dtype, self._device)
         )
@@ -90,7 +91,7 @@ class ReferenceAttention:
         self._chunks: list[_Chunk] = []
 
     def plan(self, batch: StepBatch) -> None:
-        """Prepare for the layers of one step."""
+        """Plan the attention of one step; see ``AttentionBackend``."""
         batch = batch.in_pool()
         size, layers = self._page_size, self._shape.num_layers
         line = np.repeat(np.arange(len(batch)), batch.counts)
@@ -101,7 +102,7 @@ class ReferenceAttention:
         self._groups = self._planner.plan(batch)
         self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_decode, len(batch))]
 
-    def keep(self, batch: StepBatch, tokens: Tokens) -> None:
+    def compact(self, batch: StepBatch, tokens: Tokens) -> None:
         """See ``AttentionBackend``."""
         batch = batch.in_pool()
         lines, sources, targets = moves(batch, tokens)
@@ -112,22 +113,22 @@ class ReferenceAttention:
         to_page = self._tensor(batch.block_table[lines, targets // size])
         from_offset, to_offset = self._tensor(sources % size), self._tensor(targets % size)
         self._data[to_page, :, :, to_offset] = self._data[from_page, :, :, from_offset]
-        self._planner.keep(batch.sequences[lines], sources, targets)
+        self._planner.compact(batch.sequences[lines], sources, targets)
 
-    def blank(self, batch: StepBatch, line: int, first: int, end: int) -> None:
+    def zero_kv(self, batch: StepBatch, line: int, first: int, end: int) -> None:
         """See ``AttentionBackend``."""
         shift = 0 if batch.fronts is None else int(batch.fronts.shift[line])
         places = np.arange(first - shift, end - shift)
         pages = self._tensor(batch.block_table[line, places // self._page_size])
         self._data[pages, :, :, self._tensor(places % self._page_size)] = 0
 
-    def forget(self) -> None:
+    def discard_copies(self) -> None:
         """See ``AttentionBackend``."""
-        self._planner.forget()
+        self._planner.discard_copies()
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""
-        tokens = query.shape[0]  # a tensor's len is a call of Python
+        tokens = query.shape[0]  # cheaper than len(), which torch implements in Python
         new = self._written(layer, tokens, key_value)
         if len(self._groups) == 1 and self._groups[0].num_tokens == tokens:
             group = self._groups[0]
@@ -146,27 +147,31 @@ class ReferenceAttention:
         return flat
 
     def _written(self, layer: int, tokens: int, key_value: torch.Tensor) -> torch.Tensor:
-        """Write keys and values to the pool; as attention sees them, ``[tokens, 2 * width]``."""
+        """Append keys and values to the pool.
+
+        Returns:
+            Them as attention reads them, after a lossy codec's round trip, ``[tokens, 2 * width]``.
+        """
         if self._arrivals.pending:
             self._arrivals.wait_for(layer)
         if self._codec is None:
             new = key_value.reshape(tokens, 2 * self._width).contiguous()
             self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
             return new
-        # What is attended to is what was written, by those who write it too.
+        # This step attends to its own tokens as later steps will: encoded and decoded.
         records, numbers = self._codec.round_trip(key_value)
         self._by_token.index_copy_(0, self._write[layer], records.view(2 * tokens, -1))
         return numbers.view(tokens, -1)
 
     def _attend_chunks(self, layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
-        """Attend the chunks of prompts; ``out`` has shape ``[tokens, num_heads, head_dim]``."""
+        """Attend prefill chunks; ``out`` has shape ``[tokens, num_heads, head_dim]``."""
         for chunk in self._chunks:
             out[chunk.first : chunk.end] = self._attend_chunk(
                 chunk, layer, query[chunk.first : chunk.end]
             )
 
     def _append(self, group: Group, layer: int, new: torch.Tensor) -> None:
-        """Add this step's tokens to the dense contexts of a group, if it has any."""
+        """Append this step's tokens to the dense contexts of a group, if it has any."""
         if group.copy is not None:
             rows = group.copy.rows[layer]
             rows.index_copy_(0, group.write, new.view(-1, self._shape.head_dim))
@@ -179,15 +184,15 @@ class ReferenceAttention:
         new: torch.Tensor,
         seen: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Attend the tokens of each line; shape ``[num_tokens, num_heads * head_dim]``.
+        """Attend the tokens of a group; returns shape ``[num_tokens, num_heads * head_dim]``.
 
         Args:
-            group: the lines.
-            layer: which layer.
+            group: group of decoding sequences.
+            layer: layer index.
             query: shape ``[num_tokens, num_heads, head_dim]``.
             new: this step's keys and values, shape ``[num_tokens, 2 * width]``.
-            seen: gets what the first token of each line attended to, shape ``[count, num_heads,
-                context]``.
+            seen: receives the attention weights of each sequence's first token, shape ``[count,
+                num_heads, context]``.
         """
         count, width = group.count, group.width
         kv_heads, dim = self._shape.num_kv_heads, self._shape.head_dim
@@ -219,7 +224,7 @@ class ReferenceAttention:
         return by_token.reshape(count * width, -1)
 
     def _attend_chunk(self, chunk: _Chunk, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """Attend several tokens of a sequence; shape ``[tokens, num_heads, head_dim]``."""
+        """Attend a prefill chunk; returns shape ``[tokens, num_heads, head_dim]``."""
         k, v = self._read(chunk.pages, layer, 1, chunk.length)
         mask = chunk.masks[self._shape.windows[layer]]
         if chunk.bias is not None:
@@ -230,7 +235,7 @@ class ReferenceAttention:
     def _read(
         self, pages: torch.Tensor, layer: int, lines: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Keys and values of pages, each of shape ``[lines, kv_heads, length, dim]``."""
+        """Gather keys and values of pages, each of shape ``[lines, kv_heads, length, dim]``."""
         half = pages + layer * 2
         each = (lines, -1, *self._data.shape[-2:])
         k = self._by_half.index_select(0, half).view(each)

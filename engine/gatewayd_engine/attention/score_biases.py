@@ -1,4 +1,4 @@
-"""Biases of the lines that attend together, as scores are shaped, kept from step to step."""
+"""Score biases of compacted prefixes for groups of sequences, cached between steps."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from gatewayd_engine.state.step_batch import StepBatch
 
 
 class Biases:
-    """Reads them when lines come together, and not again while they stay so.
+    """Score biases, read once when a group of sequences forms and cached while it lasts.
 
     Args:
-        pool: where they are.
+        pool: KV pool that stores the biases.
     """
 
     def __init__(self, pool: KvPool) -> None:
         self._pool = pool
-        # By the fronts of a group's lines. A front is never written again, and who has its
-        # pages after it has another one.
+        # Keyed by the compacted prefixes of a group's sequences. A prefix is immutable, and a later
+        # owner of its pages has another prefix object.
         self._known: dict[tuple[CompactedPrefix | None, ...], torch.Tensor] = {}
         self._used: dict[tuple[CompactedPrefix | None, ...], torch.Tensor] = {}
 
-    def begin(self) -> None:
-        """Another step: what was not asked for in the one before is forgotten."""
+    def start_step(self) -> None:
+        """Start a step, dropping cached biases that the previous step did not use."""
         self._known, self._used = self._used, {}
 
     def of_lines(self, batch: StepBatch, lines: NDArray[np.int64]) -> torch.Tensor | None:
-        """Biases of the first places of some lines; None where none has any.
+        """Return the biases of the first KV slots of some sequences; None if there are none.
 
         Returns:
-            0 where a line has none, shape ``[layers, count, kv_heads, 1, places]``.
+            Zero where a sequence has none, shape ``[layers, count, kv_heads, 1, kv_slots]``.
         """
         if batch.fronts is None:
             return None
@@ -59,12 +59,12 @@ class Biases:
 
 
 def biased(mask: torch.Tensor | None, bias: torch.Tensor, length: int) -> torch.Tensor:
-    """A mask with the biases of a layer.
+    """Add the biases of a layer to an additive attention mask.
 
     Args:
-        mask: of a ``Group``; None where all see all.
-        bias: of the first places, shape ``[count, kv_heads, 1, places]``.
-        length: places that there are.
+        mask: mask of a ``Group``; None where all positions are visible.
+        bias: biases of the first KV slots, shape ``[count, kv_heads, 1, kv_slots]``.
+        length: context length of the mask.
 
     Returns:
         Shape ``[count, kv_heads, width or 1, 1, length]``.

@@ -1,4 +1,4 @@
-"""Which attention a device gets."""
+"""Selection of the attention backend for a device."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def device_attention(
     shares_prefixes: bool,
     tuning: Tuning | None = None,
 ) -> DeviceAttention:
-    """FlashInfer's where it is installed and knows the model's heads, torch's and ours elsewhere.
+    """Return FlashInfer's attention where it supports the model, else torch's and the built-in one.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
-        append: rotates, and writes keys and values to the pool.
-        kernels: of the device.
+        shape: attention shape of the model.
+        pool: KV pool.
+        append: applies rotary embedding and appends keys and values to the pool.
+        kernels: kernels of the device.
         max_lines: most sequences of a step.
-        max_len: tokens that a sequence may reach.
-        shares_prefixes: whether lines that begin alike are attended together.
-        tuning: chooses between FlashInfer's captured decode steps and ours by measuring; None takes
-            FlashInfer's.
+        max_len: most tokens of a sequence.
+        shares_prefixes: whether shared prefixes are attended once (cascade attention).
+        tuning: measures whether FlashInfer's captured decode steps or those of the built-in kernels
+            are faster; None uses FlashInfer's.
     """
     data = pool.data
     if not data.is_cuda:

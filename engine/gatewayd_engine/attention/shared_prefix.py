@@ -1,9 +1,9 @@
-"""Finds which decoding sequences begin with the same pages, so that those are read once.
+"""Detection of prefixes whose pages several decoding sequences share, so that they are read once.
 
-Sequences that share a system prompt share its pages, by the prefix cache or by a fork. Attending
-to them line by line reads them as often as there are lines; attending once, all queries against
-one copy, turns the most expensive read of a step into a matrix product. Source: cascade
-inference, FlashInfer (Ye et al. 2024); Hydragen, arXiv 2402.05099.
+Sequences with the same system prompt share its pages, through the prefix cache or a fork. Attending
+sequence by sequence reads these pages once per sequence; attending all queries to one copy turns
+the most expensive read of a step into a matrix product. Source: cascade inference, FlashInfer (Ye
+et al. 2024); Hydragen, arXiv 2402.05099.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_SAVED = 1 << 18
-"""Tokens that a layer of a GPU must not read again for two launches more to be worth it.
+"""Least tokens whose repeated reads a layer on a GPU must save to pay for two more launches.
 
-Half of what was measured on an H200: 64 lines that share 8,192 tokens take 267 instead of 314 us.
-That is little, because a prefix of that length stays in the cache of the chip."""
+Half of what was measured on an H200: 64 sequences that share 8,192 tokens take 267 instead of
+314 us. The gain is small because a prefix of that length stays in the L2 cache."""
 _LOYALTY = 2
-"""A prefix in use counts for so much more than another: changing costs a copy of the rest."""
+"""Weight of a prefix in use relative to others: a change costs a copy of the remaining contexts."""
 
 PrefixKey = tuple[int, int]
-"""How many pages a prefix has, and the last of them."""
+"""Number of pages of a prefix, and the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """Lines of a batch whose block tables begin alike.
+    """Sequences of a batch whose block tables begin with the same pages.
 
     Attributes:
-        key: names the prefix while any sequence holds its pages.
-        lines: of the batch, ascending, at least 2.
+        key: identifies the prefix while any sequence references its pages.
+        lines: indices of the sequences in the batch, ascending, at least 2.
     """
 
     key: PrefixKey
@@ -45,14 +45,14 @@ def find_shared(
     least_gain: int,
     held: Collection[PrefixKey] = (),
 ) -> list[SharedPrefix]:
-    """Choose prefixes greedily, the one that saves most pages first; no line gets two.
+    """Choose prefixes greedily, the one that saves most pages first; no sequence gets two.
 
     Args:
-        block_table: pages of each line, shape ``[n, pages]``.
-        full: how many of a line's pages are complete, so that nobody writes to them any more,
-            shape ``[n]``.
-        least_gain: pages that a step must read less to be worth it.
-        held: prefixes in use, kept unless another one saves far more.
+        block_table: pages of each sequence, shape ``[n, pages]``.
+        full: number of complete pages of each sequence, which are not written any more, shape
+            ``[n]``.
+        least_gain: least pages that a step must save for a prefix to be used.
+        held: prefixes in use, which are kept unless another one saves far more.
     """
     if len(full) < 2:
         return []
@@ -62,7 +62,7 @@ def find_shared(
         free, return_index=True, return_inverse=True, return_counts=True
     )
     lengths = at % width + 1
-    # Counts only fall while lines are taken, so what is not worth it now never will be.
+    # Counts only decrease as sequences are assigned: a prefix below the threshold stays below.
     can_gain = (pages >= 0) & ((counts - 1) * lengths >= least_gain)
     if not can_gain.any():
         return []
@@ -85,7 +85,7 @@ def find_shared(
         having = np.flatnonzero(free[:, num_pages - 1] == page)
         if not len(having):
             continue
-        # The same page in another place, or after other pages, is not the same beginning.
+        # The same page at another index, or after other pages, is not the same prefix.
         lines = having[(free[having, :num_pages] == free[having[0], :num_pages]).all(1)]
         if (len(lines) - 1) * num_pages >= least_gain:
             counts -= np.bincount(candidates[lines].ravel(), minlength=len(pages) + 1)[:-1]
@@ -94,11 +94,11 @@ def find_shared(
 
 
 def shared_pages(block_table: NDArray[np.int64], full: NDArray[np.int64]) -> int:
-    """How many pages all lines begin with.
+    """Return the number of leading pages that all sequences share.
 
     Args:
-        block_table: pages of each line, at least one line, shape ``[n, pages]``.
-        full: how many of a line's pages nobody writes to any more, shape ``[n]``.
+        block_table: pages of each sequence, at least one, shape ``[n, pages]``.
+        full: number of complete pages of each sequence, shape ``[n]``.
     """
     most = int(full.min())
     same = (block_table[:, :most] == block_table[0, :most]).all(0)

@@ -1,8 +1,8 @@
-"""Attention of which some decoding lines read few places only, as a KV compression says.
+"""Sparse attention: some decoding sequences read only KV slots selected by a KV compression.
 
-What is read is gathered from the pages, in time that depends on how many places there are and
-not on the context. Dense copies and prefixes that are kept apart go on as if nothing was: the
-next step of the same line may attend to all.
+The selected slots are gathered from the pages, in time that depends on their number and not on the
+context length. Dense copies and shared prefixes are maintained as usual: the next step of the same
+sequence may attend to its whole context.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.step_batch import StepBatch
 
 
-class _Looked(NamedTuple):
-    """Lines of a group whose attention is shown.
+class _Observed(NamedTuple):
+    """Sequences of a group whose attention weights are reported to the compression.
 
     Attributes:
-        lines: which of the group, shape ``[n]``; None for all.
-        rows: theirs, shape ``[n]``.
-        lengths: tokens that each has, shape ``[n]``.
-        longest: of those.
+        lines: their indices in the group, shape ``[n]``; None for all.
+        rows: their batch rows, shape ``[n]``.
+        lengths: their context lengths, shape ``[n]``.
+        longest: the largest of those.
     """
 
     lines: torch.Tensor | None
@@ -38,12 +38,12 @@ class _Looked(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """What is read in a layer by lines that attend to few places.
+    """KV slots that sequences with sparse attention read in a layer.
 
     Attributes:
-        records: in the pool, of keys and then of values, shape ``[2 * m * kv_heads * k]``.
-        places: shape ``[m, kv_heads, k]``.
-        mask: 0, and -inf where there is no place, shape ``[m * kv_heads, 1, k]``; None without.
+        records: indices in the pool, of keys and then of values, shape ``[2 * m * kv_heads * k]``.
+        places: selected KV slots, shape ``[m, kv_heads, k]``.
+        mask: 0, and -inf for padding, shape ``[m * kv_heads, 1, k]``; None without padding.
     """
 
     records: torch.Tensor
@@ -52,14 +52,14 @@ class _Read(NamedTuple):
 
 
 class SelectiveAttention(ReferenceAttention):
-    """Attends as ``ReferenceAttention`` does, but for those of whom a strategy says otherwise.
+    """``ReferenceAttention`` with sparse attention where a KV compression selects KV slots.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
+        shape: attention shape of the model.
+        pool: KV pool.
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
-        selection: asks the strategy, if there is one.
+        selection: queries the compression strategy, if there is one.
         is_steady: see ``ReferenceAttention``.
     """
 
@@ -77,8 +77,8 @@ class SelectiveAttention(ReferenceAttention):
         self._selection = selection
         self._asked: SelectionRequest | None = None
         self._by_record = pool.data.flatten(0, 4)
-        # Where records are: those of a page's half, and in a page those of layers, keys, values,
-        # and heads, shape [layers, 2, 1, kv_heads, 1].
+        # Record offsets within a page by layer, keys or values, and head, shape
+        # [layers, 2, 1, kv_heads, 1].
         self._half = pool.page_size * shape.num_kv_heads
         halves = np.arange(2 * shape.num_layers).reshape(-1, 2, 1, 1, 1) * self._half
         self._offsets = torch.from_numpy(halves + np.arange(shape.num_kv_heads)[:, None])
@@ -88,14 +88,14 @@ class SelectiveAttention(ReferenceAttention):
         self._tokens = torch.empty(0, dtype=torch.int64)
         self._is_all = False
         self._whole: list[bool] = []
-        # By group: of lines that were asked about, and of those that attend to all.
-        self._every: list[_Looked | None] = []
-        self._dense_lines: list[_Looked | None] = []
+        # By group: all sequences of the request, and those of them with dense attention.
+        self._every: list[_Observed | None] = []
+        self._dense_lines: list[_Observed | None] = []
 
     def plan(self, batch: StepBatch) -> None:
-        """Prepare for the layers of one step."""
+        """Plan the attention of one step; see ``AttentionBackend``."""
         super().plan(batch)
-        asked = self._asked = self._selection.begin(batch)
+        asked = self._asked = self._selection.start_step(batch)
         self._reads = {}
         if asked is None:
             return
@@ -107,7 +107,7 @@ class SelectiveAttention(ReferenceAttention):
         self._is_all = bool(np.array_equal(tokens, np.arange(len(batch.ids))))
         is_sparse = np.zeros(len(batch.ids), np.bool_)
         is_sparse[tokens] = True
-        # Which of a group's lines were asked about; those that have drafts were not.
+        # Index in the request of each token; sequences with drafts are not part of it.
         at = np.full(len(batch.ids), -1)
         at[asked.tokens] = np.arange(len(asked.tokens))
         self._whole, self._every, self._dense_lines = [], [], []
@@ -117,9 +117,9 @@ class SelectiveAttention(ReferenceAttention):
             which = at[theirs]
             is_few = is_sparse[theirs]
             self._whole.append(bool(is_few.all()))
-            self._every.append(_looked(asked, which, which >= 0))
+            self._every.append(_observed(asked, which, which >= 0))
             self._dense_lines.append(
-                None if self._whole[-1] else _looked(asked, which, (which >= 0) & ~is_few)
+                None if self._whole[-1] else _observed(asked, which, (which >= 0) & ~is_few)
             )
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
@@ -136,7 +136,7 @@ class SelectiveAttention(ReferenceAttention):
             return self._attend_places(layer, asked, query, read)
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         flat = out.view(len(query), -1)
-        looked = self._every if read is None else self._dense_lines
+        observed = self._every if read is None else self._dense_lines
         for i, group in enumerate(self._groups):
             lines = slice(group.num_tokens) if group.lines is None else group.lines
             if read is not None and self._whole[i]:
@@ -144,32 +144,32 @@ class SelectiveAttention(ReferenceAttention):
                 continue
             weights: list[torch.Tensor] = []
             flat[lines] = self._attend_group(group, layer, query[lines], new[lines], weights)
-            self._show(layer, looked[i], weights[0])
+            self._show(layer, observed[i], weights[0])
         if read is not None:
             flat[self._tokens] = self._attend_places(layer, asked, query[self._tokens], read)
         self._attend_chunks(layer, query, out)
         return flat
 
-    def _show(self, layer: int, looked: _Looked | None, weights: torch.Tensor) -> None:
-        """Show what some lines of a group have attended to; weights ``[count, heads, length]``."""
-        if looked is None:
+    def _show(self, layer: int, observed: _Observed | None, weights: torch.Tensor) -> None:
+        """Report attention weights ``[count, heads, length]`` of some sequences of a group."""
+        if observed is None:
             return
-        if looked.lines is not None:
-            weights = weights[looked.lines]
-        weights = weights[..., : looked.longest]
-        self._selection.show(layer, looked.rows, looked.lengths, weights, None)
+        if observed.lines is not None:
+            weights = weights[observed.lines]
+        weights = weights[..., : observed.longest]
+        self._selection.show(layer, observed.rows, observed.lengths, weights, None)
 
     def _plan_reads(self, selected: Selected, table: NDArray[np.generic]) -> dict[int, _Read]:
-        """Where what is attended to lies in the pool, for all layers at once.
+        """Translate selected KV slots to pool indices, for all layers at once.
 
         Args:
-            selected: places.
-            table: pages of the lines, shape ``[m, pages]``.
+            selected: selected KV slots.
+            table: pages of the sequences, shape ``[m, pages]``.
         """
         places = selected.places
         layers, count, kv_heads, k = places.shape
         there = places if selected.is_full else places.clamp_min(0)
-        # A record is where its page begins, and so many heads on as there are places in the page.
+        # Index of a record: the start of its page plus its offset in the page times the KV heads.
         first = table.astype(np.int64) * (2 * self._shape.num_layers) - np.arange(table.shape[1])
         by_page = torch.from_numpy(first * self._half).expand(layers, -1, -1)
         begin = by_page.gather(2, (there // self._page_size).flatten(2))
@@ -188,13 +188,13 @@ class SelectiveAttention(ReferenceAttention):
     def _attend_places(
         self, layer: int, asked: SelectionRequest, query: torch.Tensor, read: _Read
     ) -> torch.Tensor:
-        """Attend to some places of each head alone.
+        """Attend to the selected KV slots of each head.
 
         Args:
-            layer: which.
-            asked: the lines; those that attend to few are meant.
-            query: theirs, shape ``[m, num_heads, head_dim]``.
-            read: what they attend to.
+            layer: layer index.
+            asked: request of the step, of which the sparse sequences attend.
+            query: their queries, shape ``[m, num_heads, head_dim]``.
+            read: KV slots to attend to.
 
         Returns:
             Shape ``[m, num_heads * head_dim]``.
@@ -211,13 +211,13 @@ class SelectiveAttention(ReferenceAttention):
         return answer.view(count, -1)
 
 
-def _looked(
+def _observed(
     asked: SelectionRequest, which: NDArray[np.int64], is_one: NDArray[np.bool_]
-) -> _Looked | None:
-    """Those lines of a group that are among the asked; None for none of them."""
+) -> _Observed | None:
+    """Return the sequences of a group that are part of the request; None if there are none."""
     if not is_one.any():
         return None
     lines = None if is_one.all() else torch.from_numpy(np.flatnonzero(is_one))
     which = which[is_one]
     lengths = asked.lengths[which]
-    return _Looked(lines, asked.rows[which], lengths, int(lengths.max()))
+    return _Observed(lines, asked.rows[which], lengths, int(lengths.max()))

@@ -1,4 +1,4 @@
-"""What a step reads on the device, and what its attention is planned from on the host."""
+"""Inputs of a step: tensors on the device, and the host's plan of its attention."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """Sizes of a step's lines, on the host: planning must not ask the device.
+    """Sizes of a step's sequences, on the host: planning must not synchronise with the device.
 
-    All are int32 CPU tensors, pinned where there is a device; nobody writes to them before the
+    All are int32 CPU tensors, pinned where there is a device; they must not be modified before the
     step has been planned.
 
     Attributes:
-        num_decode: lines that compute one token; they come first.
-        query_indptr: where each line's tokens begin, shape ``[lines + 1]``.
-        page_indptr: where each line's pages begin, shape ``[lines + 1]``.
-        last_page_len: tokens in each line's last page after this step, shape ``[lines]``.
-        shared_pages: how many pages all of the lines that compute one token begin with, each
-            full before this step; 0 if nobody looked.
-        longest: tokens of the longest line after this step.
+        num_decode: sequences that compute one token; they come first.
+        query_indptr: where each sequence's tokens begin, shape ``[sequences + 1]``.
+        page_indptr: where each sequence's pages begin, shape ``[sequences + 1]``.
+        last_page_len: tokens in each sequence's last page after this step, shape ``[sequences]``.
+        shared_pages: number of pages of the prefix that all decoding sequences share, each full
+            before this step; 0 if it was not determined.
+        longest: context length of the longest sequence after this step.
     """
 
     num_decode: int
@@ -33,24 +33,23 @@ class HostPlan:
 
     @property
     def num_lines(self) -> int:
-        """Sequences of the step, padding included."""
+        """Sequences of the step, including padding."""
         return len(self.last_page_len)
 
 
 @dataclass(frozen=True, slots=True)
 class StepInputs:
-    """Tensors on the device; those of a captured step keep their addresses.
+    """Device tensors of a step; those of a captured step keep their addresses.
 
     Attributes:
-        ids: of the tokens, int64, shape ``[num_tokens]``.
+        ids: token ids, int64, shape ``[num_tokens]``.
         positions: int64, shape ``[num_tokens]``.
-        write: where each token's keys and values go: page * page size + offset, int64, shape
-            ``[num_tokens]``.
-        page_indptr: as in the host's plan, int32, shape ``[lines + 1]``.
-        pages: int32, one line's after another's, at least ``page_indptr[-1]`` of them.
-        last_page_len: as in the host's plan, int32, shape ``[lines]``.
-        host: the plan.
-        shared_pages: as in the host's plan, int32, shape ``[1]``; None if that was not computed.
+        write: KV slot of each token: page * page size + offset, int64, shape ``[num_tokens]``.
+        page_indptr: as in the host's plan, int32, shape ``[sequences + 1]``.
+        pages: int32, pages of one sequence after another, at least ``page_indptr[-1]`` of them.
+        last_page_len: as in the host's plan, int32, shape ``[sequences]``.
+        host: plan on the host.
+        shared_pages: as in the host's plan, int32, shape ``[1]``; None if not computed.
     """
 
     ids: torch.Tensor
@@ -65,16 +64,15 @@ class StepInputs:
 
 @dataclass(frozen=True, slots=True)
 class SlotInputs:
-    """Tensors of ``lines`` lines of ``width`` slots, which keep their addresses.
+    """Device tensors of sequences with ``width`` slots each, which keep their addresses.
 
     Attributes:
-        step: ids, positions, where keys and values go, and pages. Nothing is planned from its
-            host part.
-        rows, counts, starts: see ``VerificationKernels.slots``, int32, shape ``[lines]``.
-        given, depths: see ``VerificationKernels.slots``, int32, shape ``[lines * width]``.
-        ancestors: bit j is set where a slot sees slot j of its line, int64, shape
-            ``[lines * width]``.
-        width: slots of each line.
+        step: ids, positions, KV slots and pages. Its host plan is not used.
+        rows, counts, starts: see ``VerificationKernels.slots``, int32, shape ``[sequences]``.
+        given, depths: see ``VerificationKernels.slots``, int32, shape ``[sequences * width]``.
+        ancestors: tree-attention mask: bit j is set where a slot sees slot j of its sequence,
+            int64, shape ``[sequences * width]``.
+        width: slots of each sequence.
     """
 
     step: StepInputs

@@ -1,7 +1,7 @@
-"""Captured decode steps by the decode attention of our own kernels.
+"""Decode attention by the built-in kernels, mainly for captured decode steps.
 
-Nothing is planned: the kernels read lengths and pages on the device. So it needs no library, and
-the host does nothing for attention between two replays.
+No planning is needed: the kernels read lengths and pages on the device. So it depends on no
+library, and the host does no attention work between two replays.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
 
 
 EagerDecode = Callable[[int, torch.Tensor, torch.Tensor], None]
-"""Attends lines of one token, of a layer and all queries of a step, and writes to their answers."""
+"""Attends the decoding sequences of a step: takes a layer, all queries, and the output to fill."""
 MOST_KINDS = 3
-"""Captures of one size: FlashInfer's attention and ours, and that of lines with one beginning."""
+"""Most captures of one size: FlashInfer's, the built-in kernels', and that of shared prefixes."""
 
 
 class DecodeKernels:
-    """Our decode attention for one model.
+    """Built-in decode attention kernels, set up for one model.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
-        append: rotates, and writes keys and values to the pool.
-        kernels: of the device.
+        shape: attention shape of the model.
+        pool: KV pool.
+        append: applies rotary embedding and appends keys and values to the pool.
+        kernels: kernels of the device.
         max_lines: most sequences of a step.
-        max_len: tokens that a sequence may reach.
+        max_len: most tokens of a sequence.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class DecodeKernels:
         self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
 
     def eager(self, inputs: StepInputs, num_lines: int) -> EagerDecode:
-        """Attends the first lines of a step, each of one token."""
+        """Return what attends the first ``num_lines`` sequences of a step, each of one token."""
         first = replace(
             inputs,
             page_indptr=inputs.page_indptr[: num_lines + 1],
@@ -84,12 +84,12 @@ class DecodeKernels:
         return attend
 
     def splits(self, num_lines: int, window: int) -> int:
-        """Into how many parts contexts are split at most, in steps of so many lines."""
+        """Return the most KV splits of a context in steps of ``num_lines`` sequences."""
         group = self.shape.num_heads // self.shape.num_kv_heads
         return self._splits(num_lines * -(-group // row_tile(group)), window)
 
     def shared_splits(self, num_lines: int) -> int:
-        """Into how many parts a beginning is split at most that so many lines share."""
+        """Return the most KV splits of a prefix that ``num_lines`` sequences share."""
         rows = num_lines * self.shape.num_heads // self.shape.num_kv_heads
         return self._splits(-(-rows // row_tile(rows)), 0)
 
@@ -98,7 +98,7 @@ class DecodeKernels:
         return num_splits(tiles * self.shape.num_kv_heads, longest, self._multiprocessors)
 
     def _scratch_size(self, num_lines: int) -> int:
-        """Numbers that steps of so many lines need for partial answers."""
+        """Return the scratch numbers for partial results of steps of ``num_lines`` sequences."""
         shape = self.shape
         splits = max(self.splits(num_lines, window) for window in shape.windows)
         splits += self.shared_splits(num_lines)
@@ -113,7 +113,7 @@ class DecodeKernels:
         shared: SharedPages | None,
         out: torch.Tensor,
     ) -> None:
-        """Attend one query of each line ``[lines, num_heads, head_dim]``, and write to ``out``."""
+        """Attend one query per sequence, ``[sequences, num_heads, head_dim]``, into ``out``."""
         shape = self.shape
         self._kernels.decode_attention(
             query,
@@ -136,13 +136,13 @@ class DecodeKernels:
 
 
 class CapturedDecode(CapturedAttention):
-    """The layers of decode steps of one size, over the same tensors each time.
+    """Attention of captured decode steps of one size, always over the same tensors.
 
     Args:
-        of: the model's.
-        inputs: the tensors.
-        shares_prefixes: whether it is for steps whose lines all begin with the same pages, which
-            are read once.
+        of: decode kernels of the model.
+        inputs: input tensors of the capture.
+        shares_prefixes: whether it is for steps whose sequences all share a prefix, whose pages are
+            read once.
     """
 
     __slots__ = ("_flat", "_inputs", "_of", "_out", "_shared", "_splits")
@@ -179,22 +179,22 @@ class CapturedDecode(CapturedAttention):
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""
         if self._of.pool.arrivals.pending:
-            # A graph waits for no layer: all of them must be there before it starts.
+            # A graph cannot wait layer by layer: all loads must be complete before it starts.
             self._of.pool.arrivals.wait()
 
 
 class DecodeAttention:
-    """Attends captured decode steps by our kernels, and all others by another attention.
+    """Captured decode steps by the built-in kernels, all other steps by another backend.
 
     Args:
-        kernels: of the model.
-        other: for steps with prompts; if its decode steps can be captured, too, it attends those
-            for which our kernels are not chosen.
-        least_saved: tokens that lines must have in common, beyond the first line's, to be
-            attended once; None attends each line by itself. With windows that is never done: a
-            token may not see the beginning any more.
-        choice: chooses between both kinds of captured steps; None takes the other's, but for steps
-            whose lines share a beginning.
+        kernels: decode kernels of the model.
+        other: backend of steps with prompts; if it supports captures, it also attends the decode
+            steps for which the built-in kernels are not chosen.
+        least_saved: tokens in common, not counting the first sequence's, from which on a shared
+            prefix is attended once; None never does that, nor do models with windows, as a token
+            may not see the prefix any more.
+        choice: chooses between both kinds of captured steps; None uses the other backend's, except
+            for steps whose sequences share a prefix.
     """
 
     def __init__(

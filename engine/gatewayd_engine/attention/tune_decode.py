@@ -1,8 +1,8 @@
-"""Chooses by measuring which kernels attend captured decode steps, by size and by context length.
+"""Autotuning of the decode attention of captured steps, by batch size and context length.
 
-FlashInfer's kernels and ours read the same keys and values at the same speed when contexts are
-long. With short ones it matters what else they do: plan on the host, split, merge; that depends on
-the chip, so both are timed where they will run, over all layers of the pool.
+FlashInfer's kernels and the built-in ones read keys and values at the same speed when contexts are
+long. With short ones the overhead matters: planning on the host, splitting, merging. It depends on
+the GPU, so both are timed where they will run, over all layers of the pool.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 OP = "decode_attention"
 CONTEXTS = (256, 1024, 4096)
-"""Tokens of each line that is timed; some have up to a page less."""
+"""Context lengths that are timed; some sequences have up to a page less."""
 UP_TO = (512, 2048)
-"""What is longer takes the choice of the next context: geometric means of neighbours."""
+"""Upper bounds of the lengths that use each of ``CONTEXTS``: geometric means of adjacent ones."""
 _MOST_ERROR = 2e-2
-"""Between two answers of a line in bfloat16, relative to their length."""
+"""Most difference of two outputs of a sequence in bfloat16, relative to their norm."""
 _BLOCK = 256
-"""Pages that are filled at a time: memory beside the pool is scarce."""
+"""Pages that are filled at a time: little memory is left outside the pool."""
 _log = logging.getLogger(__name__)
 
 
 class AttentionDisagrees(Exception):
-    """A candidate computes something else than the first."""
+    """A candidate's output differs from the default's."""
 
 
 class ForLengths(CapturedAttention):
-    """Captured attention for steps of some lengths.
+    """Captured attention that is used for some context lengths only.
 
     Args:
-        inner: what attends.
-        is_chosen: whether it is, at each of ``CONTEXTS``.
+        inner: captured attention.
+        is_chosen: whether it is used, at each of ``CONTEXTS``.
     """
 
     __slots__ = ("_inner", "_is_chosen")
@@ -76,18 +76,18 @@ class ForLengths(CapturedAttention):
 
 
 class DecodeChoice:
-    """Choices for one model.
+    """Autotuned choices of decode attention for one model.
 
-    Ours may be faster than FlashInfer's where kernels are launched early and slower where they are
-    launched in turn, or the other way round. Which is done is chosen later, by timing steps that
-    attend already: the way is part of what a choice holds for.
+    The built-in kernels may be faster than FlashInfer's with programmatic dependent launch and
+    slower without, or the other way round. The launch mode is chosen later, by timing steps that
+    already use some attention, so it is part of the key of a choice.
 
     Args:
-        shape: its attention.
-        pool: where keys and values are; nothing is in it yet.
-        kernels: of the device.
-        table: what is known, and kept.
-        clock: measures what is not.
+        shape: attention shape of the model.
+        pool: KV pool, still empty.
+        kernels: kernels of the device.
+        table: persistent table of measured choices.
+        clock: measures cases that are not in the table.
     """
 
     def __init__(
@@ -107,18 +107,18 @@ class DecodeChoice:
         self._lacked_memory = False
 
     def names(self, inputs: StepInputs, candidates: Mapping[str, CapturedAttention]) -> list[str]:
-        """The fastest candidate at each of ``CONTEXTS``, as kernels are launched now.
+        """Return the fastest candidate at each of ``CONTEXTS``, in the current launch mode.
 
-        Sizes up to the next power of two share the choice of the first that is asked for, so the
-        largest should come first. Contexts for which the pool is too small take the choice of the
+        Sizes up to the next power of two share the choice of the first that is requested, so the
+        largest should come first. Contexts for which the pool is too small use the choice of the
         next shorter one.
 
         Args:
-            inputs: the tensors that they attend from; as they were when this returns.
+            inputs: input tensors of the candidates; restored when this returns.
             candidates: by name, the default first; planned for ``inputs`` when this returns.
 
         Raises:
-            DeviceLost: nothing can be computed any more.
+            DeviceLost: the device cannot be used any more.
         """
         lines = len(inputs.ids)
         key = (lines - 1).bit_length(), self._kernels.launches_early
@@ -138,7 +138,8 @@ class DecodeChoice:
             names.append(self._chosen_at(context, inputs, candidates))
         names += [names[-1] if names else default] * (len(CONTEXTS) - len(names))
         if set(names) != {default}:
-            _log.info("%d lines are attended by %s", lines, dict(zip(CONTEXTS, names, strict=True)))
+            chosen = dict(zip(CONTEXTS, names, strict=True))
+            _log.info("decode attention of %d sequences by context length: %s", lines, chosen)
         return names
 
     def _chosen_at(
@@ -146,7 +147,7 @@ class DecodeChoice:
     ) -> str:
         which, (default, *others) = self._case(len(inputs.ids), context), candidates
         if self._table.known(which, [default, *others]) == default:
-            return default  # it is not checked: the pool's pages can be left alone
+            return default  # needs no check, so the pool's pages are not touched
         device = self._pool.data.device
 
         def microseconds(name: str) -> float:
@@ -164,14 +165,14 @@ class DecodeChoice:
         except NoMemory as error:
             if not self._lacked_memory:
                 _log.warning(
-                    "too little memory to choose decode attention, which may stay %s until the next"
-                    " start: %s",
+                    "too little memory to autotune decode attention, which may stay %s until the"
+                    " next start: %s",
                     default,
                     error,
                 )
             self._lacked_memory = True
         for candidate in candidates.values():
-            # Else a step over these tensors would run by the plan of other lengths.
+            # Otherwise a step over these tensors would use a plan for other lengths.
             candidate.plan(inputs.host)
         return name
 
@@ -198,11 +199,11 @@ class DecodeChoice:
 def _trial(
     shape: AttentionShape, pool: KvPool, inputs: StepInputs, context: int
 ) -> Iterator[_Trial]:
-    """A trial, undone at the end; not after ``DeviceLost``, when nothing can be undone.
+    """Set up a trial and undo it at the end, except after ``DeviceLost``.
 
     Raises:
-        DeviceLost: nothing can be computed any more.
-        NoMemory: there is none for its keys and queries.
+        DeviceLost: the device cannot be used any more.
+        NoMemory: there is not enough memory for its keys and queries.
     """
     with surviving(pool.data.device, "random keys"):
         trial = _Trial(shape, pool, inputs, context)
@@ -219,10 +220,10 @@ def _trial(
 
 
 class _Trial:
-    """A step of lines of about one length, over pages of their own.
+    """A decode step of sequences of similar lengths, each with its own pages.
 
-    Keys are random in the first layer of each window: other windows are other programs, which split
-    contexts otherwise. No two neighbours have as many tokens in their last page.
+    Keys are random in the first layer of each window size: other windows are compiled separately
+    and split contexts differently. Adjacent sequences differ in the tokens of their last page.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class _Trial:
         last = most - upto[1:] % most
         longest = (each - 1) * size + int(last.max())
         self._host = HostPlan(lines, upto, upto * each, last, longest=longest)
-        # Not one behind another, as pages of a busy pool are not.
+        # Not contiguous, like the pages of a busy pool.
         pages = torch.randperm(lines * each, dtype=torch.int32)
         self._written = (
             (inputs.page_indptr, self._host.page_indptr),
@@ -251,7 +252,7 @@ class _Trial:
         self._query = qkv[:, : shape.num_heads]
 
     def fill(self) -> None:
-        """Write the step to the tensors, and keys and values to the pages."""
+        """Write the step to the input tensors, and random keys and values to the pages."""
         for tensor, new in self._written:
             tensor[: len(new)].copy_(new)
         block = _random(*self._filled[0][:_BLOCK].shape, like=self._pool)
@@ -261,35 +262,35 @@ class _Trial:
                 part.copy_(block[: len(part)])
 
     def undo(self) -> None:
-        """Leave tensors and pages as they were."""
+        """Restore the input tensors and zero the pages."""
         for tensor, before in self._before:
             tensor[: len(before)].copy_(before)
         for layer in self._filled:
-            # Floats of 8 bits know few operations.
+            # torch supports few operations on 8-bit floats.
             layer.view(torch.uint8).zero_()
 
     def calls(self, candidate: CapturedAttention) -> list[Callable[[], torch.Tensor]]:
-        """Plan; then what launches each layer."""
+        """Plan the step and return the launches of its layers."""
         candidate.plan(self._host)
         layers = range(self._shape.num_layers)
         return [partial(candidate.attended, layer, self._query) for layer in layers]
 
     def compare(self, candidate: CapturedAttention, first: CapturedAttention) -> None:
-        """Compare the answers of one layer of each window, line by line.
+        """Compare the outputs of one layer of each window, sequence by sequence.
 
         Raises:
-            AttentionDisagrees: they are not the same but for rounding.
+            AttentionDisagrees: they differ by more than rounding.
         """
         made, wanted = self._answers(candidate), self._answers(first)
         apart = (made - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)
         worst = apart.max().item()
-        if not worst <= _MOST_ERROR:  # so that no number is not enough either
-            raise AttentionDisagrees(f"its answer is {worst:.1e} away from the default's")
+        if not worst <= _MOST_ERROR:  # in this form NaN fails as well
+            raise AttentionDisagrees(f"relative difference {worst:.1e} from the default's output")
 
     def _answers(self, candidate: CapturedAttention) -> torch.Tensor:
-        """Of the layers that are compared, shape ``[layers, lines, num_heads * head_dim]``."""
+        """Compute the compared layers' outputs, ``[layers, sequences, num_heads * head_dim]``."""
         calls = self.calls(candidate)
-        # Copies: layers write to one tensor.
+        # Copied, as all layers write to the same tensor.
         return torch.stack(
             [calls[layer]().to(torch.float32, copy=True) for layer in self._compared]
         )

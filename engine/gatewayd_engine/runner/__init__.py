@@ -1,1 +1,1 @@
-"""Runs a step: forward pass, logits, sampling, on a CPU or a GPU."""
+"""Model runners: forward pass, logits and sampling of a step, on a CPU or a GPU."""

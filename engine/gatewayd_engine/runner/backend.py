@@ -1,4 +1,4 @@
-"""What computes: a CPU with torch, or a device with kernels of its own."""
+"""Compute backends: a CPU with torch, or a GPU with fused kernels."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ _CPU_KV_BYTES = 1 << 30
 
 
 class Backend(Protocol):
-    """Makes what computes the steps of an engine.
+    """Factory of the components that execute an engine's steps.
 
     Attributes:
-        parts: of its decoder.
-        dtype: of weights, keys and values, unless one is asked for.
-        penalise: for logits processors; None if torch's operations do.
-        tuning_file: where what it chose by measuring is kept; empty for nowhere.
-        offered: compiles and captures what drafters launch; None on a CPU.
-        elements: asks the device which floats of 8 bits its attention reads in a pool; None if it
-            has records of any kind decoded.
+        parts: layer implementations of its decoder.
+        dtype: default dtype of weights, keys and values.
+        penalise: penalty kernel for logits processors; None to use torch's operations.
+        tuning_file: path of the autotuning table; empty if it is not persisted.
+        offered: compiles and captures drafters' launches; None on a CPU.
+        elements: returns the 8-bit float dtypes that the device's attention can read in a KV pool;
+            None if codecs' records are decoded before attention.
     """
 
     parts: LayerParts
@@ -61,17 +61,17 @@ class Backend(Protocol):
     elements: Callable[[], tuple[torch.dtype, ...]] | None
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
-        """Memory for keys and values.
+        """Return the memory for keys and values, in bytes.
 
         Args:
-            load: loads the model, for those who have to see what it leaves.
+            load: loads the model, for backends that measure the memory it leaves.
         """
 
     def parts_beside(self) -> LayerParts:
-        """Parts of the decoder of one model that guesses for another."""
+        """Return the layer implementations for the decoder of a draft model."""
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
-        """A model that guesses for another, with so many rows of so many tokens."""
+        """Return a draft model with ``max_running`` rows of ``max_model_len`` tokens."""
 
     def runner(
         self,
@@ -81,15 +81,15 @@ class Backend(Protocol):
         processors: GuidedProcessors,
         seat: CompressionSlot,
     ) -> StepRunner:
-        """What runs the steps; ready for the first."""
+        """Return the runner of the engine's steps, warmed up."""
 
 
 class CpuBackend:
-    """Torch on a CPU.
+    """CPU backend in torch.
 
     Args:
-        config: of the engine.
-        make_pace: chooses threads for its steps.
+        config: configuration of the engine.
+        make_pace: creates the tuning of threads per step.
     """
 
     dtype = torch.float32
@@ -128,8 +128,8 @@ class CpuBackend:
         shape = decoder.spec.attention
         copy_bytes = self._copy_bytes
         if copy_bytes is None:
-            # As much again for dense copies as for pages: it is taken only as it is used. They hold
-            # numbers, and those of a few records more: who has no copy is decoded in every step.
+            # As much for dense copies as for pages, allocated on demand. Copies are decoded, so
+            # they are larger than a pool with a codec; without a copy, pages are decoded each step.
             decoded = pool.decoded_bytes * (pool.num_pages + 1)
             copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
         selection = Selection(shape, seat, rows)
@@ -140,14 +140,14 @@ class CpuBackend:
 
 
 class DeviceBackend:
-    """Kernels and captured steps.
+    """GPU backend with fused kernels and CUDA graphs.
 
     Args:
-        config: of the engine.
-        kernels: of the device.
-        capture: makes captured steps, unless the configuration wants none.
-        progress: told what is being made ready.
-        tuning: chooses what is launched; None leaves that to torch.
+        config: configuration of the engine.
+        kernels: kernels of the device.
+        capture: captures CUDA graphs, unless the configuration disables them.
+        progress: receives the stage of the start-up and its fraction.
+        tuning: autotuner; None leaves the choice of matrix products to torch.
     """
 
     dtype = torch.bfloat16
@@ -189,7 +189,7 @@ class DeviceBackend:
         """See ``Backend``.
 
         Raises:
-            ConfigError: the model leaves nothing.
+            EngineConfigError: no memory is left.
         """
         config = self._config
         if config.kv_bytes is not None:
@@ -214,9 +214,9 @@ class DeviceBackend:
         return self._parts.beside()
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
-        """See ``Backend``; compiled and captured with all else while the engine starts.
+        """See ``Backend``; compiled and captured with the engine's own steps at start-up.
 
-        One that is loaded later is loaded beside running steps, in which nothing can be captured.
+        A model that is loaded later is not captured, as steps are running concurrently.
         """
         model = DeviceRowModel(decoder, self._kernels, max_running, max_model_len)
         if self._parts.is_starting:
@@ -265,11 +265,11 @@ class DeviceBackend:
             drafter=self._launches,
         )
         if decoder.device.type == "cuda":
-            memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
+            memory.log_free(decoder.device, self._config.gpu_memory_utilization)
         return runner
 
     def _choose(self, runner: DeviceRunner, sizes: list[int]) -> None:
-        """Choose what is launched for the numbers of tokens that will be captured, if possible."""
+        """Autotune kernels for the token counts that will be captured, if tuning is enabled."""
         tuning = self._tuning
         if tuning is None:
             return
@@ -281,10 +281,10 @@ class DeviceBackend:
 def backend_for(
     config: EngineConfig, progress: Progress, make_pace: Callable[[], ThreadTuning]
 ) -> Backend:
-    """The backend of ``config.device``.
+    """Return the backend of ``config.device``.
 
     Raises:
-        ConfigError: there is no such device.
+        EngineConfigError: the device does not exist.
     """
     if config.device == "cpu":
         return CpuBackend(config, make_pace)

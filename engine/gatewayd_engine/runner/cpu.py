@@ -1,4 +1,4 @@
-"""Runs one batch: forward, logits, sampling. Knows rows, not the queue."""
+"""CPU runner: forward pass, logits and sampling of one batch, independent of scheduling."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewayd_engine.model.attention_api import Attend
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.process.thread_tuning import ThreadTuning
-from gatewayd_engine.runner.pooling import pool, pool_spans, tell
+from gatewayd_engine.runner.pooling import pool, pool_spans, record_pooled
 from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import report
@@ -29,55 +29,55 @@ from gatewayd_hooks.kv_compression import Compacted
 
 
 class AttentionBackend(Attend, Protocol):
-    """Attention that is told about each step before its layers are called."""
+    """Attention that plans each step before its layers are called."""
 
     def plan(self, batch: StepBatch) -> None:
-        """Prepare for the layers of one step."""
+        """Plan the attention of one step, for all of its layers."""
 
-    def keep(self, batch: StepBatch, tokens: Tokens) -> None:
-        """Of drafts of a tree, those that were kept are not in their places: move them."""
+    def compact(self, batch: StepBatch, tokens: Tokens) -> None:
+        """Move the keys and values of accepted tree drafts to the positions of their tokens."""
 
-    def blank(self, batch: StepBatch, line: int, first: int, end: int) -> None:
-        """Zero what the pool keeps of these places of a line."""
+    def zero_kv(self, batch: StepBatch, line: int, first: int, end: int) -> None:
+        """Zero the keys and values of positions ``first`` to ``end`` of a sequence in the pool."""
 
-    def forget(self) -> None:
-        """The last step may have written what is not finite: keep nothing beside the pool."""
+    def discard_copies(self) -> None:
+        """Discard all state outside the pool, as the last step may have written NaN to it."""
 
 
 class StepRunner(Protocol):
-    """Computes batches.
+    """Executes batches.
 
     Attributes:
-        shows_hidden: whether results have hidden states, which a drafter wants to see; set before
-            a step is launched. Those who have them anyhow show them always.
+        shows_hidden: whether results include hidden states, for a drafter; set before a step is
+            launched. Runners that have them at no cost always include them.
     """
 
     shows_hidden: bool
 
     @property
     def overlaps(self) -> bool:
-        """Whether a step may be launched before the one before it has landed."""
+        """Whether a step may be launched before the result of the previous one is available."""
 
     @property
     def verifies_all(self) -> bool:
-        """Whether drafts may be drawn, and rows with logits processors have any.
+        """Whether sampled drafts, and drafts of rows with logits processors, can be verified.
 
-        Where not, drafts of rows that follow a grammar are chains.
+        If not, drafts of rows with a grammar have to be chains.
         """
 
     @property
     def reads_tables(self) -> bool:
-        """Whether its batches need block tables; they are large where contexts are long."""
+        """Whether its batches need block tables, which are large with long contexts."""
 
     def most_drafts(self, num_lines: int) -> int:
-        """How many drafts each of so many sequences may have in a step."""
+        """Return the most drafts of each sequence in a step of ``num_lines`` sequences."""
 
     def launch(self, batch: StepBatch) -> Launched:
-        """Begin to compute a batch; after an exception the same may be launched again."""
+        """Start a batch; after an exception the same batch may be launched again."""
 
 
 class Runner:
-    """The model with its attention and its sampler; each step is computed when it is launched."""
+    """Synchronous runner of model, attention and sampler: ``launch`` computes the whole step."""
 
     overlaps = False
     verifies_all = True
@@ -100,11 +100,11 @@ class Runner:
         self._processors = processors
         self._pace = pace
         self._choice = TokenPicker(rows)
-        # The last token of each row, for steps that are launched before it is told.
+        # The last token of each row, for steps that are launched before it is recorded.
         self._sampled = np.zeros(len(rows.seed), np.int32)
 
     def most_drafts(self, num_lines: int) -> int:
-        """See ``StepRunner``: as many as its tokens are."""
+        """See ``StepRunner``; bounded only by the length of a row."""
         return self._rows.tokens.shape[1]
 
     def launch(self, batch: StepBatch) -> Launched:
@@ -119,7 +119,7 @@ class Runner:
         try:
             result = self._run(batch)
         except BaseException:
-            self._attention.forget()
+            self._attention.discard_copies()
             lengths = (batch.starts + batch.settled).tolist()
             self._processors.rewind(
                 self._rows, dict(zip(batch.rows.tolist(), lengths, strict=True))
@@ -132,7 +132,7 @@ class Runner:
         lost = self._processors.append(rows, last)
         result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
         if result.failed:
-            self._attention.forget()
+            self._attention.discard_copies()
         return result
 
     @torch.inference_mode()
@@ -159,7 +159,7 @@ class Runner:
         self._attention.plan(batch)
         lines = np.flatnonzero(batch.samples)
         drafts = None if batch.drafts is None else batch.drafts.at(lines)
-        self._processors.begin(batch.rows[lines], drafts)
+        self._processors.start_step(batch.rows[lines], drafts)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
@@ -168,7 +168,7 @@ class Runner:
             self._check_chunks(batch, hidden, result)
         report_prompts(batch, self._rows, lambda at: self._decoder.logits(hidden[at]), result)
         if spans := pool_spans(batch, self._rows):
-            tell(spans, pool(hidden, spans), result)
+            record_pooled(spans, pool(hidden, spans), result)
         if len(lines) and batch.drafts is not None:
             self._verify(batch, lines, hidden, result)
         elif len(lines):
@@ -179,9 +179,9 @@ class Runner:
         return result
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
-        """Fail prompts that have gone wrong before their pages are shared with others.
+        """Fail prompts with NaN before their pages can be shared with other sequences.
 
-        The last token of a chunk attends to all before it, so a NaN anywhere shows in it.
+        The last token of a chunk attends to all tokens before it, so NaN propagates to it.
         """
         lines = np.flatnonzero(~batch.samples)
         sums = hidden[torch.from_numpy(batch.last[lines])].sum(-1)
@@ -191,7 +191,7 @@ class Runner:
     def _sample(
         self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
     ) -> None:
-        """Choose the next token of each line that is ready for one."""
+        """Sample the next token of each of these sequences."""
         columns = self._rows
         logits = self._decoder.logits(hidden)
         row = batch.rows[lines]
@@ -217,7 +217,7 @@ class Runner:
     def _verify(
         self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
     ) -> None:
-        """Choose the next tokens of each line that is ready for some, by its drafts."""
+        """Verify the drafts of each of these sequences, and choose its next tokens."""
         if batch.drafts is None:
             return
         wanted = wanted_of(batch, batch.drafts, lines)
@@ -228,7 +228,7 @@ class Runner:
             batch, batch.drafts, lines, logits, self._rows, self._processors, self._choice, result
         )
         if batch.drafts.parents is not None:
-            self._attention.keep(batch, result.tokens)
+            self._attention.compact(batch, result.tokens)
         if spoilt:
             parts = [result, *(self._run_plain(batch, line) for line in spoilt)]
             merged = StepResult.merge(parts)
@@ -236,12 +236,13 @@ class Runner:
             result.logprobs, result.hidden = merged.logprobs, None
 
     def _run_plain(self, batch: StepBatch, line: int) -> StepResult:
-        """One line anew, without its drafts: what they left behind may be no numbers.
+        """Recompute a sequence without its drafts, which may have produced NaN.
 
-        Others than a draft's own children may have seen it, masked; a masked NaN is still one.
+        NaN in the keys and values of a draft also affects other tokens than its descendants, as a
+        mask does not suppress it.
         """
         end = int(batch.starts[line] + batch.counts[line])
         first = int(batch.starts[line] + batch.settled[line])
-        self._attention.blank(batch, line, first, end)
-        self._attention.forget()
+        self._attention.zero_kv(batch, line, first, end)
+        self._attention.discard_copies()
         return self._run(batch.only(line).without_drafts()).shifted(line)

@@ -1,4 +1,4 @@
-"""A draft model on a CPU: a decoder with pages of its own for each row."""
+"""Draft model on a CPU: a decoder with a fixed set of KV pages per row."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, gather
 
 _FEW = 8
-"""Tokens at once that decode like one with drafts behind it."""
+"""Most tokens of a row that are computed as a decoding sequence with drafts."""
 
 
 class RowModel:
-    """See ``DraftModel``: a decoder with pages of its own for each row.
+    """CPU implementation of ``DraftModel``, with a fixed set of KV pages per row.
 
     Args:
-        decoder: the model.
-        max_running: rows.
-        max_model_len: tokens of a row.
-        pace: chooses threads for its steps.
+        decoder: decoder of the draft model.
+        max_running: number of rows.
+        max_model_len: most tokens of a row.
+        pace: tuning of threads per step.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class RowModel:
         try:
             return self._extend(rows, starts, counts, tokens)
         except BaseException:
-            # Whoever has it next begins each row anew, and finds no half a copy.
-            self._attention.forget()
+            # Rows are recomputed from their start afterwards, without partially updated copies.
+            self._attention.discard_copies()
             raise
 
     def _extend(
@@ -69,7 +69,7 @@ class RowModel:
         for i, row in enumerate(rows.tolist()):
             self._rows.tokens[row, starts[i] : ends[i]] = tokens[i, : counts[i]]
         lines = np.arange(len(rows), dtype=np.int32)
-        # A few tokens at once decode like one with drafts behind it: their contexts stay dense.
+        # A few tokens are computed as one with drafts, so that dense contexts can be reused.
         more = np.where(counts <= _FEW, counts - 1, 0)
         batch = gather(
             self._rows,
@@ -92,7 +92,7 @@ class RowModel:
 
 
 def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
-    """What follows the first token of each row, as drafts that are known to be right."""
+    """Represent the tokens after the first of each row as a chain of drafts."""
     return DraftLines(
         counts,
         tokens[:, 1 : 1 + int(counts.max())],
@@ -103,5 +103,5 @@ def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
 
 
 def row_model(decoder: Decoder, max_running: int, max_model_len: int) -> RowModel:
-    """One that leaves the threads of its steps as they are."""
+    """Create a ``RowModel`` without tuning of threads."""
     return RowModel(decoder, max_running, max_model_len, ThreadTuning(1, lambda count: None))

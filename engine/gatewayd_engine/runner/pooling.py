@@ -1,7 +1,7 @@
-"""Hidden states of prompts, summed up: what embeddings are made of.
+"""Pooling of prompts' hidden states, for embeddings.
 
-The engine tells sums of the tokens that a step has computed and how many those are; who asked adds
-them up. Nothing is kept here between steps.
+The engine reports the sum over the tokens computed in a step and their number; the client of the
+engine accumulates them. No state is kept here between steps.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LAST = POOLINGS.index("last") + 1
 
 
 class PoolSpan(NamedTuple):
-    """Prompt tokens of a step whose hidden states are wanted.
+    """Prompt tokens of a step whose hidden states are pooled.
 
     Attributes:
-        line: of the batch.
-        row: of the line.
-        at, to: which of the step's tokens.
-        end: the prompt is told up to here.
+        line: index of the sequence in the batch.
+        row: batch row of the sequence.
+        at, to: range of tokens in the step.
+        end: position up to which the prompt has been reported after this step.
     """
 
     line: int
@@ -37,12 +37,12 @@ class PoolSpan(NamedTuple):
 
 
 def pool_spans(batch: StepBatch, rows: RunningBatch) -> list[PoolSpan]:
-    """What of this step is wanted."""
+    """Return the spans of this step to be pooled."""
     spans = []
     for line in np.flatnonzero(rows.pooling[batch.rows]).tolist():
         row, start, count = int(batch.rows[line]), int(batch.starts[line]), int(batch.counts[line])
         prompt_len = int(rows.prompt_len[row])
-        # After a preemption the prompt is computed again but not told again.
+        # After a preemption the prompt is recomputed but not reported again.
         first, end = max(start, int(rows.reported[row])), min(start + count, prompt_len)
         if rows.pooling[row] == _LAST:
             first = max(first, prompt_len - 1)
@@ -53,12 +53,12 @@ def pool_spans(batch: StepBatch, rows: RunningBatch) -> list[PoolSpan]:
 
 
 def pool(hidden: torch.Tensor, spans: list[PoolSpan]) -> torch.Tensor:
-    """Sum up each span, float32 ``[spans, hidden]``, of all tokens of the step."""
+    """Sum the hidden states of each span of the step's tokens, float32 ``[spans, hidden]``."""
     return torch.stack([hidden[one.at : one.to].sum(0, dtype=torch.float32) for one in spans])
 
 
-def tell(spans: list[PoolSpan], sums: torch.Tensor, result: StepResult) -> None:
-    """Note what was summed up, on the CPU."""
+def record_pooled(spans: list[PoolSpan], sums: torch.Tensor, result: StepResult) -> None:
+    """Add sums of hidden states, on the CPU, to the result of the step."""
     for span, vector in zip(spans, sums.numpy(), strict=True):
         result.reported.append((span.row, span.end))
         result.pooled.append(PooledOutput(span.line, span.to - span.at, vector.tobytes()))

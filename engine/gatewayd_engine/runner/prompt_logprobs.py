@@ -1,4 +1,4 @@
-"""Log-probabilities of prompt tokens: which of them a step is to tell, and the telling."""
+"""Log-probabilities of prompt tokens: the spans that a step reports, and the report."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST = 256
 
 
 class PromptSpan(NamedTuple):
-    """Prompt tokens of a step whose log-probabilities are to be told.
+    """Prompt tokens whose log-probabilities a step reports.
 
     Attributes:
-        line: of the batch.
-        row: of the line.
-        at: which of the step's tokens comes before the first of them.
-        end: the prompt is told up to here.
+        line: index of the sequence in the batch.
+        row: batch row of the sequence.
+        at: index in the step of the token before the first of them.
+        end: position up to which the prompt has been reported after this step.
         tokens: int32, shape ``[n]``.
         num_top: alternatives to report for each.
     """
@@ -39,11 +39,11 @@ class PromptSpan(NamedTuple):
 
 
 def prompt_spans(batch: StepBatch, rows: RunningBatch) -> list[PromptSpan]:
-    """What is to be told of prompts: the tokens that follow those of this step."""
+    """Return the prompt tokens to report: those that follow tokens of this step."""
     spans = []
     for line in np.flatnonzero(rows.prompt_logprobs[batch.rows] >= 0).tolist():
         row, start, count = int(batch.rows[line]), int(batch.starts[line]), int(batch.counts[line])
-        # After a preemption the prompt is computed again but not told again.
+        # After a preemption the prompt is recomputed but not reported again.
         first = max(start, int(rows.reported[row]))
         last = min(start + count, int(rows.prompt_len[row]) - 1)
         at = int(batch.last[line]) - count + 1 - start
@@ -61,13 +61,13 @@ def report_prompts(
     logits_of: Callable[[slice], torch.Tensor],
     result: StepResult,
 ) -> None:
-    """Log-probabilities of prompt tokens.
+    """Compute log-probabilities of prompt tokens and add them to the result of the step.
 
     Args:
-        batch: the step.
-        rows: say who asked.
-        logits_of: logits of some of the step's tokens, float32.
-        result: gets them.
+        batch: batch of the step.
+        rows: batch rows, with what each request asks for.
+        logits_of: computes the logits of a range of the step's tokens, float32.
+        result: receives the log-probabilities.
     """
     for span in prompt_spans(batch, rows):
         count = len(span.tokens)

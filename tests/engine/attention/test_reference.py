@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gatewayd_engine.attention import dense_contexts
-from gatewayd_engine.attention.decode_groups import Group, Groups
+from gatewayd_engine.attention.decode_groups import Group, GroupPlanner
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.pool import KvPool
@@ -214,13 +214,13 @@ def test_what_sequences_share_is_attended_as_if_it_were_their_own(
     # A page of this shape has 1 KiB: two lines that share four pages are worth it.
     monkeypatch.setattr(dense_contexts, "_LEAST_GAIN", 4096)
     planned: list[Group] = []
-    plan = Groups.plan
+    plan = GroupPlanner.plan
 
-    def observed(self: Groups, batch: StepBatch) -> list[Group]:
+    def observed(self: GroupPlanner, batch: StepBatch) -> list[Group]:
         planned.extend(groups := plan(self, batch))
         return groups
 
-    monkeypatch.setattr(Groups, "plan", observed)
+    monkeypatch.setattr(GroupPlanner, "plan", observed)
     shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, (window, window))
     diverge(Twin(shape, copy_bytes, seed=3), 120)
     shared = [group for group in planned if group.prefix is not None]

@@ -111,7 +111,7 @@ def test_a_trial_without_memory_leaves_nothing_behind(
     assert type(kind).__name__ == "_Captured"
     assert all(map(torch.equal, static.tensors, before))
     assert not sequences.pool.data.any()
-    assert caplog.text.count("too little memory to choose decode attention") == 1
+    assert caplog.text.count("too little memory to autotune decode attention") == 1
     assert TuningTable(MACHINE, tmp_path).entries == []
 
 
@@ -141,7 +141,7 @@ def test_a_kernel_without_memory_is_measured_at_the_next_start(
     assert [type(k).__name__ for k in attention.captured(Static(sequences, 2).inputs)] == [
         "_Captured"
     ]
-    assert caplog.text.count("too little memory to choose decode attention") == 1
+    assert caplog.text.count("too little memory to autotune decode attention") == 1
     attention = made(flashinfer, sequences, Clock(7.0, 7.0), folder=tmp_path)
     assert kinds_of(attention, Static(sequences, 2)) == ["CapturedDecode"]
     # Nor does it cost a choice that is known.

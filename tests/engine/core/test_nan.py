@@ -125,8 +125,8 @@ class Poisoned:
         self._batch = batch
         self._attention.plan(batch)
 
-    def forget(self) -> None:
-        self._attention.forget()
+    def discard_copies(self) -> None:
+        self._attention.discard_copies()
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         bad = np.flatnonzero(np.isin(self._batch.sequences, list(self.sequences)))

@@ -132,7 +132,7 @@ class Contexts:
         """As steps that verify drafts attend; see ``attention/slots.py``."""
         append = Append(self.shape, self.pool, kernels, torch.empty(0))
         of = SlotAttention(self.shape, self.pool, append, kernels, self._max_len)
-        splits, out = of.splits(self.lines, self.width), of.room(len(self.queries))
+        splits, out = of.splits(self.lines, self.width), of.allocate_output(len(self.queries))
         scratch = of.scratch([(self.lines, self.width)]) if splits > 1 else None
         counts = torch.full_like(self.inputs.last_page_len, self.width)
 

@@ -1,4 +1,4 @@
-"""Attention by FlashInfer: what decodes and what is a chunk each by the kernel that suits it."""
+"""FlashInfer attention backend, with separate kernels for decoding sequences and prefill chunks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 
 _HOPPER = 9
 _FA3_HEAD_DIM = 128
-"""Heads for which FlashAttention 3 is faster: 447 us on an H200 where its forerunner takes 612, for
-four chunks of 2,048 tokens. Others have not been measured."""
+"""Head dimension for which FlashAttention 3 is faster: 447 us on an H200 instead of 612 with
+FlashAttention 2, for four chunks of 2,048 tokens. Others have not been measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +28,9 @@ class AttentionPart:
     """Tokens of a step that attend in one launch.
 
     Attributes:
-        num_tokens: how many, behind those of the part before.
-        runs: per window, what attends them.
-        needs_keys: whether keys have to be rotated in place for them.
+        num_tokens: number of tokens, after those of the previous part.
+        runs: planned attention, per window.
+        needs_keys: whether it requires keys to be rotated in place.
     """
 
     num_tokens: int
@@ -39,12 +39,12 @@ class AttentionPart:
 
 
 class FlashAttention:
-    """Attends over the pool.
+    """FlashInfer implementation of ``CapturingAttention``.
 
     Args:
-        shape: the model's attention.
-        pool: where keys and values are.
-        append: rotates, and writes keys and values to the pool.
+        shape: attention shape of the model.
+        pool: KV pool.
+        append: applies rotary embedding and appends keys and values to the pool.
     """
 
     least_saved: int | None = None
@@ -93,7 +93,7 @@ class FlashAttention:
         ragged = self._ragged.plan(inputs) if self._ragged is not None else None
         if ragged is not None:
             return AttentionPart(len(inputs.ids) - n, ragged, needs_keys=True)
-        # Counted from the first chunk's token: a wrapper sees no other queries.
+        # Relative to the first chunk's first token, as the wrapper gets no other queries.
         query_indptr = host.query_indptr[n:] - n
         for window, calls in self._prefill.items():
             self._wrappers.plan_prefill(
@@ -108,7 +108,7 @@ class FlashAttention:
 
 
 class _Step(RotatingAttend):
-    """The layers of one step."""
+    """Attention of the layers of one step."""
 
     __slots__ = (
         "_append",
@@ -138,7 +138,7 @@ class _Step(RotatingAttend):
         self._sizes = [part.num_tokens for part in parts]
         self._keeps_keys = any(part.needs_keys for part in parts)
         if out is None:
-            # One for all layers: each is done with it before the next attends.
+            # Shared by all layers: each layer's output is consumed before the next attends.
             size = (len(inputs.ids), shape.num_heads, shape.head_dim)
             out = torch.empty(size, dtype=pool.dtype, device=pool.data.device)
         outs = out.split_with_sizes(self._sizes)
@@ -160,7 +160,7 @@ class _Step(RotatingAttend):
 
 
 class _Captured(_Step, CapturedAttention):
-    """The layers of decode steps of one size, over the same tensors each time."""
+    """Attention of captured decode steps of one size, always over the same tensors."""
 
     __slots__ = ("_pool", "_runs", "_wrappers")
 
@@ -181,7 +181,7 @@ class _Captured(_Step, CapturedAttention):
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""
         if self._pool.arrivals.pending:
-            # A graph waits for no layer: all of them must be there before it starts.
+            # A graph cannot wait layer by layer: all loads must be complete before it starts.
             self._pool.arrivals.wait()
         for window, wrapper in self._runs.items():
             self._wrappers.plan_replay(
@@ -194,10 +194,10 @@ def _planned(calls: Mapping[int, PlannedCalls]) -> dict[int, LayerRun]:
 
 
 def prefill_backend(shape: AttentionShape, pool: KvPool) -> str:
-    """FlashInfer's own choice may be another one for each plan."""
+    """Choose FlashInfer's prefill backend, as its automatic choice may differ between plans."""
     is_hopper = (
         pool.data.is_cuda and torch.cuda.get_device_capability(pool.data.device)[0] == _HOPPER
     )
-    # FlashAttention 3 wants queries of the type of keys.
+    # FlashAttention 3 requires queries and keys of the same dtype.
     suits = shape.head_dim == _FA3_HEAD_DIM and pool.data.dtype == pool.dtype
     return "fa3" if is_hopper and suits else "fa2"

@@ -1,8 +1,9 @@
-"""Calls of a planned wrapper, layer after layer, that prepare only once what they have in common.
+"""Cheap repeated calls of a planned FlashInfer wrapper, layer by layer.
 
-A wrapper's ``run`` checks its arguments and works out some fifty for what launches, which takes
-about 95 us. In a step they are the same for all layers but for four. So the first call of a plan
-goes through ``run`` and what it hands on is noted; the others hand on the same but for those four.
+A wrapper's ``run`` validates its arguments and computes some fifty for the launch function, which
+takes about 95 us. In a step all but four of them are the same for all layers. So the first call of
+a plan goes through ``run``, and the arguments of its launch are recorded; later calls launch
+directly, with those four replaced.
 """
 
 from __future__ import annotations
@@ -21,36 +22,36 @@ KeysValues = tuple[torch.Tensor, ...]
 
 
 class LayerRun(Protocol):
-    """Attends lines that have been planned."""
+    """Attention of sequences that have been planned."""
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> object:
-        """Write what queries see to ``out``.
+        """Attend and write the output to ``out``.
 
         Args:
             q: queries, shape ``[tokens, num_heads, head_dim]``; in memory, the keys and values of
                 each token follow its queries.
-            paged_kv_cache: the layer's part of the pool.
+            paged_kv_cache: keys and values of the layer in the pool.
             out: shape of ``q``, contiguous.
         """
 
 
 class _Wrapper(Protocol):
-    """One of FlashInfer's."""
+    """A FlashInfer wrapper."""
 
     _cached_module: Any
 
     @property
     def run(self) -> Callable[..., object]:
-        """Checks its arguments, and launches."""
+        """Validates its arguments, and launches."""
 
 
 class PlannedCalls:
-    """How one wrapper is called.
+    """Calls of one wrapper.
 
     Args:
-        wrapper: a private attribute of it, ``_cached_module``, is what launches; if it launches in
-            another way than is known here, it is called by ``run`` alone.
-        entry: the module's function, whose arguments have queries, keys and values in this order.
+        wrapper: FlashInfer wrapper, which launches through its private ``_cached_module``; if it
+            launches in an unexpected way, it is always called by ``run``.
+        entry: function of that module, whose arguments have queries, keys and values in this order.
     """
 
     __slots__ = ("_entry", "_is_known", "wrapper")
@@ -61,35 +62,35 @@ class PlannedCalls:
         self._is_known = True
 
     def planned(self) -> LayerRun:
-        """What attends by the wrapper's plan of now; once there is another one it must not."""
+        """Return calls for the wrapper's current plan, valid until the next plan."""
         return _Planned(self)
 
-    def first(self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor) -> _Call | None:
-        """Attend, and note how; None if that cannot be told."""
-        # Pages are given as a pair, and keys and values that lie in one piece one by one.
+    def run_first(self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor) -> _Call | None:
+        """Attend through ``run`` and record the launch; None if that is not possible."""
+        # Paged keys and values are passed as a tuple, ragged ones as two arguments.
         given = (q, kv) if self._entry == "paged_run" else (q, *kv)
         if not self._is_known:
             self.wrapper.run(*given, out=out)
             return None
         module: Any = getattr(self.wrapper, "_cached_module", None)
-        notes = _Notes(module, self._entry)
-        self.wrapper._cached_module = notes
+        recorder = _LaunchRecorder(module, self._entry)
+        self.wrapper._cached_module = recorder
         try:
             self.wrapper.run(*given, out=out)
         finally:
             self.wrapper._cached_module = module
-        call = notes.call_of(q, kv, out)
+        call = recorder.call_of(q, kv, out)
         if call is None:
             self._is_known = False
             _log.warning(
-                "%s launches in a way that is not known: steps with prompts will take longer",
+                "%s launches in an unexpected way: steps with prompts will take longer",
                 type(self.wrapper).__name__,
             )
         return call
 
 
 class _Planned:
-    """The layers of one step."""
+    """Calls of the layers of one step."""
 
     __slots__ = ("_call", "_calls")
 
@@ -101,9 +102,9 @@ class _Planned:
         """See ``LayerRun``."""
         call = self._call
         if call is None:
-            self._call = self._calls.first(q, paged_kv_cache, out)
+            self._call = self._calls.run_first(q, paged_kv_cache, out)
             return
-        # Written over, as nobody keeps them: what launches is given each by itself.
+        # The list can be modified in place, as arguments are passed individually.
         args, at = call.args, call.at
         args[at : at + 3] = (q, *paged_kv_cache)
         args[call.out_at] = out
@@ -112,13 +113,13 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call of what launches.
+    """A recorded launch.
 
     Attributes:
-        launch: what was called.
-        args: with what.
-        at: where the queries are; keys and values follow.
-        out_at: where ``out`` is.
+        launch: launch function.
+        args: its arguments.
+        at: index of the queries; keys and values follow.
+        out_at: index of ``out``.
     """
 
     launch: Callable[..., object]
@@ -127,8 +128,8 @@ class _Call:
     out_at: int
 
 
-class _Notes:
-    """Stands for a wrapper's module and takes down what is launched."""
+class _LaunchRecorder:
+    """Proxy of a wrapper's module that records launches."""
 
     def __init__(self, module: Any, entry: str) -> None:  # noqa: ANN401 - made by tvm-ffi
         self._module = module
@@ -136,16 +137,16 @@ class _Notes:
         self._calls: list[tuple[object, ...]] = []
 
     def __getattr__(self, name: str) -> object:
-        """The module's, but for what launches."""
+        """Return the module's attribute, or the recording launch function."""
         return self._launch if name == self._entry else getattr(self._module, name)
 
     def _launch(self, *args: object, **named: object) -> object:
-        """Take it down and hand it on."""
+        """Record the arguments and launch."""
         self._calls.append(() if named else args)
         return getattr(self._module, self._entry)(*args, **named)
 
     def call_of(self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor) -> _Call | None:
-        """The one call with just these tensors, if it is one."""
+        """Return the recorded launch, if it is the only one and has each tensor exactly once."""
         if len(self._calls) != 1:
             return None
         args = list(self._calls[0])

@@ -1,8 +1,8 @@
-"""Attention by FlashInfer that reads once what all decoding sequences begin with.
+"""FlashInfer cascade attention, which reads the shared prefix of all decoding sequences once.
 
-Their queries attend to the shared pages together, a matrix product, and each to its own pages;
-the two are merged by how much weight each has. Source: cascade inference, FlashInfer (Ye et al.
-2024); Hydragen, arXiv 2402.05099.
+All queries attend to the shared pages together, as one matrix product, and each to its own pages;
+the two results are merged by their weights. Source: cascade inference, FlashInfer (Ye et al. 2024);
+Hydragen, arXiv 2402.05099.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from gatewayd_engine.model.attention_shape import AttentionShape
 
 
 class CascadeAttention(FlashAttention):
-    """``FlashAttention``, but for eager steps whose decoding lines share a long prefix.
+    """``FlashAttention`` with cascade attention in eager steps of sequences with a long prefix.
 
     Args:
-        shape: the model's attention. With windows nothing is shared: a token may not see the
-            prefix any more.
-        pool: where keys and values are.
-        append: rotates, and writes keys and values to the pool.
-        least_saved: tokens that lines must have in common, beyond the first line's, to be
-            attended this way.
+        shape: attention shape of the model. With windows cascade attention is not used, as a token
+            may not see the prefix any more.
+        pool: KV pool.
+        append: applies rotary embedding and appends keys and values to the pool.
+        least_saved: tokens in common, not counting the first sequence's, from which on cascade
+            attention is used.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class CascadeAttention(FlashAttention):
         self._page_size = pool.page_size
         self._shared, self._own = (self._wrappers.prefill("fa2") for _ in range(2))
         if self.least_saved is not None:
-            # Compiled when it is first called: now, and not in somebody's step.
+            # Compiled at its first call: here rather than in a step.
             size = (2, 1, shape.num_heads, shape.head_dim)
             answer = torch.zeros(size, dtype=pool.dtype, device=pool.data.device)
             weight = torch.zeros(2, 1, shape.num_heads, device=answer.device)
@@ -50,7 +50,7 @@ class CascadeAttention(FlashAttention):
         saved = (n - 1) * host.shared_pages * self._page_size
         if self.least_saved is None or saved < self.least_saved:
             return super()._plan_decode(inputs)
-        # The first line's pages begin with the shared ones.
+        # The first sequence's pages begin with the shared ones.
         self._wrappers.plan_prefill(
             self._shared,
             0,
@@ -60,8 +60,8 @@ class CascadeAttention(FlashAttention):
             torch.tensor([self._page_size], dtype=torch.int32),
             causal=False,
         )
-        # Before each line stands one that has its shared pages and no query: so the pages need
-        # not be gathered anew without them.
+        # Before each sequence comes one with its shared pages and no query, so that the pages need
+        # not be copied without them.
         begins = host.page_indptr[:n]
         page_indptr = torch.empty(2 * n + 1, dtype=torch.int32)
         page_indptr[0::2] = host.page_indptr[: n + 1]
@@ -81,7 +81,7 @@ class CascadeAttention(FlashAttention):
 
 
 class _Merged:
-    """Attends to shared pages and to each line's own, and merges the two."""
+    """Attention to shared pages and to each sequence's own pages, merged."""
 
     __slots__ = ("_own", "_shared")
 
@@ -94,7 +94,7 @@ class _Merged:
         self._own = own
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
-        """See ``Run``."""
+        """See ``LayerRun``."""
         _, weight = self._own.run(q, paged_kv_cache, out=out, return_lse=True)
         shared, shared_weight = self._shared.run(q, paged_kv_cache, return_lse=True)
         merge_state_in_place(out, weight, shared, shared_weight)

@@ -1,10 +1,10 @@
-"""Attention of prompts over keys and values of the step itself, by FlashInfer's ragged kernels.
+"""Prefill attention over contiguous keys and values of the step, by FlashInfer's ragged kernels.
 
-FlashAttention 3 loads keys that lie in one piece by TMA, and those of pages by gathers, at half of
-its speed: 307 TFLOP/s were measured on an H200. What a chunk of a prompt attends to is in one piece
-as far as the step computes it. What was computed before is in pages: it is attended to apart, and
-the two are merged by their weights. Sources: FlashAttention-3 (Shah et al., arXiv 2407.08608);
-merging as in cascade inference (FlashInfer, Ye et al., arXiv 2501.01005, section 3.1).
+FlashAttention 3 loads contiguous keys by TMA, and paged keys by gathers, at half of its speed:
+307 TFLOP/s were measured on an H200. The keys and values that a step computes for a chunk are
+contiguous. Those computed before are in pages: they are attended separately, and both results are
+merged by their weights. Sources: FlashAttention-3 (Shah et al., arXiv 2407.08608); merging as in
+cascade inference (FlashInfer, Ye et al., arXiv 2501.01005, section 3.1).
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 LEAST_MERGED = 1024
-"""Mean length of chunks, weighted by length, from which merging pays. By arithmetic, not measured:
-at twice the speed, a layer of Llama 3.1 8B takes 0.013 ns * n less for each token of a chunk of n.
-Merging moves 32 kB for each, which takes 8 ns, and launches two kernels more."""
+"""Length-weighted mean of chunk lengths from which on merging pays off. Computed, not measured: at
+twice the speed, a layer of Llama 3.1 8B takes 0.013 ns * n less per token of a chunk of n. Merging
+moves 32 kB per token, which takes 8 ns, and launches two more kernels."""
 
 
 class RaggedChunks:
-    """Plans the chunks of steps.
+    """Planner of prefill chunks with ragged attention.
 
     Args:
-        shape: the model's attention.
+        shape: attention shape of the model.
         page_size: tokens per page.
-        wrappers: makes and plans FlashInfer's.
+        wrappers: creates and plans FlashInfer's wrappers.
         least_merged: see ``LEAST_MERGED``.
     """
 
@@ -50,14 +50,15 @@ class RaggedChunks:
         self._least_merged = least_merged
         self._own = {window: wrappers.ragged() for window in wrappers.windows}
         self._calls = {window: PlannedCalls(own, "ragged_run") for window, own in self._own.items()}
-        # A window counts from the end of a context, which a part of it does not know.
+        # A window is relative to the end of the context, which separate attention to the cached
+        # part could not express.
         self._cached = wrappers.prefill("fa3") if wrappers.windows == [0] else None
 
     def plan(self, inputs: StepInputs) -> dict[int, LayerRun] | None:
-        """Plan the chunks of a step, whose keys are rotated in place.
+        """Plan the chunks of a step, whose keys must be rotated in place.
 
         Returns:
-            What attends, per window; None if reading all from pages is faster, or all that can be.
+            Attention per window; None if paged attention is faster, or the only possibility.
         """
         host, n = inputs.host, inputs.host.num_decode
         query_indptr = host.query_indptr[n:] - n
@@ -76,7 +77,7 @@ class RaggedChunks:
         }
 
     def _pays(self, counts: torch.Tensor) -> bool:
-        """Whether chunks of so many tokens, int64 ``[n]``, are worth merging."""
+        """Whether merging pays off for chunks of these lengths, int64 ``[n]``."""
         squares = int((counts * counts).sum())
         return self._cached is not None and squares >= self._least_merged * int(counts.sum())
 
@@ -87,11 +88,11 @@ class RaggedChunks:
         query_indptr: torch.Tensor,
         cached: torch.Tensor,
     ) -> None:
-        """Plan the first ``cached`` tokens of each line, shape ``[n]``, for all of its queries."""
+        """Plan attention of each sequence to its first ``cached`` tokens, shape ``[n]``."""
         size, begins = self._page_size, inputs.host.page_indptr[inputs.host.num_decode :]
         full = (cached + size - 1) // size
-        # Behind each line stands one that has the rest of its pages and no query: so the pages need
-        # not be gathered anew without those.
+        # After each sequence comes one with the rest of its pages and no query, so that the pages
+        # need not be copied without those.
         page_indptr = torch.empty(2 * len(cached) + 1, dtype=torch.int32)
         page_indptr[0::2] = begins
         page_indptr[1::2] = begins[:-1] + full
@@ -107,7 +108,7 @@ class RaggedChunks:
 
 
 class _Own:
-    """Attends to what the step itself computes."""
+    """Attention to the keys and values of the step itself."""
 
     __slots__ = ("_kv_heads", "_run")
 
@@ -121,7 +122,7 @@ class _Own:
 
 
 class _Merged:
-    """Attends to what the step itself computes and to what was computed before, and merges both."""
+    """Attention to the keys and values of the step and to cached ones, merged."""
 
     __slots__ = ("_cached", "_kv_heads", "_own")
 
@@ -144,7 +145,7 @@ class _Merged:
 
 
 def _behind(q: torch.Tensor, kv_heads: int) -> KeysValues:
-    """Keys and values that lie behind queries, each ``[tokens, kv_heads, head_dim]``."""
+    """Return views of the keys and values after queries, each ``[tokens, kv_heads, head_dim]``."""
     tokens, heads, dim = q.shape
     first = q.storage_offset() + heads * q.stride(1)
     size = (tokens, kv_heads, dim)

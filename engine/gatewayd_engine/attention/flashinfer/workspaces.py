@@ -1,21 +1,21 @@
-"""Memory that FlashInfer's wrappers work in. Imports no FlashInfer."""
+"""Workspace sizes of FlashInfer's wrappers. Does not import FlashInfer."""
 
 from __future__ import annotations
 
 FLOATS = 384 << 20
-"""Bytes for partial results of split contexts: enough for 1,024 lines of 64 heads."""
+"""Bytes for partial results of split contexts: enough for 1,024 sequences of 64 heads."""
 INTS = 8 << 20
-"""Bytes of a plan, the size that FlashInfer gives each wrapper."""
+"""Bytes of a plan, FlashInfer's default for each wrapper."""
 
 
 def device_bytes(num_windows: int) -> int:
-    """Bytes that all wrappers of a model take of the device.
+    """Return the device memory of all wrappers of a model, in bytes.
 
-    Each window has plans for decoding, for chunks by pages and in one piece, and for captured
-    steps; shared prefixes have two, and what chunks have cached one. A wrapper for a capture brings
-    one that it does not keep.
+    Each window has plans for decoding, for paged and for ragged chunks, and for captured steps;
+    shared prefixes have two, and the cached part of chunks one. A wrapper for a capture allocates
+    one temporarily.
 
     Args:
-        num_windows: different ones that its layers have.
+        num_windows: number of distinct windows of the model's layers.
     """
     return FLOATS + (4 * num_windows + 2 + 1 + 1) * INTS

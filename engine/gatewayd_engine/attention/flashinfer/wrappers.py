@@ -1,9 +1,8 @@
-"""FlashInfer's wrappers: made for a model, planned from the host without waiting for the device.
+"""FlashInfer's wrappers for a model, planned on the host without device synchronisation.
 
-A plan is worked out on the host, written to a pinned buffer and copied from there when the stream
-comes to it. Planning the next step must not write over it before that, so wrappers take turns
-with a few buffers, and an event says when one has been copied. Source: FlashInfer (Ye et al.,
-arXiv 2501.01005).
+A plan is computed on the host, written to a pinned buffer and copied from there in stream order.
+Planning the next step must not overwrite it before that, so wrappers rotate over a few buffers, and
+an event signals when one has been copied. Source: FlashInfer (Ye et al., arXiv 2501.01005).
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ from gatewayd_engine.kv.pool import KvPool, zeros
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 _TURNS = 6
-"""Pinned buffers: the plans of two steps of the usual kind, so that nobody waits for one."""
+"""Pinned buffers per window: enough for the plans of two typical steps without waiting."""
 
 
 class Wrappers:
-    """Makes and plans wrappers for one model; all plans and launches are of one stream.
+    """Factory and planner of wrappers for one model; all plans and launches use one stream.
 
     Args:
-        shape: the model's attention.
-        pool: what the wrappers attend to.
+        shape: attention shape of the model.
+        pool: KV pool.
 
     Attributes:
-        windows: the windows that the model's layers have: each is a plan of its own.
+        windows: distinct windows of the model's layers, each of which needs its own plan.
         layers: keys and values by layer, slices of the pool.
     """
 
     def __init__(self, shape: AttentionShape, pool: KvPool) -> None:
         self.windows = sorted(set(shape.windows))
-        # Made once: a layer that is given its two tensors makes none.
+        # Views are created once, not in every call of a layer.
         self.layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
         self._heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim, pool.page_size)
         self._settings = {
@@ -54,7 +53,7 @@ class Wrappers:
         }
         self._device = pool.data.device
         self._floats = zeros((FLOATS,), torch.uint8, self._device)
-        # Captured sizes share one per window: only what is replayed next has a plan.
+        # Captured sizes share one per window: only the next replay needs a plan.
         self._ints = {window: self._int_buffer() for window in self.windows}
         pinned = self._device.type == "cuda"
         self._staging = [
@@ -67,21 +66,21 @@ class Wrappers:
         self._turn = 0
 
     def decode(self) -> BatchDecodeWithPagedKVCacheWrapper:
-        """A wrapper for lines of one token."""
+        """Create a wrapper for sequences of one token."""
         return BatchDecodeWithPagedKVCacheWrapper(
             self._floats, "NHD", use_tensor_cores=True, backend="fa2"
         )
 
     def prefill(self, backend: str) -> BatchPrefillWithPagedKVCacheWrapper:
-        """A wrapper for lines of several tokens."""
+        """Create a wrapper for sequences of several tokens."""
         return BatchPrefillWithPagedKVCacheWrapper(self._floats, "NHD", backend=backend)
 
     def ragged(self) -> BatchPrefillWithRaggedKVCacheWrapper:
-        """A wrapper for lines of several tokens that attend to themselves, by FlashAttention 3."""
+        """Create a FlashAttention 3 wrapper for sequences that attend to their own tokens."""
         return BatchPrefillWithRaggedKVCacheWrapper(self._floats, "NHD", backend="fa3")
 
     def captured(self, inputs: StepInputs, window: int) -> BatchDecodeWithPagedKVCacheWrapper:
-        """A wrapper for lines of one token that always reads the same tensors, planned once."""
+        """Create and plan a wrapper for captured steps, which always reads the same tensors."""
         wrapper = BatchDecodeWithPagedKVCacheWrapper(
             self._floats,
             "NHD",
@@ -94,7 +93,7 @@ class Wrappers:
         )
         wrapper._int_workspace_buffer = self._ints[window]
         host = inputs.host
-        # No pages to copy: they are in the step's tensor, which the wrapper reads.
+        # No pages to copy: the wrapper reads the step's tensor.
         self.plan_decode(
             wrapper,
             window,
@@ -106,11 +105,11 @@ class Wrappers:
         return wrapper
 
     def _is_whole(self, num_lines: int) -> bool:
-        """Whether a captured step of so many lines splits no context.
+        """Whether a captured step of ``num_lines`` sequences uses no KV splits.
 
-        For a capture FlashInfer always launches the kernel that writes partial answers, and the
-        one that merges them, even where its planner splits nothing. Which kernels are captured
-        follows from the first plan, so each plan of one size has to say the same.
+        For a capture FlashInfer always launches the kernel that writes partial results, and the one
+        that merges them, even where its planner splits nothing. The captured kernels follow from
+        the first plan, so all plans of one size must agree on this.
         """
         return fills(num_lines * self._heads[1], num_multiprocessors(self._device))
 
@@ -123,7 +122,7 @@ class Wrappers:
         last_page_len: torch.Tensor,
         disable_split_kv: bool = False,
     ) -> None:
-        """Plan lines of one token each, from the host's tensors and the device's pages."""
+        """Plan sequences of one token each, from the host's tensors and the device's pages."""
         with self._staged(wrapper):
             wrapper.plan(
                 _pageable(page_indptr),
@@ -145,7 +144,7 @@ class Wrappers:
         last_page_len: torch.Tensor,
         causal: bool = True,
     ) -> None:
-        """Plan lines of several tokens, from the host's tensors and the device's pages."""
+        """Plan sequences of several tokens, from the host's tensors and the device's pages."""
         with self._staged(wrapper):
             wrapper.plan(
                 _pageable(query_indptr),
@@ -164,7 +163,7 @@ class Wrappers:
         window: int,
         indptr: torch.Tensor,
     ) -> None:
-        """Plan lines whose keys are those of their own tokens, from the host's tensor."""
+        """Plan sequences that attend to their own tokens only, from the host's tensor."""
         num_heads, num_kv_heads, head_dim, _ = self._heads
         with self._staged(wrapper):
             wrapper.plan(
@@ -186,7 +185,7 @@ class Wrappers:
         pages: torch.Tensor,
         last_page_len: torch.Tensor,
     ) -> None:
-        """Plan what has been captured anew: nothing but the plan goes to the device."""
+        """Plan the next replay of a captured wrapper: only the plan is copied to the device."""
         with self._staged(wrapper):
             fast_decode_plan(
                 wrapper,
@@ -206,7 +205,7 @@ class Wrappers:
         | BatchPrefillWithPagedKVCacheWrapper
         | BatchPrefillWithRaggedKVCacheWrapper,
     ) -> Iterator[None]:
-        """Give a wrapper the buffer whose turn it is to write its plan to."""
+        """Assign the next pinned buffer to a wrapper, for its plan."""
         buffer, copied = self._staging[self._turn]
         self._turn = (self._turn + 1) % len(self._staging)
         copied.synchronize()
@@ -214,7 +213,7 @@ class Wrappers:
         try:
             yield
         finally:
-            # What fails may have queued its copy before.
+            # A plan that failed may have queued its copy already.
             copied.record()
 
     def _int_buffer(self) -> torch.Tensor:
@@ -222,9 +221,9 @@ class Wrappers:
 
 
 def _pageable(host: torch.Tensor) -> torch.Tensor:
-    """A copy that nobody else writes to.
+    """Return a private copy in pageable memory.
 
-    A wrapper copies it to the device without waiting. From pinned memory the device would read
-    later, when the caller may have written the next step's sizes there.
+    A wrapper copies it to the device asynchronously. From pinned memory the device would read it
+    later, when the caller may have overwritten it with the next step's sizes.
     """
     return torch.empty(host.shape, dtype=host.dtype).copy_(host)

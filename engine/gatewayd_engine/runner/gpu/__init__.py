@@ -1,1 +1,1 @@
-"""The runner for a GPU: rows on the device, captured decode steps, results that come later."""
+"""GPU runner: batch rows on the device, CUDA graphs, asynchronous results."""

@@ -1,4 +1,4 @@
-"""What is launched all at once: captured for each of a few padded sizes, whole or in pieces."""
+"""CUDA graphs of steps, captured for a few padded sizes, whole or piecewise."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ _log = logging.getLogger(__name__)
 
 Replay = Callable[[], None]
 Between = Callable[[int], object]
-"""Launches what is not captured, told how many times that was done before."""
-Broken = Callable[[Between], None]
-"""Launches that call another in between, each time equally often."""
+"""Launches an uncaptured part; receives its index in the step."""
+PiecewiseLaunches = Callable[[Between], None]
+"""Launches with uncaptured parts in between, always the same number of them."""
 T = TypeVar("T")
 
 
 class Capture(Protocol):
-    """Takes launches and gives what launches them all at once, over the same memory each time.
+    """Captures launches into a callable that replays them, always over the same memory.
 
-    What is given keeps the launches, and so what these refer to; of other tensors that were there
-    before, only the addresses are kept. What launches make themselves has numbers within a replay
-    alone, and not for what is called in between.
+    The result references the launches, and so what these refer to; of other existing tensors, only
+    the addresses are captured. Tensors created by the launches themselves are valid within a replay
+    only, and not in the uncaptured parts in between.
     """
 
     def whole(self, launches: Replay) -> Replay:
-        """Capture launches of which none is missing."""
+        """Capture launches completely, into one graph."""
 
-    def pieces(self, launches: Broken) -> Broken:
-        """Capture launches but for what is called in between."""
+    def pieces(self, launches: PiecewiseLaunches) -> PiecewiseLaunches:
+        """Capture launches except for the parts in between."""
 
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep:
-    """The decode step of one size, with one of its kinds of attention.
+    """Captured decode step of one size, with one of its kinds of attention.
 
     Attributes:
-        attention: planned before each replay.
-        forward: up to the logits.
-        whole: the same, and what follows when nobody has to look at the logits.
+        attention: attention to plan before each replay.
+        forward: forward pass up to the logits.
+        whole: forward pass and sampling, for steps whose logits are not processed.
     """
 
     attention: CapturedAttention
@@ -55,23 +55,23 @@ class CapturedStep:
 
 
 def sizes(max_lines: int) -> list[int]:
-    """Sizes that are captured: few sequences exactly, many within a few percent."""
+    """Return the captured batch sizes: exact for few sequences, within a few percent for many."""
     finer, coarser = range(8, min(max_lines, 256), 8), range(256, max_lines, 16)
     chosen = {1, 2, 4, *finer, *coarser, max_lines}
     return sorted(size for size in chosen if size <= max_lines)
 
 
 class Graphs(Generic[T]):
-    """What is captured, by size.
+    """Captured steps by size.
 
-    A size whose capture fails is left out with a warning: its steps are padded to the next larger
+    A size whose capture fails is skipped with a warning: its steps are padded to the next larger
     size, or launched kernel by kernel where there is none.
 
     Args:
-        at: the sizes.
-        make: captures one.
-        progress: told the fraction that is made.
-        steps: what is captured, for the warning; ``%s`` stands for the sizes.
+        at: sizes to capture.
+        make: captures one size.
+        progress: receives the fraction that is done.
+        steps: description of the steps for the warning; ``%s`` stands for the sizes.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Graphs(Generic[T]):
     ) -> None:
         self._made: dict[int, T] = {}
         failed: list[int] = []
-        # The largest first: what it takes of the memory that they share, others use again.
+        # The largest first: others reuse its memory of the shared pool.
         for done, size in enumerate(sorted(at, reverse=True), start=1):
             try:
                 self._made[size] = make(size)
             except DeviceLost:
-                raise  # nothing can be computed any more
+                raise  # the device cannot be used any more
             except Exception as error:  # noqa: BLE001 - of any library; the engine serves without
                 if not failed:
                     _log.warning("capture of %s failed", steps % size, exc_info=error)
@@ -97,29 +97,29 @@ class Graphs(Generic[T]):
         self._sizes = sorted(self._made)
         if failed:
             _log.warning(
-                "not captured: %s; they take longer, kernel by kernel or padded to a larger size",
+                "not captured: %s; they run slower, kernel by kernel or padded to a larger size",
                 steps % ", ".join(map(str, sorted(failed))),
             )
 
     def size_for(self, num: int) -> int | None:
-        """The smallest size that is enough for so many; None if there is none."""
+        """Return the smallest captured size that is at least ``num``; None if there is none."""
         at = bisect_left(self._sizes, num)
         return self._sizes[at] if at < len(self._sizes) else None
 
     def __getitem__(self, size: int) -> T:
-        """What was made for a size."""
+        """Return the captured step of a size."""
         return self._made[size]
 
 
 class CudaCapture:
-    """Captures into CUDA graphs that share their memory: no two replays run at a time.
+    """Captures CUDA graphs that share a memory pool: replays must not overlap.
 
-    What is captured later may use the memory of what was let go before, so a replay must come
-    whole and its pieces in their order, or be begun anew. What is read after it, or in between, is
-    to be written to tensors that were there before.
+    Later captures may reuse memory freed in earlier ones, so a replay has to run completely and its
+    pieces in order, or be restarted. Results that are read after a replay, or between its pieces,
+    have to be written to tensors allocated before the capture.
 
     Args:
-        device: which device.
+        device: device of the graphs.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -132,28 +132,28 @@ class CudaCapture:
         (graph,) = self._captured(lambda between: launches())
         return _WholeReplay(graph, launches)
 
-    def pieces(self, launches: Broken) -> Broken:
+    def pieces(self, launches: PiecewiseLaunches) -> PiecewiseLaunches:
         """See ``Capture``."""
         return _PiecesReplay(self._captured(launches), launches)
 
-    def _captured(self, launches: Broken) -> list[torch.cuda.CUDAGraph]:
-        """Capture what is launched before, between and after the calls of another."""
+    def _captured(self, launches: PiecewiseLaunches) -> list[torch.cuda.CUDAGraph]:
+        """Capture the launches before, between and after the uncaptured parts."""
         self._rehearse(lambda: launches(lambda _: None))
         graphs: list[torch.cuda.CUDAGraph] = []
 
-        def begin() -> None:
+        def start_graph() -> None:
             graphs.append(torch.cuda.CUDAGraph())
             graphs[-1].capture_begin(pool=self._pool)
 
         def cut(_: int) -> None:
             graphs[-1].capture_end()
-            begin()
+            start_graph()
 
-        # As ``torch.cuda.graph`` does it: what was rehearsed with is free for the capture.
+        # As in ``torch.cuda.graph``: memory of the rehearsal is available to the capture.
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         with torch.cuda.stream(self._stream):
-            begin()
+            start_graph()
             try:
                 launches(cut)
             except BaseException:
@@ -164,7 +164,7 @@ class CudaCapture:
         return graphs
 
     def _rehearse(self, launches: Replay) -> None:
-        """Libraries make their handles and kernels are compiled when they are first launched."""
+        """Run the launches once, so that libraries create handles and kernels are compiled."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             launches()
@@ -172,9 +172,9 @@ class CudaCapture:
 
 
 class _WholeReplay:
-    """Replays a graph.
+    """Replay of one graph.
 
-    It keeps what was captured: tensors of which only the launches know have to live as long.
+    References the captured launches, as tensors that only these reference must not be freed before.
     """
 
     __slots__ = ("_launches", "_replay")
@@ -188,11 +188,11 @@ class _WholeReplay:
 
 
 class _PiecesReplay:
-    """The same of graphs with calls in between."""
+    """Replay of graphs with uncaptured parts in between; see ``_WholeReplay``."""
 
     __slots__ = ("_first", "_launches", "_others")
 
-    def __init__(self, graphs: Sequence[torch.cuda.CUDAGraph], launches: Broken) -> None:
+    def __init__(self, graphs: Sequence[torch.cuda.CUDAGraph], launches: PiecewiseLaunches) -> None:
         self._first, *self._others = [graph.replay for graph in graphs]
         self._launches = launches
 
@@ -204,12 +204,12 @@ class _PiecesReplay:
 
 
 class LaunchEach:
-    """No capture: launches one after the other, each time."""
+    """``Capture`` that captures nothing: launches run one by one each time."""
 
     def whole(self, launches: Replay) -> Replay:
         """See ``Capture``."""
         return launches
 
-    def pieces(self, launches: Broken) -> Broken:
+    def pieces(self, launches: PiecewiseLaunches) -> PiecewiseLaunches:
         """See ``Capture``."""
         return launches

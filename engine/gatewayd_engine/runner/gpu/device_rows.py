@@ -1,4 +1,4 @@
-"""Rows on the device: what its steps read without being told again."""
+"""Persistent batch rows on the device, updated incrementally from the host's."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gatewayd_engine.state.running_batch import Changes, RunningBatch
 
 
 class DeviceRows:
-    """The columns of ``RunningBatch`` that a step reads, and the last token of each row.
+    """Device copy of the columns of ``RunningBatch`` that steps read, and each row's last token.
 
-    Only differences travel. One row more than there are is for padded lines: it takes the likeliest
-    token, and its pages are scratch.
+    Only changes are uploaded. One additional row is for padding sequences: it samples greedily, and
+    its pages are the scratch page.
 
     Args:
-        rows: the host's, which tell from now on what changes.
-        scratch: the page that nobody has.
-        device: where this is.
+        rows: rows of the host, which record their changes from now on.
+        scratch: page that belongs to no sequence.
+        device: device of the copy.
 
     Attributes:
-        padding: the row of padded lines.
-        last_tokens: int32, shape ``[rows + 1]``; what a step has chosen last.
+        padding: row of padding sequences.
+        last_tokens: last sampled token of each row, int32, shape ``[rows + 1]``.
         block_table: int32, shape ``[rows + 1, max_pages]``.
-        sampling: the rows' parameters.
+        sampling: sampling parameters of the rows.
     """
 
     def __init__(self, rows: RunningBatch, scratch: int, device: torch.device) -> None:
@@ -48,19 +48,19 @@ class DeviceRows:
             seed=torch.zeros(shape, dtype=torch.int64, device=device),
         )
 
-    def follow(self) -> None:
-        """Bring over what has changed since the last call."""
+    def sync(self) -> None:
+        """Upload the changes since the last call."""
         changes = self._rows.changes
         if changes is None or not (changes.taken or changes.pages):
             return
         if changes.taken:
-            self._follow_sampling(np.array(sorted(changes.taken), np.int64))
+            self._sync_sampling(np.array(sorted(changes.taken), np.int64))
         if changes.pages:
-            self._follow_pages(changes.pages)
-        # Last: a step that fails before this is launched again.
+            self._sync_pages(changes.pages)
+        # Cleared last: a step that fails before this is launched again.
         self._rows.changes = Changes()
 
-    def _follow_sampling(self, taken: NDArray[np.int64]) -> None:
+    def _sync_sampling(self, taken: NDArray[np.int64]) -> None:
         host = self._rows
         floats = np.stack([host.temperature[taken], host.top_p[taken], host.min_p[taken]])
         whole = np.stack([taken, host.top_k[taken], host.seed[taken].view(np.int64)])
@@ -73,10 +73,10 @@ class DeviceRows:
         columns.top_k.index_copy_(0, index, top_k.to(torch.int32))
         columns.seed.index_copy_(0, index, seed)
 
-    def _follow_pages(self, places: list[tuple[int, int, int]]) -> None:
+    def _sync_pages(self, places: list[tuple[int, int, int]]) -> None:
         table = self._rows.block_table
         width = table.shape[1]
-        # A place may have changed twice; what it holds now is right.
+        # An entry may have changed twice; its current value is uploaded.
         cells = np.unique(
             np.concatenate([np.arange(n) + row * width + first for row, first, n in places])
         )

@@ -1,8 +1,8 @@
-"""A small model that guesses for a larger one, on a device: tokens stay there between guesses.
+"""Draft model on a device: drafts autoregressively without copying tokens to the host in between.
 
-Rows have pages of their own. What is new of a row is computed, then one token after the other is
-guessed: each step reads the last token of its rows where the step before has written it. The host
-is told all guesses at once.
+Each row has a fixed set of KV pages. The new tokens of a row are computed, then draft tokens are
+generated one by one: each step reads its rows' last tokens where the previous step wrote them. All
+draft tokens are copied to the host at once.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS, DraftLinesInput, 
 from gatewayd_engine.runner.gpu.prompt_reader import MOST_CHUNK_SLOTS, PromptReader, fewest_lines
 
 PAGE_SIZE = 64
-"""Pages belong to one row each: their size only rounds contexts up."""
+"""Tokens per page. Pages belong to a fixed row, so their size only rounds contexts up."""
 _NEW = 2
-"""Tokens that are new of a row in most steps, at most: the last guess and the one behind it, where
-all guesses were right."""
+"""Most new tokens of a row in typical steps: where all drafts were accepted, the last draft and the
+model's own token after it."""
 _WIDTHS = (_NEW, 1)
-"""Slots of a line in steps that are captured: in the first one, and in those that go on from it."""
+"""Slots of a sequence in captured steps: in the first step of a draft, and in later ones."""
 
 
 def captured_lines(max_running: int) -> list[int]:
-    """How many lines are captured: powers of two, and all."""
+    """Return the captured batch sizes: powers of two, and the largest."""
     powers = {1 << bit for bit in range(max_running.bit_length())}
     return sorted({size for size in powers if size < max_running} | {max_running})
 
 
 def num_captured_guesses(max_running: int) -> int:
-    """How many graphs a model has."""
+    """Return the number of CUDA graphs of a draft model."""
     return len(_WIDTHS) * len(captured_lines(max_running))
 
 
 @dataclass(slots=True)
 class _Rows:
-    """See ``SlotRows``: each row has its pages for good."""
+    """``SlotRows`` with a fixed set of pages per row."""
 
     padding: int
     last_tokens: torch.Tensor
@@ -57,20 +57,20 @@ class _Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A captured step, and what it reads."""
+    """A step, captured or not, and its inputs."""
 
     inputs: SlotInputs
     run: Replay
 
 
 class DeviceRowModel:
-    """See ``GuessingModel``; launches kernel by kernel until it is captured.
+    """Device implementation of ``GuessingModel``; launches kernel by kernel until it is captured.
 
     Args:
-        decoder: the model, of fused parts.
-        kernels: of the device.
-        max_running: rows.
-        max_model_len: tokens of a row.
+        decoder: decoder of the draft model, with fused parts.
+        kernels: kernels of the device.
+        max_running: number of rows.
+        max_model_len: most tokens of a row.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class DeviceRowModel:
         self._reader = PromptReader(decoder, self._slots, self._attention)
         self._copier = HostCopier(device)
         self._likeliest = _likeliest(max_running + 1, device)
-        # Of each line the token that was guessed last, then the bits of its log-probability.
+        # Last draft token of each sequence, then the bits of its log-probability.
         self._guessed = torch.zeros((2, max_running), dtype=torch.int32, device=device)
         self._graphs: dict[int, Graphs[_Step]] = {}
 
@@ -120,7 +120,7 @@ class DeviceRowModel:
         counts: NDArray[np.int64],
         tokens: NDArray[np.int32],
     ) -> torch.Tensor:
-        """See ``DraftModel``; the logits are on the device, and nothing is waited for."""
+        """See ``DraftModel``; the logits are on the device, without synchronisation."""
         return self._decoder.logits(self._reader.read(rows, starts, counts, tokens))
 
     @torch.inference_mode()
@@ -145,7 +145,7 @@ class DeviceRowModel:
             )
         made[0].copy_(self._guessed[:, :n])
         if steps > 1:
-            # The first of these steps goes one token on, as all do.
+            # Starts one token early, as every step advances by one token first.
             ones, unknown = np.ones(n, np.int64), np.full(n, -1, np.int64)
             lines = DraftLinesInput(rows, ends - 1, ones, unknown, reach=ends + steps - 1)
             step = self._run(lines, 1)
@@ -153,12 +153,12 @@ class DeviceRowModel:
             for depth in range(2, steps):
                 step.run()
                 made[depth].copy_(self._guessed[:, :n])
-        (told,) = self._copier.copy([made], self._copier.allocate([made])).read()
-        ids, logprobs = told[:, 0].T, told[:, 1].view(np.float32).T
+        (drafted,) = self._copier.copy([made], self._copier.allocate([made])).read()
+        ids, logprobs = drafted[:, 0].T, drafted[:, 1].view(np.float32).T
         return ids, np.exp(logprobs)
 
     def _choose(self, hidden: torch.Tensor, rows: torch.Tensor) -> None:
-        """The likeliest token behind each of these states, and its log-probability."""
+        """Compute the likeliest token after each hidden state, and its log-probability."""
         logits, n = self._decoder.raw_logits(hidden), len(rows)
         index = rows.to(torch.int32)
         ids, _ = self._kernels.sample(logits, index, index, self._likeliest)
@@ -167,11 +167,11 @@ class DeviceRowModel:
         self._guessed[1, :n] = logprobs.view(torch.int32)
         self._rows.last_tokens.index_copy_(0, rows.long(), ids)
 
-    # Before the first step
+    # Warm-up
 
     @torch.inference_mode()
     def compile(self) -> None:
-        """See ``DrafterModel``; it computes over the pages of padding."""
+        """See ``DrafterModel``; computes over the pages of the padding row."""
         padding = self._rows.padding
         hidden = self._reader.compile(padding)
         self._choose(hidden, torch.full((1,), padding, device=self._device))
@@ -182,7 +182,7 @@ class DeviceRowModel:
 
     @torch.inference_mode()
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
-        """See ``DrafterModel``; steps of few new tokens, and of one."""
+        """See ``DrafterModel``; captures steps of few new tokens, and of one."""
         if not self._decoder.is_capturable:
             return
         for done, width in enumerate(_WIDTHS):
@@ -199,15 +199,15 @@ class DeviceRowModel:
         return _Step(step.inputs, capture.whole(step.run))
 
     def _made(self, lines: int, width: int) -> _Step:
-        """A step over the tensors of its size, not captured."""
+        """Return an uncaptured step over the input tensors of its size."""
         inputs = self._slots.inputs(lines, width)
-        out = self._attention.room(lines * width)
+        out = self._attention.allocate_output(lines * width)
         attend = self._attention.attend(inputs, out, self._attention.scratch([(lines, width)]))
         first = torch.arange(lines, device=self._device) * width - 1
 
         def run() -> None:
             if width == 1:
-                # One token further than the step before, or than what was uploaded.
+                # One token after the previous step, or after the uploaded position.
                 inputs.starts.add_(1)
                 inputs.step.last_page_len.add_(1)
             self._slots.fill(inputs)
@@ -219,7 +219,7 @@ class DeviceRowModel:
         return _Step(inputs, run)
 
     def _run(self, lines: DraftLinesInput, width: int) -> _Step:
-        """Upload lines and guess the token behind each, by the step that is returned."""
+        """Upload sequences and draft the next token of each; return the step that was run."""
         n = len(lines.rows)
         graphs = self._graphs.get(width)
         size = graphs.size_for(n) if graphs is not None else None
@@ -234,7 +234,7 @@ class DeviceRowModel:
 
 
 def _likeliest(rows: int, device: torch.device) -> SamplingColumns:
-    """Rows that all take the likeliest token."""
+    """Return sampling parameters of rows that all sample greedily."""
     nothing, whole = torch.zeros(rows, device=device), torch.ones(rows, device=device)
     none = torch.zeros(rows, dtype=torch.int32, device=device)
     return SamplingColumns(nothing, none, whole, nothing, none.long())

@@ -1,7 +1,7 @@
-"""Inputs of lines with drafts: their slots, padded to equally many, on the device.
+"""Inputs of sequences with drafts on the device, padded to the same number of slots.
 
-Slot 0 of a line is its last token, slot i its draft i - 1. A slot writes its keys and values behind
-those of the slot before it, whatever its depth in a tree.
+Slot 0 of a sequence is its last token, slot i its draft i - 1. A slot writes its keys and values
+after those of the previous slot, whatever its depth in a tree.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gatewayd_engine.kernels.transfers import pinned
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 
 MOST_SLOTS = 64
-"""Of a line: an ancestor mask has so many bits."""
+"""Most slots of a sequence: the number of bits of an ancestor mask."""
 
 
 class SlotRows(Protocol):
-    """Rows on a device, as ``DeviceRows`` has them.
+    """Batch rows on a device, such as ``DeviceRows``.
 
     Attributes:
-        padding: the row of padded lines.
+        padding: row of padding sequences.
         last_tokens: int32, shape ``[rows + 1]``.
         block_table: int32, shape ``[rows + 1, max_pages]``.
     """
@@ -38,16 +38,16 @@ class SlotRows(Protocol):
 
 
 class DraftLinesInput(NamedTuple):
-    """Lines of a step and their tokens, on the host.
+    """Sequences of a step and their tokens, on the host.
 
     Attributes:
-        rows: of the lines, no matter how often, shape ``[n]``.
-        starts: position of each line's first token, shape ``[n]``.
+        rows: row of each sequence, possibly with repetitions, shape ``[n]``.
+        starts: position of each sequence's first token, shape ``[n]``.
         counts: tokens of each, at least 1, shape ``[n]``.
-        ids: of all tokens, one line behind another; -1 for the last token of the row.
-        drafts: which of them are drafts; None if each token follows the one before.
-        reach: tokens that each line may have before it is uploaded again, ``starts + counts`` at
-            least, shape ``[n]``; None for those.
+        ids: token ids, sequence by sequence; -1 for the last token of the row.
+        drafts: drafts among the tokens; None if each token follows the previous one.
+        reach: context length that each sequence may reach before the next upload, at least
+            ``starts + counts``, shape ``[n]``; None for exactly that.
     """
 
     rows: NDArray[np.int64]
@@ -59,7 +59,7 @@ class DraftLinesInput(NamedTuple):
 
     @classmethod
     def of(cls, batch: StepBatch) -> DraftLinesInput:
-        """Those of a batch in which all lines decode."""
+        """Make the input of a batch in which all sequences decode."""
         ids = batch.ids
         if batch.unknown is not None:
             ids = ids.copy()
@@ -68,13 +68,13 @@ class DraftLinesInput(NamedTuple):
 
 
 class DraftSlotInputs:
-    """Memory for the inputs of lines with drafts.
+    """Persistent input tensors of sequences with drafts, and their construction.
 
     Args:
-        state: rows on the device.
-        kernels: of the device.
+        state: batch rows on the device.
+        kernels: kernels of the device.
         page_size: tokens per page.
-        scratch: the page that no sequence has.
+        scratch: page that belongs to no sequence.
         max_lines: most sequences of a step.
         max_slots: most slots of a step.
     """
@@ -94,14 +94,14 @@ class DraftSlotInputs:
         self._scratch = scratch
         device = state.last_tokens.device
         size = aligned(_sections(max_lines, max_slots))[-1]
-        # One upload a step: all lies in one piece, ancestors first, whose words are aligned so.
+        # Contiguous, so that a step needs a single upload; ancestors first, for their alignment.
         self._header = torch.zeros(size, dtype=torch.int32, device=device)
         self._tokens = torch.zeros((3, max_slots + max_slots % 2), dtype=torch.int64, device=device)
         max_pages = max_lines * state.block_table.shape[1]
         self._pages = torch.zeros(max_pages, dtype=torch.int32, device=device)
 
     def inputs(self, lines: int, width: int) -> SlotInputs:
-        """The tensors of so many lines and slots; ``fill`` makes what is in them."""
+        """Return the tensors of ``lines`` sequences of ``width`` slots; ``fill`` writes to them."""
         sizes = _sections(lines, lines * width)
         ancestors, rows, counts, starts, page_indptr, last_page_len, given, depths = (
             self._header[begin : begin + size]
@@ -122,12 +122,12 @@ class DraftSlotInputs:
         )
 
     def upload(self, batch: DraftLinesInput, lines: int, width: int) -> None:
-        """Tell the device about lines.
+        """Upload sequences.
 
         Args:
-            batch: the lines, each of at most ``width`` tokens.
-            lines: as many, or more: others are padding.
-            width: slots of each line.
+            batch: sequences of at most ``width`` tokens each.
+            lines: number of sequences, including padding.
+            width: slots of each sequence.
         """
         n, page_size = len(batch.rows), self._page_size
         sizes = _sections(lines, lines * width)
@@ -152,7 +152,7 @@ class DraftSlotInputs:
         seen[:] = (np.uint64(2) << in_order.astype(np.uint64)) - np.uint64(1)
         drafts = batch.drafts
         if drafts is not None and drafts.parents is not None:
-            # Others of the step may have had more than any of these lines.
+            # Other sequences of the step may have more drafts than any of these.
             drafts = drafts.cut(width - 1)
             sees, depth = drafts.lineage(drafts.tokens.shape[1] + 1)
             few = depth.shape[1]
@@ -163,7 +163,7 @@ class DraftSlotInputs:
         self._header[: len(host)].copy_(sent, non_blocking=True)
 
     def fill(self, inputs: SlotInputs) -> None:
-        """Make the inputs of the lines that were uploaded."""
+        """Build the inputs of the uploaded sequences."""
         step = inputs.step
         self._kernels.slots(
             inputs.rows,
@@ -183,7 +183,7 @@ class DraftSlotInputs:
         )
 
     def clear(self, lines: int, width: int) -> None:
-        """Let every line be padding."""
+        """Make every sequence padding."""
         inputs = self.inputs(lines, width)
         inputs.rows.fill_(self._state.padding)
         inputs.counts.fill_(1)
@@ -195,20 +195,20 @@ class DraftSlotInputs:
 
 
 def _sections(lines: int, slots: int) -> tuple[int, ...]:
-    """Sizes of what is uploaded, in int32."""
+    """Return the sizes of the uploaded sections, in int32."""
     return 2 * slots, lines, lines, lines, lines + 1, lines, slots, slots
 
 
 def aligned(sizes: Sequence[int]) -> list[int]:
-    """Where sections of so many int32 begin, and where the last ends, each at 16 bytes.
+    """Return where sections of these sizes in int32 begin, and the end, aligned to 16 bytes.
 
-    Triton compiles a kernel anew for addresses that are not aligned as others were.
+    Triton compiles a kernel again for addresses with a different alignment.
     """
     return list(accumulate((-(-size // 4) * 4 for size in sizes), initial=0))
 
 
 def flat_of(counts: NDArray[np.int64], width: int) -> NDArray[np.int64]:
-    """Where the tokens of lines of so many are among padded slots, shape ``[num_tokens]``."""
+    """Return the indices of sequences' tokens among padded slots, shape ``[num_tokens]``."""
     first = np.arange(len(counts)) * width - (np.cumsum(counts) - counts)
     at: NDArray[np.int64] = np.repeat(first, counts) + np.arange(int(counts.sum()))
     return at

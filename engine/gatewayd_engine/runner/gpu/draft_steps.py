@@ -1,13 +1,13 @@
-"""Steps with drafts on a device: computed, verified and accepted there, and told in one letter.
+"""Speculative decoding steps on a device: computed, verified and accepted there.
 
-All slots of a step, each line's last token and its drafts, are sampled in one launch: what a device
-draws follows from row and position, so the token behind each slot is the one that would be drawn
-without drafts. A kernel then finds the path that the model has chosen. The host waits once, for
-the letter that says which.
+All slots of a step, each sequence's last token and its drafts, are sampled in one launch: sampling
+on a device depends on row and position only, so the token after each slot is the one that would be
+sampled without drafts. A kernel then finds the accepted path. The host waits once, for the copy of
+the result.
 
-Where all lines decode, the layers are captured for lines padded to a few widths. What samples and
-accepts is launched behind them, while they compute: the host has nothing else to do, for the next
-drafts follow from the tokens of this step.
+Where all sequences decode, the layers are captured for sequences padded to a few widths. Sampling
+and acceptance are launched after them, while they compute: the host has no other work meanwhile, as
+the next drafts depend on the tokens of this step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_slots import DraftLinesInput, DraftSlotInputs, flat_of
 from gatewayd_engine.runner.gpu.input_gather import Gathering
 from gatewayd_engine.runner.gpu.step_outcome import StepRequests
-from gatewayd_engine.runner.gpu.verifier import Computed, Verifier
+from gatewayd_engine.runner.gpu.verifier import ForwardOutput, Verifier
 from gatewayd_engine.runner.gpu.widths import (
     captured_sizes,
     captured_widths,
@@ -43,7 +43,7 @@ from gatewayd_engine.state.step_batch import StepBatch
 
 
 def drafted_bytes(decoder: Decoder, max_lines: int) -> int:
-    """What the tensors take that stay for them: logits, hidden states, answers of attention."""
+    """Return the memory of persistent tensors: logits, hidden states and attention outputs."""
     spec = decoder.spec
     states = spec.hidden_size + spec.num_heads * spec.head_dim
     each = spec.vocab_size * decoder.logits_dtype.itemsize + states * decoder.dtype.itemsize
@@ -52,22 +52,22 @@ def drafted_bytes(decoder: Decoder, max_lines: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _CapturedLines:
-    """The layers of one size and width."""
+    """Captured layers of one batch size and width."""
 
     inputs: SlotInputs
     forward: Replay
 
 
 class DraftedSteps:
-    """Computes steps with drafts, and steps whose hidden states a drafter wants to see.
+    """Executor of steps with drafts, and of steps whose hidden states a drafter needs.
 
     Args:
-        decoder: the model.
-        attention: of what has no drafts.
-        slots: attention of what has.
-        state: the rows on the device.
-        gathering: makes the inputs of what has no drafts.
-        verifier: says what the model thinks of the drafts.
+        decoder: decoder of the model.
+        attention: attention of sequences without drafts.
+        slots: attention of sequences with drafts.
+        state: batch rows on the device.
+        gathering: builds the inputs of sequences without drafts.
+        verifier: samples all slots and accepts drafts.
         hidden: runs the layers of a batch without drafts.
         max_lines: most sequences of a step.
     """
@@ -96,7 +96,7 @@ class DraftedSteps:
 
     @property
     def _inputs(self) -> DraftSlotInputs:
-        """Made when there are drafts for the first time."""
+        """Input tensors, allocated when there are drafts for the first time."""
         if self._made is None:
             pool = self._slots.pool
             self._made = DraftSlotInputs(
@@ -113,12 +113,12 @@ class DraftedSteps:
         """See ``StepRunner``."""
         return most_drafts(num_lines, self._max_lines)
 
-    # Captured
+    # Captured steps
 
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
-        """Capture the layers of lines with drafts; others are launched kernel by kernel."""
+        """Capture the layers of steps with drafts; others are launched kernel by kernel."""
         spec, device = self._decoder.spec, self._decoder.device
-        # The widest, which are the largest, first: others use their memory again.
+        # The widest first, which are the largest: others reuse their memory.
         widths = captured_widths(self._max_lines)
         most = most_captured(self._max_lines)
         self._logits = torch.empty(
@@ -127,7 +127,7 @@ class DraftedSteps:
         self._states = torch.zeros(
             (most, spec.hidden_size), dtype=self._decoder.dtype, device=device
         )
-        self._attended = self._slots.room(most)
+        self._attended = self._slots.allocate_output(most)
         self._scratch = self._slots.scratch(
             (lines, width) for width in widths for lines in captured_sizes(width, self._max_lines)
         )
@@ -154,39 +154,39 @@ class DraftedSteps:
         return _CapturedLines(inputs, capture.whole(forward))
 
     def _captured_for(self, num_lines: int, num_slots: int) -> tuple[int, int] | None:
-        """Lines and width of the smallest capture that is enough; None if there is none."""
+        """Return the batch size and width of the smallest sufficient capture; None if none is."""
         for width in sorted(self._graphs):
             if width >= num_slots and (size := self._graphs[width].size_for(num_lines)):
                 return size, width
         return None
 
-    # A step
+    # Execution
 
     def launch(
         self, batch: StepBatch, lines: NDArray[np.int64], asked: StepRequests, *, shows_hidden: bool
     ) -> Launched:
-        """Queue a batch; after an exception the same may be launched again.
+        """Launch a batch; after an exception the same batch may be launched again.
 
         Args:
-            batch: with drafts or without.
-            lines: those that get tokens, shape ``[n]``.
-            asked: what is wanted beside tokens.
-            shows_hidden: whether hidden states are.
+            batch: batch with or without drafts.
+            lines: sequences that get tokens, shape ``[n]``.
+            asked: outputs requested in addition to tokens.
+            shows_hidden: whether hidden states are returned.
         """
         is_whole = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
         size = self._captured_for(len(batch), int(batch.counts.max())) if is_whole else None
         computed = self._compute(batch) if size is None else self._replay(batch, *size)
         return self._verifier.launch(batch, lines, asked, computed, shows_hidden=shows_hidden)
 
-    def _replay(self, batch: StepBatch, lines: int, width: int) -> Computed:
+    def _replay(self, batch: StepBatch, lines: int, width: int) -> ForwardOutput:
         arrivals = self._slots.pool.arrivals
         if arrivals.pending:
-            # A graph waits for no layer: all of them must be there before it starts.
+            # A graph cannot wait layer by layer: all loads must be complete before it starts.
             arrivals.wait()
         self._inputs.upload(DraftLinesInput.of(batch), lines, width)
         self._graphs[width][lines].forward()
         count = len(batch) * width
-        return Computed(
+        return ForwardOutput(
             flat_of(batch.counts, width),
             self._states[:count],
             self._logits[:count],
@@ -194,12 +194,12 @@ class DraftedSteps:
             is_kept=False,
         )
 
-    def _compute(self, batch: StepBatch) -> Computed:
-        """Kernel by kernel: lines with drafts padded, behind them all others as without drafts."""
+    def _compute(self, batch: StepBatch) -> ForwardOutput:
+        """Run uncaptured layers: sequences with drafts, padded, then all others without padding."""
         drafts = batch.drafts
         if drafts is None or not drafts.counts.any():
             hidden = self._hidden(batch)
-            return Computed(np.arange(len(batch.ids)), hidden, None, 0, is_kept=False)
+            return ForwardOutput(np.arange(len(batch.ids)), hidden, None, 0, is_kept=False)
         has = drafts.counts > 0
         with_drafts = np.flatnonzero(has)
         guessed, rest = batch.of(with_drafts), batch.of(np.flatnonzero(~has))
@@ -208,7 +208,7 @@ class DraftedSteps:
         inputs = self._inputs.inputs(len(guessed), width)
         self._inputs.fill(inputs)
         num_slots = len(inputs.step.ids)
-        out = self._slots.room(num_slots + len(rest.ids))
+        out = self._slots.allocate_output(num_slots + len(rest.ids))
         scratch = self._slots.scratch([(len(guessed), width)])
         attend = self._slots.attend(inputs, out[:num_slots], scratch)
         ids, positions = inputs.step.ids, inputs.step.positions
@@ -225,4 +225,4 @@ class DraftedSteps:
             positions = torch.cat((positions, others.positions))
             at[~is_guessed] = num_slots + np.arange(len(rest.ids))
         hidden = self._decoder.hidden(ids, positions, attend)
-        return Computed(at, hidden, None, 0, is_kept=True)
+        return ForwardOutput(at, hidden, None, 0, is_kept=True)

@@ -1,4 +1,4 @@
-"""What drafters launch, captured when the model is there; see ``CaptureLaunches``."""
+"""Compilation and CUDA graph capture of drafters' launches; see ``CaptureLaunches``."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
 _log = logging.getLogger(__name__)
 
 MOST_LOGITS = 256
-"""Rows of logits of a captured launch; see ``CaptureLaunches``."""
+"""Most rows of logits of a captured launch; see ``CaptureLaunches``."""
 
 
 def offered_sizes(max_lines: int, logits_per_line: int = 1) -> list[int]:
-    """Numbers of lines that are captured: powers of two, and the largest."""
+    """Return the captured batch sizes: powers of two, and the largest."""
     most = min(max_lines, MOST_LOGITS // logits_per_line)
     return sorted({1 << bit for bit in range(most.bit_length())} | {most}) if most else []
 
 
 class PaddedRun:
-    """See ``RunPadded``.
+    """Implementation of ``RunPadded``.
 
     Args:
         launches: see ``CaptureLaunches``.
         name: see there.
-        sizes: numbers of lines to capture.
+        sizes: batch sizes to capture.
     """
 
     def __init__(self, launches: Callable[[int], None], name: str, sizes: list[int]) -> None:
@@ -48,7 +48,7 @@ class PaddedRun:
             graphs[size]()
 
     def compile(self) -> None:
-        """Launch each size once: which kernels there are may depend on it."""
+        """Launch each size once, as the kernels may depend on it."""
         for size in self._sizes:
             try:
                 self._launches(size)
@@ -68,24 +68,24 @@ class PaddedRun:
 
 
 class DrafterModel(Protocol):
-    """A small model of a drafter, of an engine that has no sequence yet."""
+    """Draft model of a drafter, while the engine has no sequences yet."""
 
     def compile(self) -> None:
-        """Launch each kernel of its steps, which would be compiled in the first of them."""
+        """Launch each kernel of its steps once, so that none is compiled during serving."""
 
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
         """Capture its steps.
 
         Args:
-            capture: makes what is replayed.
-            progress: told the fraction that is done.
+            capture: captures launches.
+            progress: receives the fraction that is done.
         """
 
 
 class DrafterLaunches:
-    """See ``CaptureLaunches``; what drafters launch while an engine starts.
+    """Implementation of ``CaptureLaunches`` during the start of an engine.
 
-    It is captured once it has been chosen how kernels are launched.
+    Launches are captured after the launch mode of kernels has been chosen.
 
     Args:
         max_lines: most sequences of a step.
@@ -95,7 +95,7 @@ class DrafterLaunches:
         self._max_lines = max_lines
         self._waiting: list[PaddedRun] = []
         self._is_over = False
-        # A drafter that could not be opened lets go of its model.
+        # Weak references: a drafter that could not be opened releases its model.
         self._models: list[ref[DrafterModel]] = []
 
     def __call__(
@@ -108,22 +108,22 @@ class DrafterLaunches:
         return run
 
     def add(self, model: DrafterModel) -> None:
-        """Compile and capture a model with all else, unless its drafter lets go of it before."""
+        """Register a model for compilation and capture, unless its drafter releases it before."""
         self._models.append(ref(model))
 
     @torch.inference_mode()
     def compile(self) -> None:
-        """Launch all kernels, which would be compiled in the first steps."""
+        """Launch all kernels once, so that none is compiled during serving."""
         for each in [*self._alive(), *self._waiting]:
             each.compile()
 
     @torch.inference_mode()
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
-        """Capture what was asked for; what is asked for later is launched kernel by kernel.
+        """Capture all registered launches; later registrations are launched kernel by kernel.
 
         Args:
-            capture: makes what is replayed.
-            progress: told the fraction that is done.
+            capture: captures launches.
+            progress: receives the fraction that is done.
         """
         waiting: list[DrafterModel | PaddedRun] = [*self._alive(), *self._waiting]
         self.close()
@@ -131,7 +131,7 @@ class DrafterLaunches:
             run.capture(capture, lambda part, done=done: progress((done + part) / len(waiting)))  # type: ignore[misc]
 
     def close(self) -> None:
-        """The engine has started: what is asked for later is neither compiled nor captured."""
+        """End the start-up phase: later registrations are neither compiled nor captured."""
         self._models, self._waiting, self._is_over = [], [], True
 
     def _alive(self) -> list[DrafterModel]:

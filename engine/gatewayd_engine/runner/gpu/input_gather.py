@@ -1,4 +1,4 @@
-"""Makes a step's inputs on the device from a few numbers for each of its lines."""
+"""Construction of a step's inputs on the device, from a few numbers per sequence."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from gatewayd_engine.state.step_batch import StepBatch
 
 
 class Gathering:
-    """Tensors that every step's inputs are made in; they keep their addresses.
+    """Persistent input tensors of steps, which keep their addresses, and their construction.
 
     Args:
-        state: rows on the device.
-        kernels: of the device.
+        state: batch rows on the device.
+        kernels: kernels of the device.
         page_size: tokens per page.
         max_lines: most sequences of a step.
         max_tokens: most tokens of a step.
 
     Attributes:
-        rows: each line's row, int32, shape ``[max_lines]``.
-        next_positions: of the token that each line chooses, int32, shape ``[max_lines]``.
+        rows: row of each sequence, int32, shape ``[max_lines]``.
+        next_positions: position of the token that each sequence samples, int32, shape
+            ``[max_lines]``.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Gathering:
         self._max_lines = max_lines
         device = state.last_tokens.device
         max_pages = max_lines * state.block_table.shape[1]
-        # One upload a step: these lie behind one another.
+        # Contiguous, so that a step needs a single upload.
         self._sizes = (max_lines, max_lines, max_lines, max_lines + 1, max_lines, max_lines + 1, 1)
         header = torch.zeros(sum(self._sizes) + max_tokens, dtype=torch.int32, device=device)
         self._header = header
@@ -56,12 +57,12 @@ class Gathering:
         self._pages = torch.zeros(max_pages, dtype=torch.int32, device=device)
 
     def upload(self, batch: StepBatch, lines: int, shared_pages: int = 0) -> HostPlan:
-        """Tell the device about a batch.
+        """Upload a batch.
 
         Args:
-            batch: what is to be computed.
-            lines: as many as the batch has, or more if all of it decodes: others are padding.
-            shared_pages: that all who decode begin with.
+            batch: batch of the step.
+            lines: sequences including padding, which only a batch of decoding sequences may have.
+            shared_pages: pages of the prefix that all decoding sequences share.
         """
         n, size = len(batch), self._page_size
         padding = lines - n
@@ -102,7 +103,7 @@ class Gathering:
         )
 
     def inputs(self, host: HostPlan, num_tokens: int) -> StepInputs:
-        """The tensors of a step with so many tokens; ``fill`` writes to them."""
+        """Return the tensors of a step with ``num_tokens`` tokens; ``fill`` writes to them."""
         lines = host.num_lines
         return StepInputs(
             ids=self._ids[:num_tokens],
@@ -116,7 +117,7 @@ class Gathering:
         )
 
     def fill(self, inputs: StepInputs, max_tokens: int) -> None:
-        """Gather a step's inputs; ``max_tokens`` is what its longest line computes."""
+        """Build a step's inputs; ``max_tokens`` is the most tokens of one of its sequences."""
         lines = inputs.host.num_lines
         self._kernels.gather(
             self.rows[:lines],
@@ -135,7 +136,7 @@ class Gathering:
         )
 
     def clear(self) -> None:
-        """Let every line be padding."""
+        """Make every sequence padding."""
         self.rows.fill_(self._state.padding)
         for section in (self._starts, self.next_positions, self._shared_pages, self._given):
             section.zero_()
@@ -144,6 +145,6 @@ class Gathering:
             torch.arange(len(indptr), out=indptr)
 
     def scratch(self, lines: int) -> HostPlan:
-        """A plan of nothing but padding, to capture with."""
+        """Return a plan of ``lines`` padding sequences, for captures."""
         upto = torch.arange(lines + 1, dtype=torch.int32)
         return HostPlan(lines, upto, upto.clone(), torch.ones(lines, dtype=torch.int32))

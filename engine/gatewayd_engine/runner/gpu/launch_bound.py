@@ -1,4 +1,4 @@
-"""Which steps with prompts the host launches more slowly than the device computes, measured."""
+"""Measurement of which steps with prompts are bound by kernel launches on the host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 _SHARE = 0.8
-"""Of a step's time that launching may take before the device is taken to wait for it."""
+"""Share of a step's time spent on launches from which on the step counts as launch-bound."""
 _REPEATS = 3
 
 
@@ -17,21 +17,21 @@ def launch_bound(
     wait: Callable[[], object],
     now: Callable[[], float] = time.perf_counter,
 ) -> list[int]:
-    """Choose the numbers of tokens that are worth capturing.
+    """Choose the token counts for which a captured step pays off.
 
     Args:
-        counts: to choose from, ascending.
-        launch: queues a step of so many tokens, kernel by kernel.
-        wait: returns when the device has computed what is queued.
-        now: seconds of a clock.
+        counts: candidates, ascending.
+        launch: launches a step of a number of tokens, kernel by kernel.
+        wait: waits until the device has finished all launches.
+        now: clock, in seconds.
 
     Returns:
-        Those whose steps take the host longer than the device, and the next larger number, to
-        which steps between the two are padded; none if reading the weights takes longer.
+        The launch-bound counts, and the next larger one, to which steps in between are padded;
+        none if reading the weights takes longer than launching.
     """
     chosen: list[int] = []
     for count in counts:
-        # What is done once for a size, such as compiling, is not measured.
+        # One-time work of a size, such as compilation, is not measured.
         launch(count)
         wait()
         shares = []

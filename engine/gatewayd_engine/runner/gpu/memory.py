@@ -1,4 +1,4 @@
-"""How much of a device's memory is left for keys and values, measured once."""
+"""Profiling of device memory, to determine the size of the KV pool."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from gatewayd_engine.tuning.matmul_candidates import WORKSPACE_BYTES
 _log = logging.getLogger(__name__)
 _GIB = 1 << 30
 _EXECUTABLE = 512 << 10
-"""Bytes of a captured graph that the driver keeps: its nodes and their arguments, some tens of
-kilobytes for a piece of ten kernels, and a few hundred for a whole step of some 300. Not measured;
-the log says what is free in the end."""
+"""Estimate of the driver's memory per captured graph, for nodes and arguments: some tens of
+kilobytes for a piece of ten kernels, a few hundred for a full step of some 300. Not measured; the
+log reports what is free after start-up."""
 _REST = 256 << 20
-"""Bytes for what is not worked out: memory that captured steps compute in, 30 MB for 512 tokens of
-Llama 3.1 8B, and as much as logits for what samples; partial answers of decode attention, 17 MB
-there; rows, and what lies beside it unused."""
+"""Reserve for what is not computed exactly: activations of captured steps, 30 MB for 512 tokens of
+Llama 3.1 8B, and as much as the logits for sampling; partial results of decode attention, 17 MB
+there; batch rows, and fragmentation."""
 
 
 class DoesNotFit(Exception):
-    """The model leaves no room; the sentence names the sizes."""
+    """No memory is left for the KV pool; the message names the sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryUsage:
-    """Bytes of a device.
+    """Memory of a device, in bytes.
 
     Attributes:
-        total: that it has.
-        others: that other processes have, or that no tensor is in.
-        weights: of the model.
-        peak: the most that a step takes beside them.
-        later: for what is made after measuring; see ``made_later``.
+        total: memory of the device.
+        others: memory in use outside of torch's allocator, for instance by other processes.
+        weights: weights of the model.
+        peak: peak memory of a step, in addition to the weights.
+        later: allocations after profiling; see ``made_later``.
     """
 
     total: int
@@ -58,11 +58,11 @@ class MemoryUsage:
 
 
 def left_for_pages(usage: MemoryUsage, utilization: float) -> int:
-    """Bytes for keys and values.
+    """Return the memory for keys and values, in bytes.
 
     Args:
-        usage: what was measured.
-        utilization: the part of the device that this process may have.
+        usage: profiled memory.
+        utilization: share of the device that this process may use.
 
     Raises:
         DoesNotFit: nothing is left.
@@ -73,11 +73,11 @@ def left_for_pages(usage: MemoryUsage, utilization: float) -> int:
     if left > 0:
         return left
     raise DoesNotFit(
-        f"the model does not fit: its weights take {_gib(usage.weights)}, a step"
-        f" {_gib(usage.peak)} and what runs it {_gib(usage.later)}; gpu_memory_utilization"
-        f" {utilization:g} allows {_gib(allowed)} of {_gib(usage.total)}, of which others have"
-        f" {_gib(usage.others)}. Lower max_batch_tokens or max_running, raise"
-        " gpu_memory_utilization, or take a smaller model"
+        f"the model does not fit: weights take {_gib(usage.weights)}, activations of a step"
+        f" {_gib(usage.peak)}, workspaces and CUDA graphs {_gib(usage.later)};"
+        f" gpu_memory_utilization {utilization:g} allows {_gib(allowed)} of {_gib(usage.total)},"
+        f" of which {_gib(usage.others)} are in use elsewhere. Lower max_batch_tokens or"
+        " max_running, raise gpu_memory_utilization, or use a smaller model"
     )
 
 
@@ -91,13 +91,13 @@ def measure(
     captures: bool,
     has_drafts: bool = False,
 ) -> MemoryUsage:
-    """Run the largest step once, without pages, and look at what it takes.
+    """Profile memory by running the largest step once, without attention.
 
     Args:
-        decoder: on a CUDA device.
-        kernels: of the device.
+        decoder: decoder on a CUDA device.
+        kernels: kernels of the device.
         max_tokens: most tokens of a step.
-        max_lines: most of its lines that get a token.
+        max_lines: most sequences of a step that get a token.
         captures: whether steps will be captured.
         has_drafts: whether steps with drafts are to be expected.
     """
@@ -124,14 +124,14 @@ def made_later(
     captures: bool,
     has_drafts: bool = False,
 ) -> int:
-    """Bytes of what is made after measuring: logits, workspaces, and captured steps.
+    """Return the bytes allocated after profiling: logits, workspaces, and captured steps.
 
-    Attention is taken to be FlashInfer's.
+    Assumes FlashInfer's attention.
 
     Args:
-        decoder: of the model.
+        decoder: decoder of the model.
         max_tokens: most tokens of a step.
-        max_lines: most of its lines that get a token.
+        max_lines: most sequences of a step that get a token.
         captures: whether steps will be captured.
         has_drafts: whether steps with drafts are captured.
     """
@@ -142,11 +142,11 @@ def made_later(
         made += _of_drafter(decoder, max_lines)
     if not (captures and decoder.is_capturable):
         return made
-    # At most: they are chosen by measuring.
+    # An upper bound: the captured counts are chosen later by measurement.
     counts = token_counts(max(max_tokens, max_lines))
     made += _of_experts(spec, max(max_lines, *counts), decoder.dtype.itemsize)
-    # A piece before each layer's attention and one behind the last; two of each decode step, with
-    # each kind of attention.
+    # A piece before each layer's attention and one after the last; two graphs of each decode step
+    # with each kind of attention.
     steps = 2 * MOST_KINDS * len(sizes(max_lines))
     captured = (spec.num_layers + 1) * len(counts) + steps
     if has_drafts:
@@ -158,10 +158,11 @@ def made_later(
 
 
 def _of_drafter(decoder: Decoder, max_lines: int) -> int:
-    """Bytes of what a drafter launches captured: graphs, and the logits and shares of the largest.
+    """Return the bytes of a drafter's captured launches: graphs, largest logits and probabilities.
 
-    Heads that each guess one token have several rows of logits a line, and so fewer lines. A small
-    model has one row of logits for each line, of the same vocabulary, and more graphs.
+    Draft heads that predict one token each have several rows of logits per sequence, and so smaller
+    batches. A draft model has one row of logits per sequence, of the same vocabulary, and more
+    graphs.
     """
     spec, itemsize = decoder.spec, decoder.logits_dtype.itemsize
     heads = MOST_LOGITS * (itemsize + 2 * torch.float32.itemsize)
@@ -171,9 +172,9 @@ def _of_drafter(decoder: Decoder, max_lines: int) -> int:
 
 
 def _of_experts(spec: ModelSpec, num_tokens: int, itemsize: int) -> int:
-    """Bytes that a captured step of so many tokens computes visits of experts in.
+    """Return the bytes of expert activations in a captured step of ``num_tokens`` tokens.
 
-    Each layer uses those of the one before it again. Inner numbers may be there as codes, too.
+    Layers reuse each other's memory. Intermediate activations may also be stored quantized.
     """
     if spec.moe is None:
         return 0
@@ -181,11 +182,11 @@ def _of_experts(spec: ModelSpec, num_tokens: int, itemsize: int) -> int:
     return num_tokens * spec.moe.top_k * (2 * inner + hidden) * itemsize
 
 
-def tell_free(device: torch.device, utilization: float) -> None:
-    """Say in the log what is free once all has been made, and what should be."""
+def log_free(device: torch.device, utilization: float) -> None:
+    """Log the free memory after start-up, and what ``gpu_memory_utilization`` should leave free."""
     free, total = torch.cuda.mem_get_info(device)
     _log.info(
-        "all is made ready: %s of the device's %s are free; gpu_memory_utilization %g leaves %s",
+        "start-up complete: %s of the device's %s are free; gpu_memory_utilization %g leaves %s",
         _gib(free),
         _gib(total),
         utilization,
@@ -201,14 +202,14 @@ def run_largest(
     *,
     has_drafts: bool = False,
 ) -> None:
-    """A step with all that it may compute, but for attention.
+    """Run a step with the most work possible, except for attention.
 
     Args:
-        decoder: on the device.
-        kernels: of the device.
+        decoder: decoder on the device.
+        kernels: kernels of the device.
         max_tokens: most tokens of a step.
-        max_lines: most of its lines that get a token.
-        has_drafts: whether drafts are padded in a step, and have logits, too.
+        max_lines: most sequences of a step that get a token.
+        has_drafts: whether steps have padded drafts, which need logits as well.
     """
     device = decoder.device
     num_hidden, num_logits = max_tokens, max_lines
@@ -216,11 +217,11 @@ def run_largest(
         num_hidden += most_padding(max_lines, max_tokens)
         num_logits = most_slots(max_lines)
     ids = torch.zeros(num_hidden, dtype=torch.int64, device=device)
-    hidden = decoder.hidden(ids, ids, _Nothing(decoder.spec.num_heads))
+    hidden = decoder.hidden(ids, ids, _NullAttend(decoder.spec.num_heads))
     index = ids[: min(max_tokens, num_logits)]
     rows = index.to(torch.int32)
     raw = decoder.raw_logits(hidden.index_select(0, index))
-    # Logits processors work on numbers of four bytes.
+    # Logits processors work in float32.
     logits = raw.to(torch.float32, copy=True)
     one = torch.ones(1, device=device)
     columns = SamplingColumns(
@@ -233,12 +234,12 @@ def run_largest(
     tokens, _ = kernels.sample(logits, rows, rows, columns)
     kernels.logprobs(raw.index_select(0, index), tokens, 0)
     if has_drafts:
-        # Drafters may want to see the states of all tokens, without padding.
+        # Drafters may need the hidden states of all tokens, without padding.
         hidden[:max_tokens].clone()
 
 
-class _Nothing(RotatingAttend):
-    """Attends to nothing, and takes the memory of those that do."""
+class _NullAttend(RotatingAttend):
+    """Attention without computation, with the memory use of real attention."""
 
     __slots__ = ("_num_heads",)
 

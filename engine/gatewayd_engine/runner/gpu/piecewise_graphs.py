@@ -1,13 +1,13 @@
-"""Steps with prompts among them: captured but for attention, for a few numbers of tokens.
+"""Piecewise CUDA graphs of steps with prompts: captured except for attention, by token count.
 
-Such a step cannot be captured whole: what its attention launches follows from the lengths. All
-between depends on the number of tokens alone, and in a small step launching it takes longer than
-computing it.
+Such a step cannot be captured as a whole: its attention launches depend on the lengths. Everything
+between attention calls depends on the token count only, and in a small step launching it takes
+longer than computing it.
 
-A step is padded to the next number that is captured. Nobody attends for the padding and nothing of
-it is written to pages; it computes something of whatever tokens and answers were there before, be
-they no numbers. Each row of a matrix product, a norm or a gate follows from the same row of its
-input, so that reaches no other.
+A step is padded to the next captured token count. Attention skips the padding, and none of it is
+written to pages; its rows are computed from stale tokens and attention outputs, possibly NaN. Each
+row of a matrix product, a norm or a gate depends on the same row of its input only, so padding does
+not affect other rows.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ import torch
 from gatewayd_engine.attention.step_inputs import StepInputs
 from gatewayd_engine.model.attention_api import RotatingAttend
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.runner.gpu.cuda_graphs import Between, Broken, Capture, Graphs
+from gatewayd_engine.runner.gpu.cuda_graphs import Between, Capture, Graphs, PiecewiseLaunches
 
 _TOKENS = (16, 32, 64, 128, 192, 256, 384, 512)
 
 
 def token_counts(max_tokens: int) -> list[int]:
-    """Numbers of tokens that may be captured, if a step has no more than ``max_tokens``.
+    """Return the token counts that may be captured, for steps of at most ``max_tokens`` tokens.
 
-    What a larger step would save is little beside what it takes.
+    In larger steps the savings are small compared with their duration.
     """
     return sorted({min(count, max_tokens) for count in _TOKENS})
 
 
-class BreakingAttend(RotatingAttend):
-    """Lets others attend: from ``room`` to what it returns, over the same memory in all layers.
+class GraphBreakAttend(RotatingAttend):
+    """Attention that breaks the graph: calls ``between``, over the same memory in all layers.
 
     Args:
-        room: see ``RotatingAttend``.
-        attended: shape ``[num_tokens, num_heads * head_dim]``.
-        between: called for each layer, in their order.
+        room: input of attention; see ``RotatingAttend``.
+        attended: output of attention, shape ``[num_tokens, num_heads * head_dim]``.
+        between: called for each layer, in order.
     """
 
     __slots__ = ("_attended", "_between", "room")
@@ -56,17 +56,17 @@ class BreakingAttend(RotatingAttend):
 
 
 class PiecewiseGraphs:
-    """Runs the layers of steps in captured pieces.
+    """Captured pieces of the layers of steps, by token count.
 
-    What one piece leaves for attention, attention for the next piece, and the last one for the
-    sampler is in tensors of its own; all else that is captured dies with the step.
+    The inputs and outputs of attention, and the final hidden states, are in persistent tensors; all
+    other captured memory is only valid within the step.
 
     Args:
-        decoder: one that can be captured.
-        inputs: the tensors that hold each step's tokens, for as many as the largest step has.
-        at: for how many tokens.
-        capture: makes captured pieces.
-        progress: told the fraction that is made.
+        decoder: decoder that can be captured.
+        inputs: input tensors of steps, of the size of the largest step.
+        at: token counts to capture.
+        capture: captures launches.
+        progress: receives the fraction that is done.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class PiecewiseGraphs:
         self._decoder = decoder
         self._inputs = inputs
         spec = decoder.spec
-        # As ``num_bytes`` counts them.
-        self._heads = self._room(spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
-        self._attended = self._room(spec.num_heads, spec.head_dim)
-        self._hidden = self._room(spec.hidden_size)
-        self._graphs: Graphs[Broken] = Graphs(
+        # Must match ``num_bytes``.
+        self._heads = self._allocate(spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim)
+        self._attended = self._allocate(spec.num_heads, spec.head_dim)
+        self._hidden = self._allocate(spec.hidden_size)
+        self._graphs: Graphs[PiecewiseLaunches] = Graphs(
             at,
             lambda size: capture.pieces(partial(self._launch, size)),
             progress,
@@ -93,33 +93,33 @@ class PiecewiseGraphs:
 
     @staticmethod
     def num_bytes(decoder: Decoder, most: int) -> int:
-        """What the tensors take that stay, for steps of at most so many tokens."""
+        """Return the memory of persistent tensors, for steps of at most ``most`` tokens."""
         spec = decoder.spec
         heads = 2 * (spec.num_heads + spec.num_kv_heads) * spec.head_dim
         return most * (heads + spec.hidden_size) * decoder.dtype.itemsize
 
     def size_for(self, num_tokens: int) -> int | None:
-        """What a step of so many tokens is padded to; None if that is not captured."""
+        """Return the captured token count to which a step is padded; None if there is none."""
         return self._graphs.size_for(num_tokens)
 
     def attended(self, num_tokens: int) -> torch.Tensor:
-        """Where a step's attention has to write, ``[num_tokens, num_heads, head_dim]``."""
+        """Return the output of a step's attention, ``[num_tokens, num_heads, head_dim]``."""
         return self._attended[:num_tokens]
 
     def hidden(
         self, size: int, num_tokens: int, plan: Callable[[], RotatingAttend]
     ) -> torch.Tensor:
-        """Run the layers of the step whose tokens are in the inputs.
+        """Run the layers of the step whose tokens are in the input tensors.
 
         Args:
-            size: what it is padded to.
-            num_tokens: how many it has.
-            plan: makes its attention, which writes to ``attended``. Asked once the first piece is
-                launched: the device computes that while the host plans. If this fails, so does the
-                step, of which nothing but the heads of its first layer is there.
+            size: captured token count to which the step is padded.
+            num_tokens: tokens of the step.
+            plan: plans its attention, which writes to ``attended``. Called after the first piece
+                has been launched, so that the device computes while the host plans. If it fails,
+                so does the step, which has computed no more than the heads of its first layer.
 
         Returns:
-            As of ``Decoder.hidden``, ``[num_tokens, hidden]``; valid until the next step.
+            As ``Decoder.hidden``, ``[num_tokens, hidden]``; valid until the next step.
         """
         heads = self._heads[:num_tokens]
         attend: RotatingAttend | None = None
@@ -134,15 +134,15 @@ class PiecewiseGraphs:
         return self._hidden[:num_tokens]
 
     def _launch(self, size: int, between: Between) -> None:
-        """The layers of a padded step."""
+        """Launch the layers of a padded step."""
         room, attended = self._heads[:size].flatten(1), self._attended[:size].flatten(1)
         hidden = self._decoder.hidden(
             self._inputs.ids[:size],
             self._inputs.positions[:size],
-            BreakingAttend(room, attended, between),
+            GraphBreakAttend(room, attended, between),
         )
         self._hidden[:size].copy_(hidden)
 
-    def _room(self, *shape: int) -> torch.Tensor:
+    def _allocate(self, *shape: int) -> torch.Tensor:
         decoder, most = self._decoder, len(self._inputs.ids)
         return torch.zeros((most, *shape), dtype=decoder.dtype, device=decoder.device)

@@ -1,4 +1,4 @@
-"""Prefill of a small model on a device: tokens of any number, kernel by kernel."""
+"""Prefill of a draft model on a device: any number of tokens, without graphs."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gatewayd_engine.runner.gpu.draft_slots import (
 )
 
 MOST_CHUNK_SLOTS = 8192
-"""Slots of a step that reads prompts."""
+"""Most slots of a prefill step."""
 
 
 class PromptReader:
-    """Computes the tokens of rows; a prompt is several lines of a row: each sees those before it.
+    """Prefill of rows: a prompt is split into several entries of one row, attended causally.
 
     Args:
-        decoder: the model.
+        decoder: decoder of the draft model.
         slots: inputs of at least ``MOST_CHUNK_SLOTS`` slots.
-        attention: over the rows' pages.
+        attention: attention over the rows' pages.
     """
 
     def __init__(self, decoder: Decoder, slots: DraftSlotInputs, attention: SlotAttention) -> None:
@@ -41,14 +41,14 @@ class PromptReader:
         counts: NDArray[np.int64],
         tokens: NDArray[np.int32],
     ) -> torch.Tensor:
-        """Compute tokens, see ``DraftModel.extend``.
+        """Compute tokens; see ``DraftModel.extend``.
 
         Returns:
             The last hidden state of each row, shape ``[n, hidden]``.
         """
         most = MOST_CHUNK_SLOTS
         while len(long := np.flatnonzero(counts > most)):
-            # Longer than a step: their beginnings first, one row at a time.
+            # Prompts longer than a step: their beginnings first, one row at a time.
             for i in long.tolist():
                 one = slice(i, i + 1)
                 self._step(rows[one], starts[one], np.full(1, most), tokens[one, :most])
@@ -69,10 +69,10 @@ class PromptReader:
         return torch.cat(last)
 
     def compile(self, padding: int) -> torch.Tensor:
-        """Launch each kernel that steps launch, which compiles it, over the pages of padding.
+        """Launch each kernel of prefill steps once, to compile it, over the padding row's pages.
 
         Args:
-            padding: the row of padded lines.
+            padding: row of padding sequences.
 
         Returns:
             A hidden state, shape ``[1, hidden]``.
@@ -101,7 +101,7 @@ class PromptReader:
         inputs = self._slots.inputs(len(line), MOST_SLOTS)
         self._slots.upload(lines, len(line), MOST_SLOTS)
         self._slots.fill(inputs)
-        out = self._attention.room(len(line) * MOST_SLOTS)
+        out = self._attention.allocate_output(len(line) * MOST_SLOTS)
         scratch = self._attention.scratch([(len(line), MOST_SLOTS)])
         hidden = self._decoder.hidden(
             inputs.step.ids, inputs.step.positions, self._attention.attend(inputs, out, scratch)
@@ -111,14 +111,14 @@ class PromptReader:
 
 
 def fewest_lines(attention: SlotAttention, width: int, most: int) -> list[int]:
-    """The fewest lines, up to ``most``, for each number of parts of a context.
+    """Return the smallest batch size, up to ``most``, for each number of KV splits.
 
-    Attention is compiled for each of these numbers, and for each width.
+    Attention is compiled for each number of splits, and for each width.
 
     Args:
-        attention: of the lines.
-        width: slots of each.
-        most: lines of a step.
+        attention: attention of the draft model.
+        width: slots of each sequence.
+        most: most sequences of a step.
     """
     fewest: dict[int, int] = {}
     for lines in range(1, most + 1):

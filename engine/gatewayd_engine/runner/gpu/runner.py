@@ -1,4 +1,4 @@
-"""Runs batches on a device: captured whole where all decode, in pieces where prompts are among."""
+"""GPU runner: full CUDA graphs for decode batches, piecewise ones for batches with prompts."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from gatewayd_engine.state.step_batch import StepBatch
 
 
 class DeviceRunner:
-    """The model with its attention and its sampler, on a device.
+    """Asynchronous runner of model, attention and sampler on a device.
 
-    ``launch`` returns when all is queued; what a step has chosen stays on the device for the next
-    one, and comes to the host beside it.
+    ``launch`` returns when everything is queued; sampled tokens stay on the device for the next
+    step, and are copied to the host concurrently.
 
     Args:
-        decoder: of fused parts.
-        attention: over the pool.
-        pool: where keys and values are; its last page is that of padded lines.
-        rows: of the batch; they tell the device what changes.
-        processors: of the rows.
-        kernels: of the device.
+        decoder: decoder with fused parts.
+        attention: attention over the pool.
+        pool: KV pool; its last page is the scratch page of padding sequences.
+        rows: batch rows, which record their changes for the device.
+        processors: logits processors and guides of the rows.
+        kernels: kernels of the device.
         max_batch_tokens: most tokens of a step.
-        append: rotates, and writes keys and values to the pool.
+        append: applies rotary embedding and appends keys and values to the pool.
 
     Attributes:
-        device: that it runs on.
+        device: device of the runner.
         max_lines: most sequences of a step.
         max_tokens: most tokens of a step.
-        max_len: tokens that a sequence may reach.
-        logits: of the last captured step, shape ``[max_lines, vocab]``.
-        sampling: the rows' parameters.
+        max_len: most tokens of a sequence.
+        logits: logits of the last captured step, shape ``[max_lines, vocab]``.
+        sampling: sampling parameters of the rows.
     """
 
     overlaps = True
@@ -93,7 +93,7 @@ class DeviceRunner:
         self.logits = torch.empty(
             (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self.device
         )
-        # Of each line its token, then the bits of its largest logit.
+        # Token of each sequence, then the bits of its largest logit.
         self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self.device)
         verifier = Verifier(
             decoder, pool, rows, processors, self._state, kernels, self._copier, self.launch
@@ -113,7 +113,7 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
-        """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
+        """Capture decode steps of these batch sizes."""
         if (attention := self._capturing) is not None:
             self._graphs = Graphs(
                 at,
@@ -126,14 +126,14 @@ class DeviceRunner:
     def capture_pieces(
         self, at: list[int], capture: Capture, progress: Callable[[float], None]
     ) -> None:
-        """Capture what is between attention in steps with prompts, of so many tokens."""
+        """Capture steps with prompts piecewise, for these token counts."""
         if at and self._capturing is not None:
             inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
             self._pieces = PiecewiseGraphs(self._decoder, inputs, at, capture, progress)
 
     @torch.inference_mode()
     def capture_drafted(self, capture: Capture, progress: Callable[[float], None]) -> None:
-        """Capture steps with drafts; what runs before is launched kernel by kernel."""
+        """Capture steps with drafts."""
         if self._capturing is not None:
             self._drafted.capture(capture, progress)
 
@@ -143,14 +143,14 @@ class DeviceRunner:
 
     @property
     def _capturing(self) -> CapturingAttention | None:
-        """Attention, if anything can be captured."""
+        """Attention, if steps can be captured; else None."""
         if self._decoder.is_capturable and isinstance(self._attention, CapturingAttention):
             return self._attention
         return None
 
     @property
     def step_sizes(self) -> dict[str, int]:
-        """What the time of a decode step depends on beside its lines: model, formats, launches."""
+        """Properties that determine a decode step's time besides its batch size, for autotuning."""
         decoder = self._decoder
         return {
             "layers": decoder.spec.num_layers,
@@ -165,7 +165,7 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def uncaptured(self, size: int) -> Replay | None:
-        """Launches of a decode step of padding, over scratch pages; None if none is captured."""
+        """Return an uncaptured decode step of padding; None if steps cannot be captured."""
         if (backend := self._capturing) is None:
             return None
         host, steps = self._gathering.scratch(size), self._steps(backend, size, LaunchEach())
@@ -204,8 +204,8 @@ class DeviceRunner:
 
     @torch.inference_mode()
     def launch(self, batch: StepBatch) -> Launched:
-        """Queue a batch; after an exception the same may be launched again."""
-        self._state.follow()
+        """Launch a batch; after an exception the same batch may be launched again."""
+        self._state.sync()
         lines = np.flatnonzero(batch.samples)
         asked = StepRequests.by(batch, lines, self._rows, self._processors)
         if batch.drafts is not None or self.shows_hidden:
@@ -218,17 +218,18 @@ class DeviceRunner:
         step = next(step for step in self._graphs[size] if step.attention.suits(host))
         step.attention.plan(host)
         if asked.is_nothing:
-            # What may fail comes first: once tokens are chosen a step cannot be launched again.
+            # Allocations, which may fail, come first: once tokens are sampled, a step cannot be
+            # launched again.
             chosen = torch.empty_like(self._chosen[:, : len(batch)])
-            room = self._copier.allocate([chosen])
+            hosts = self._copier.allocate([chosen])
             step.whole()
             chosen.copy_(self._chosen[:, : len(batch)])
-            return StepOutcome(batch, lines, self._copier.copy([chosen], room), asked)
+            return StepOutcome(batch, lines, self._copier.copy([chosen], hosts), asked)
         step.forward()
         return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
 
     def _shared_pages(self, batch: StepBatch) -> int:
-        """Pages that all who decode begin with, where attention gains by that."""
+        """Return the pages of the decoding sequences' shared prefix, if attention can use it."""
         least, n = self._attention.least_saved, batch.num_decode
         if least is None or n < 2:
             return 0
@@ -237,13 +238,13 @@ class DeviceRunner:
         return shared if (n - 1) * shared * self._page_size >= least else 0
 
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
-        """Run the layers, attention kernel by kernel."""
+        """Run the layers of a batch without drafts, with uncaptured attention."""
         host = self._gathering.upload(batch, len(batch), self._shared_pages(batch))
         inputs = self._gathering.inputs(host, len(batch.ids))
         self._gathering.fill(inputs, int(batch.counts.max()))
         pieces, num_tokens = self._pieces, len(batch.ids)
         size = pieces.size_for(num_tokens) if pieces is not None else None
-        # Where much is shared attention takes long, and all else is launched meanwhile.
+        # With a long shared prefix attention takes long enough to hide the other launches.
         if pieces is None or size is None or host.shared_pages:
             attend = self._attention.eager(inputs)
             return self._decoder.hidden(inputs.ids, inputs.positions, attend)
@@ -253,7 +254,7 @@ class DeviceRunner:
     def _launch_each(
         self, batch: StepBatch, lines: NDArray[np.int64], asked: StepRequests
     ) -> Launched:
-        """Prompts, alone or among others that decode."""
+        """Launch a batch with prompts."""
         hidden = self._hidden(batch)
         if len(batch.ids) == len(lines):
             logits = self._decoder.raw_logits(hidden)
@@ -270,14 +271,14 @@ class DeviceRunner:
         hidden: torch.Tensor | None,
         asked: StepRequests,
     ) -> Launched:
-        """Choose tokens kernel by kernel, with all that is asked for beside them.
+        """Sample tokens without a graph, with all other outputs that are requested.
 
         Args:
-            batch: the step.
-            lines: those that get a token, shape ``[n]``.
-            logits: theirs, shape ``[n, vocab]``; not changed.
-            hidden: of all tokens; None if none of them is needed.
-            asked: what else is wanted.
+            batch: batch of the step.
+            lines: sequences that get a token, shape ``[n]``.
+            logits: their logits, shape ``[n, vocab]``; not changed.
+            hidden: hidden states of all tokens; None if not needed.
+            asked: outputs requested in addition to tokens.
         """
         row = batch.rows[lines]
         raw, failed, lost = logits, {}, {}
@@ -291,7 +292,7 @@ class DeviceRunner:
         sent = [torch.stack((tokens, best.view(torch.int32)))]
         has_sums = hidden is not None and len(lines) < len(batch)
         if hidden is not None and has_sums:
-            # The last token of a chunk attends to all before it: a NaN anywhere shows in it.
+            # The last token of a chunk attends to all tokens before it, so NaN propagates to it.
             last = hidden.index_select(0, upload(batch.last, self.device))
             sent.append(last.sum(-1, dtype=torch.float32))
         if len(asked.reporting):
@@ -301,14 +302,14 @@ class DeviceRunner:
             )
         if hidden is not None:
             for span in asked.prompts:
-                told = hidden[span.at : span.at + len(span.tokens)]
+                states = hidden[span.at : span.at + len(span.tokens)]
                 sent += self._kernels.logprobs(
-                    self._decoder.raw_logits(told), upload(span.tokens, self.device), span.num_top
+                    self._decoder.raw_logits(states), upload(span.tokens, self.device), span.num_top
                 )
             if asked.pools:
                 sent.append(pool(hidden, asked.pools))
         pending, index = self._copier.copy(sent, self._copier.allocate(sent)), rows.long()
-        # Last: what fails before this is launched again, from the tokens before.
+        # Last: a step that fails before this is launched again, with the previous tokens.
         self._state.last_tokens.index_copy_(0, index, tokens)
         if asked.is_processed:
             lost = self._processors.append(row, tokens)

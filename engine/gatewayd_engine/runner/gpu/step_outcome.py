@@ -1,4 +1,4 @@
-"""What a step is asked for beside tokens, and its result once its numbers have come."""
+"""Outputs requested of a step in addition to tokens, and its result once copied to the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.plugin_faults import Fault
-from gatewayd_engine.runner.pooling import PoolSpan, pool_spans, tell
+from gatewayd_engine.runner.pooling import PoolSpan, pool_spans, record_pooled
 from gatewayd_engine.runner.prompt_logprobs import PromptSpan, prompt_spans
 from gatewayd_engine.sampling.logprobs import LogprobColumns, describe
 from gatewayd_engine.sampling.processors import Processors
@@ -23,14 +23,14 @@ from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 
 @dataclass(frozen=True, slots=True)
 class StepRequests:
-    """What the requests of a step want beside their next tokens.
+    """Outputs that the requests of a step ask for in addition to their next tokens.
 
     Attributes:
-        is_processed: whether any line has logits processors.
-        reporting: which of the lines with a token want log-probabilities, shape ``[n]``.
-        num_top: alternatives that each of those wants, shape ``[n]``.
-        prompts: what is to be told of prompts.
-        pools: whose hidden states are.
+        is_processed: whether any sequence has logits processors.
+        reporting: which of the sequences with a token report log-probabilities, shape ``[n]``.
+        num_top: alternatives that each of those reports, shape ``[n]``.
+        prompts: prompt tokens whose log-probabilities are reported.
+        pools: prompt tokens whose hidden states are pooled.
     """
 
     is_processed: bool
@@ -43,7 +43,7 @@ class StepRequests:
     def by(
         cls, batch: StepBatch, lines: NDArray[np.int64], rows: RunningBatch, processors: Processors
     ) -> StepRequests:
-        """What those of a batch want, of which ``lines`` get a token."""
+        """Collect the requests of a batch, of which sequences ``lines`` get a token."""
         row = batch.rows[lines]
         wanted = rows.logprobs[row]
         reporting = np.flatnonzero(wanted >= 0)
@@ -54,35 +54,34 @@ class StepRequests:
 
     @property
     def needs_hidden(self) -> bool:
-        """Whether something is wanted of tokens that are not chosen in this step."""
+        """Whether hidden states of prompt tokens are needed."""
         return bool(self.prompts or self.pools)
 
     @property
     def is_nothing(self) -> bool:
-        """Whether tokens are all."""
+        """Whether nothing is requested but tokens."""
         return not (self.is_processed or len(self.reporting) or self.needs_hidden)
 
     @property
     def most_top(self) -> int:
-        """The most alternatives that anybody wants of a token."""
+        """The most alternatives that any sequence reports per token."""
         return int(self.num_top.max(initial=0))
 
 
 @dataclass(slots=True)
 class StepOutcome:
-    """A step that a device computes; see ``Launched``.
+    """Result of a step that a device computes; implements ``Launched``.
 
     Attributes:
-        batch: the step.
-        lines: of those that get a token, shape ``[n]``.
-        pending: tokens and the bits of the largest logits, int32 ``[2, n]``; then, where
-            there are prompts that go on, a sum of each line's last hidden state, ``[lines]``; then
-            the figures of log-probabilities of tokens, and of each prompt; then sums of hidden
-            states.
-        asked: what was asked for.
-        has_sums: whether the sums are there.
-        failed: faults by index of ``lines`` on which a processor raised.
-        lost: the same where one lost count.
+        batch: batch of the step.
+        lines: sequences that get a token, shape ``[n]``.
+        pending: tokens and the bits of the largest logits, int32 ``[2, n]``; then, where there are
+            unfinished prompts, a sum over each sequence's last hidden state, ``[sequences]``; then
+            log-probabilities of tokens, and of each prompt; then pooled hidden states.
+        asked: requested outputs.
+        has_sums: whether the sums over last hidden states are included.
+        failed: faults by index of ``lines`` for which a processor raised in ``apply``.
+        lost: likewise for which one raised in ``append``, after which its state is invalid.
     """
 
     batch: StepBatch
@@ -94,7 +93,7 @@ class StepOutcome:
     lost: dict[int, Fault] = field(default_factory=dict)
 
     def result(self) -> StepResult:
-        """Wait for the numbers, and say what they mean."""
+        """Wait for the copy and interpret it."""
         (chosen, *rest), lines = self.pending.read(), self.lines
         ids, best = chosen[0], chosen[1].view(np.float32)
         bad = dict(self.failed)
@@ -110,21 +109,21 @@ class StepOutcome:
         asked = self.asked
         if len(asked.reporting):
             figures, rest = LogprobColumns(*rest[:4]), rest[4:]
-            told = lines[asked.reporting].tolist()
-            result.logprobs = describe(told, ids[asked.reporting].tolist(), asked.num_top, figures)
-        tell_prompts(asked, rest, result)
+            of = lines[asked.reporting].tolist()
+            result.logprobs = describe(of, ids[asked.reporting].tolist(), asked.num_top, figures)
+        record_prompts(asked, rest, result)
         if bad:
             result.tokens = result.tokens.without({int(lines[i]) for i in bad})
         return result
 
 
-def tell_prompts(asked: StepRequests, rest: Sequence[NDArray[Any]], result: StepResult) -> None:
-    """Note what is asked for of prompts.
+def record_prompts(asked: StepRequests, rest: Sequence[NDArray[Any]], result: StepResult) -> None:
+    """Add the outputs requested of prompts to the result.
 
     Args:
-        asked: what that is.
-        rest: four figures of each prompt's log-probabilities, then the sums of hidden states.
-        result: gets them.
+        asked: requested outputs.
+        rest: four arrays of each prompt's log-probabilities, then pooled hidden states.
+        result: receives them.
     """
     for span in asked.prompts:
         figures, rest = LogprobColumns(*rest[:4]), rest[4:]
@@ -134,4 +133,4 @@ def tell_prompts(asked: StepRequests, rest: Sequence[NDArray[Any]], result: Step
             [span.line] * count, span.tokens.tolist(), [span.num_top] * count, figures
         )
     if asked.pools:
-        tell(asked.pools, torch.from_numpy(rest[0]), result)
+        record_pooled(asked.pools, torch.from_numpy(rest[0]), result)

@@ -1,4 +1,4 @@
-"""Chooses how a step's kernels are launched, by timing decode steps each way."""
+"""Autotuning of launch mode and kernel fusion, by timing decode steps in each variant."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from gatewayd_engine.tuning.clock import LaunchClock, surviving
 from gatewayd_engine.tuning.table import DeviceLost, NoMemory, TuningTable, case
 
 _LINES = 8
-"""Of the step for which early launches are timed. They count most where a step is short, and are
-the same kernels with more lines."""
+"""Batch size for which programmatic dependent launch is timed. It matters most where a step is
+short, and larger batches use the same kernels."""
 _MOST_ERROR = 5e-2
-"""Of a line of logits, relative to its length: products round otherwise in each layer."""
+"""Most difference of a row of logits, relative to its norm: rounding differs in each layer."""
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class Differs(Exception):
-    """The same step computes something else."""
+    """A variant of the step computes different logits."""
 
 
 def choose_launches(
     runner: DeviceRunner, kernels: Kernels, table: TuningTable, clock: LaunchClock
 ) -> None:
-    """Set ``launches_early``.
+    """Choose whether kernels use programmatic dependent launch; sets ``launches_early``.
 
     Args:
-        runner: of an engine that has no sequence yet.
-        kernels: of its device.
-        table: what is known, and kept.
-        clock: measures.
+        runner: runner of an engine without sequences.
+        kernels: kernels of its device.
+        table: persistent table of measured choices.
+        clock: measures launches.
 
     Raises:
-        DeviceLost: nothing can be computed any more.
+        DeviceLost: the device cannot be used any more.
     """
 
     def use(name: str) -> None:
@@ -48,7 +48,7 @@ def choose_launches(
     if kernels.can_launch_early:
         lines = min(_LINES, runner.max_lines)
         try:
-            # The same kernels make the same numbers.
+            # The same kernels must give identical results.
             _choose("launches", lines, ("in turn", "early"), use, runner, table, clock, 0.0)
         except NoMemory as error:
             _warn("how kernels are launched", str(error))
@@ -61,23 +61,23 @@ def choose_fusion(
     table: TuningTable,
     clock: LaunchClock,
 ) -> None:
-    """Set the numbers of lines for which norms and gates are fused.
+    """Choose the batch sizes for which norms and gates are fused with matrix products.
 
     Args:
-        runner: of an engine that has no sequence yet.
-        fusion: of its decoder.
-        sizes: numbers of lines that will be captured.
-        table: what is known, and kept.
-        clock: measures.
+        runner: runner of an engine without sequences.
+        fusion: fusion settings of its decoder.
+        sizes: batch sizes that will be captured.
+        table: persistent table of measured choices.
+        clock: measures launches.
 
     Raises:
-        DeviceLost: nothing can be computed any more.
+        DeviceLost: the device cannot be used any more.
     """
     if not fusion.is_possible:
         return
     lacked = ""
-    # The largest first: attention is chosen as a step is made, for all sizes up to a power of two
-    # at the first of them. With drafts, sizes are captured that lie between such powers.
+    # The largest first: attention is autotuned when a step is created, at the first size up to a
+    # power of two, for all of these. With drafts, sizes between such powers are captured.
     for lines in sorted(sizes, reverse=True):
         if lines > min(MOST_LINES, runner.max_lines):
             continue
@@ -89,13 +89,13 @@ def choose_fusion(
             names = ("apart", "fused")
             _choose("norms and gates", lines, names, use, runner, table, clock, _MOST_ERROR)
         except NoMemory as error:
-            lacked = str(error)  # alone: the exception holds tensors
+            lacked = str(error)  # not the exception, whose traceback references tensors
     if lacked:
         _warn("whether norms and gates are fused", lacked)
 
 
 def _warn(what: str, why: str) -> None:
-    _log.warning("too little memory to choose %s, until the next start: %s", what, why)
+    _log.warning("too little memory to autotune %s, until the next start: %s", what, why)
 
 
 @torch.inference_mode()
@@ -109,35 +109,35 @@ def _choose(
     clock: LaunchClock,
     most_error: float,
 ) -> None:
-    """Leave the faster way in use, of those that compute the same.
+    """Activate the faster of two variants, provided that both compute the same.
 
     Args:
-        op: what is decided.
-        lines: of the decode step that is timed.
-        names: of both ways; the first is the default.
-        use: takes a way into use.
-        runner: of an engine that has no sequence yet.
-        table: what is known, and kept.
-        clock: measures.
-        most_error: of a line of logits, relative to its length.
+        op: name of the choice.
+        lines: batch size of the decode step that is timed.
+        names: names of both variants; the first is the default.
+        use: activates a variant.
+        runner: runner of an engine without sequences.
+        table: persistent table of measured choices.
+        clock: measures launches.
+        most_error: most difference of a row of logits, relative to its norm.
 
     Raises:
-        DeviceLost: nothing can be computed any more.
-        NoMemory: the device has too little at the moment; the default is in use.
+        DeviceLost: the device cannot be used any more.
+        NoMemory: the device has too little memory at the moment; the default is active.
     """
-    # Attention is chosen as the step is made, for kernels that are launched the usual way, and both
-    # ways are timed and compared over this one step. In a step of its own each way might have
-    # another attention kernel, whose answer differs in its last bits. Nor would that change much:
-    # attention is chosen anew for the way that wins, the kernel it won with among the candidates.
-    # So no choice depends on one that is made after it, and no start revises another's.
+    # Attention is chosen when the step is created, for the default variant, and both variants are
+    # timed and compared over this one step. With separate steps each variant might have another
+    # attention kernel, whose output differs in its last bits. Nor would that change much: attention
+    # is chosen again for the variant that wins, with this kernel among the candidates. So no choice
+    # depends on a later one, and no start revises another's.
     use(names[0])
     try:
         with surviving(runner.logits.device, op):
             step = runner.uncaptured(lines)
     except (DeviceLost, NoMemory):
         raise
-    except Exception as error:  # noqa: BLE001 - of any library; what cannot be captured is told then
-        _log.warning("%s of %d lines cannot be measured", op, lines, exc_info=error)
+    except Exception as error:  # noqa: BLE001 - of any library; a failed capture is logged later
+        _log.warning("cannot measure %s for %d sequences", op, lines, exc_info=error)
         return
     if step is None:
         return
@@ -146,13 +146,13 @@ def _choose(
 
     def answer(name: str, run: Callable[[], T]) -> tuple[torch.Tensor, T]:
         use(name)
-        # What is not written shows.
+        # Makes outputs that are not written visible.
         logits.fill_(torch.nan)
         returned = run()
         return logits.to(torch.float32, copy=True), returned
 
     def check(name: str) -> None:
-        # Comparing waits for the device, so a fault shows there at the latest.
+        # The comparison synchronises with the device, so faults surface there at the latest.
         with surviving(logits.device, f"{op}, {name}"):
             expected, _ = answer(names[0], step)
             _compare(answer(name, step)[0], expected, most_error)
@@ -160,7 +160,7 @@ def _choose(
     def microseconds(name: str) -> float:
         with surviving(logits.device, f"{op}, {name}"):
             made, time = answer(name, lambda: clock([step]))
-            # In a graph more overlaps than when the host launches one kernel after the other.
+            # More kernels overlap in a graph than in individual launches, so it is checked as well.
             timed.append(made)
             _compare(made, timed[0], most_error)
         return time
@@ -179,11 +179,11 @@ def _choose(
 
 
 def _compare(logits: torch.Tensor, expected: torch.Tensor, most_error: float) -> None:
-    """Compare two answers to one question.
+    """Compare the logits of two variants.
 
     Raises:
-        Differs: they are not the same but for rounding.
+        Differs: they differ by more than rounding.
     """
     error = ((logits - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)).max().item()
     if not error <= most_error:
-        raise Differs(f"logits are {error:.1e} away from those of the usual way")
+        raise Differs(f"relative difference {error:.1e} from the logits of the default")

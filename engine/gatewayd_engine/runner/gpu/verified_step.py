@@ -1,4 +1,4 @@
-"""A step with drafts that a device computes, and what came of it once its pending has arrived."""
+"""Result of a step with drafts that a device computes, once copied to the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.plugin_faults import Fault
-from gatewayd_engine.runner.gpu.step_outcome import StepRequests, tell_prompts
+from gatewayd_engine.runner.gpu.step_outcome import StepRequests, record_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import LogprobColumns, describe
 from gatewayd_engine.sampling.verified_drafts import leave_out
@@ -22,21 +22,21 @@ from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
 
 @dataclass(slots=True)
 class VerifiedStep:
-    """See ``Launched``.
+    """Result of a step with verified drafts; implements ``Launched``.
 
     Attributes:
-        batch: the step; its drafts are not None.
-        lines: of those that get tokens, shape ``[n]``.
-        pending: what ``Kernels.accept`` has packed; then, where there are prompts that go on, a sum
-            of the last hidden state of each; then the figures of log-probabilities of all slots
-            of lines that ask, and of each prompt; then sums of hidden states.
-        asked: what was asked for.
-        width: slots of a line in what is packed.
-        has_chunks: whether there are prompts that go on.
-        raised: faults by index of ``lines`` on which a processor raised.
-        shown: hidden states of all tokens of the batch, if a drafter wants them.
-        processors: of the rows; they are told what was chosen.
-        again: launches a line of the batch without its drafts.
+        batch: batch of the step; its drafts are not None.
+        lines: sequences that get tokens, shape ``[n]``.
+        pending: output of ``Kernels.accept``; then, where there are unfinished prompts, a sum over
+            the last hidden state of each; then log-probabilities of all slots of sequences that
+            report them, and of each prompt; then pooled hidden states.
+        asked: requested outputs.
+        width: slots of a sequence in the output of ``Kernels.accept``.
+        has_chunks: whether there are unfinished prompts.
+        raised: faults by index of ``lines`` for which a processor raised.
+        shown: hidden states of all tokens of the batch, if a drafter needs them.
+        processors: processors of the rows, to be notified of the accepted tokens.
+        again: launches a sequence of the batch without its drafts.
     """
 
     batch: StepBatch
@@ -51,7 +51,7 @@ class VerifiedStep:
     again: Callable[[StepBatch, int], Launched]
 
     def result(self) -> StepResult:
-        """Wait for the numbers, and say what they mean."""
+        """Wait for the copy and interpret it."""
         (packed, *rest), lines, width = self.pending.read(), self.lines, self.width
         lengths, said = packed[:, 0].astype(np.int64), packed[:, 1 : 1 + width]
         path = packed[:, 1 + width :].astype(np.int64)
@@ -69,9 +69,9 @@ class VerifiedStep:
         spoilt = [i for i in np.flatnonzero(~good & (drafted > 0)).tolist() if i not in self.raised]
         leave_out(lines, {**bad, **self.raised}, result)
         rest = self._report(result, rest)
-        tell_prompts(self.asked, rest, result)
+        record_prompts(self.asked, rest, result)
         result.said = lines, self._said(said)
-        self._tell(result)
+        self._notify(result)
         if not spoilt:
             return result
         again = [self.again(self.batch, i).result().shifted(i) for i in lines[spoilt].tolist()]
@@ -84,7 +84,7 @@ class VerifiedStep:
         return np.zeros(len(self.lines), np.int64) if drafts is None else drafts.counts[self.lines]
 
     def _said(self, packed: NDArray[np.int32]) -> NDArray[np.int64]:
-        """As wide as the drafts are."""
+        """Resize the model's tokens to the width of the drafts."""
         drafts = self.batch.drafts
         width = 1 if drafts is None else drafts.tokens.shape[1] + 1
         few = min(width, packed.shape[1])
@@ -92,8 +92,8 @@ class VerifiedStep:
         said[:, :few] = packed[:, :few]
         return said
 
-    def _tell(self, result: StepResult) -> None:
-        """Processors and grammars hear which tokens were chosen."""
+    def _notify(self, result: StepResult) -> None:
+        """Notify processors and grammars of the accepted tokens."""
         tokens, processors = result.tokens, self.processors
         rows = self.batch.rows[tokens.lines]
         for depth in range(int(tokens.counts.max(initial=1)) - 1):
@@ -106,7 +106,7 @@ class VerifiedStep:
     def _report(
         self, result: StepResult, rest: list[NDArray[np.generic]]
     ) -> list[NDArray[np.generic]]:
-        """Log-probabilities of tokens that lines have got; the figures behind those."""
+        """Add log-probabilities of accepted tokens to the result; return the remaining arrays."""
         asked, tokens = self.asked, result.tokens
         if not len(asked.reporting):
             return rest

@@ -1,4 +1,4 @@
-"""What the model says of drafts, decided on the device and packed for one pending to the host."""
+"""Verification of drafts on the device, with the result packed into one copy to the host."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 
 
-class Computed(NamedTuple):
-    """What the layers of a step have left.
+class ForwardOutput(NamedTuple):
+    """Output of the layers of a step.
 
     Attributes:
-        at: where each token of the batch is in ``hidden``, shape ``[num_tokens]``.
-        hidden: states of all tokens, and of padding, shape ``[n, hidden]``.
-        logits: of all of ``hidden``, shape ``[n, vocab]``; None if they were not computed.
-        width: slots of each line, of which nothing else is in ``hidden``; 0 if lines are not
-            padded alike.
-        is_kept: whether ``hidden`` stays as it is when the next step runs.
+        at: index in ``hidden`` of each token of the batch, shape ``[num_tokens]``.
+        hidden: hidden states of all tokens and of padding, shape ``[n, hidden]``.
+        logits: logits of all of ``hidden``, shape ``[n, vocab]``; None if not computed.
+        width: slots to which each sequence is padded, if ``hidden`` has nothing else; 0 if it is
+            laid out differently.
+        is_kept: whether ``hidden`` is not overwritten by the next step.
     """
 
     at: NDArray[np.int64]
@@ -48,14 +48,14 @@ class Computed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Slots:
-    """The slots that are verified, on the device; all int32.
+    """Slots to verify, on the device; all int32.
 
     Attributes:
-        rows, positions, tokens, parents: of each slot: its row, the position of the token behind
-            it, its own token, and the slot before it; shape ``[n]``.
-        line_rows, first, counts, starts: of each line: its row, where its slots begin, how many
-            there are, and the position of the first, shape ``[lines]``.
-        width: slots of a line, at most.
+        rows, positions, tokens, parents: for each slot: its row, the position of the token after
+            it, its own token, and its parent slot; shape ``[n]``.
+        line_rows, first, counts, starts: for each sequence: its row, where its slots begin, their
+            number, and the position of the first, shape ``[sequences]``.
+        width: most slots of a sequence.
     """
 
     rows: torch.Tensor
@@ -72,17 +72,17 @@ class _Slots:
 class Verifier:
     """Samples all slots of a step at once, and accepts drafts.
 
-    No line with drafts has logits processors; those of others act on the device. What a guide
-    allows behind drafts is known before they are verified.
+    No sequence with drafts has logits processors; those of others run on the device. The token
+    masks of guides after drafts are computed before verification.
 
     Args:
-        decoder: the model.
-        pool: where keys and values are.
-        rows: of the batch.
-        processors: of the rows.
-        state: the rows on the device.
-        kernels: of the device.
-        copier: brings what was decided to the host.
+        decoder: decoder of the model.
+        pool: KV pool.
+        rows: batch rows.
+        processors: logits processors and guides of the rows.
+        state: batch rows on the device.
+        kernels: kernels of the device.
+        copier: copies results to the host.
         launch: runs a batch without drafts.
     """
 
@@ -111,11 +111,11 @@ class Verifier:
         batch: StepBatch,
         lines: NDArray[np.int64],
         asked: StepRequests,
-        computed: Computed,
+        computed: ForwardOutput,
         *,
         shows_hidden: bool,
     ) -> Launched:
-        """Choose tokens and send them; see ``DraftedSteps.launch``."""
+        """Sample and accept tokens, and copy them to the host; see ``DraftedSteps.launch``."""
         drafts = batch.drafts
         if drafts is None:
             drafts = DraftLines.none(len(batch))
@@ -123,7 +123,7 @@ class Verifier:
         slot_tokens = wanted_of(batch, drafts, lines)
         wanted = computed.at[slot_tokens]
         logits = computed.logits
-        # Processors and log-probabilities need each line's logits in one piece.
+        # Processors and log-probabilities need each sequence's logits without padding.
         is_padded = computed.width and not asked.is_processed and not len(asked.reporting)
         if logits is None:
             logits = self._decoder.raw_logits(hidden.index_select(0, upload(wanted, device)))
@@ -144,7 +144,7 @@ class Verifier:
         sent = [packed]
         has_chunks = len(lines) < len(batch)
         if has_chunks:
-            # The last token of a chunk attends to all before it: a NaN anywhere shows in it.
+            # The last token of a chunk attends to all tokens before it, so NaN propagates to it.
             last = computed.at[batch.last[~batch.samples]]
             sums = hidden.index_select(0, upload(last, device)).sum(-1, dtype=torch.float32)
             sent.append(sums)
@@ -157,8 +157,8 @@ class Verifier:
             )
         for span in asked.prompts:
             first = int(computed.at[span.at])
-            told = self._decoder.raw_logits(hidden[first : first + len(span.tokens)])
-            sent += self._kernels.logprobs(told, upload(span.tokens, device), span.num_top)
+            prompt_logits = self._decoder.raw_logits(hidden[first : first + len(span.tokens)])
+            sent += self._kernels.logprobs(prompt_logits, upload(span.tokens, device), span.num_top)
         if asked.pools:
             spans = [
                 one._replace(at=int(computed.at[one.at]), to=int(computed.at[one.to - 1]) + 1)
@@ -170,8 +170,8 @@ class Verifier:
             is_all = computed.is_kept and len(computed.at) == len(hidden)
             is_all = is_all and bool((computed.at == np.arange(len(hidden))).all())
             shown = hidden if is_all else hidden.index_select(0, upload(computed.at, device))
-        room = self._copier.allocate(sent)
-        # Last: what fails before this is launched again.
+        hosts = self._copier.allocate(sent)
+        # Last: a step that fails before this is launched again.
         self._kernels.accept(
             tokens,
             best,
@@ -187,7 +187,7 @@ class Verifier:
             self._kernels.compact_path(
                 packed, slots.line_rows, slots.starts, self._state.block_table, self._pool.data
             )
-        pending = self._copier.copy(sent, room)
+        pending = self._copier.copy(sent, hosts)
         return VerifiedStep(
             batch=replace(batch, drafts=drafts),
             lines=lines,
@@ -210,15 +210,15 @@ class Verifier:
         wanted: NDArray[np.int64],
         width: int,
     ) -> _Slots:
-        """Tell the device what is verified.
+        """Upload the slots to verify.
 
         Args:
-            batch: the step.
-            drafts: of its lines.
-            lines: those that get tokens, shape ``[n]``.
-            ids: of their slots' tokens, shape ``[slots]``.
-            wanted: where their slots are in ``Computed.hidden``, shape ``[slots]``.
-            width: slots of each line, if all of them are looked at, padding too; 0 if not.
+            batch: batch of the step.
+            drafts: drafts of its sequences.
+            lines: sequences that get tokens, shape ``[n]``.
+            ids: token ids of their slots, shape ``[slots]``.
+            wanted: index of their slots in ``ForwardOutput.hidden``, shape ``[slots]``.
+            width: slots of each sequence, if all are sampled, including padding; 0 if not.
         """
         counts = drafts.counts[lines] + 1
         first = np.cumsum(counts) - counts
@@ -266,14 +266,14 @@ class Verifier:
     def _processed(
         self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64], raw: torch.Tensor
     ) -> tuple[torch.Tensor, dict[int, Fault]]:
-        """Logits as processors and guides leave them, and on which lines one has failed."""
+        """Apply processors and guides; return the logits, and faults by index of ``lines``."""
         logits = raw.to(torch.float32, copy=True)
-        # Those of rows that follow a grammar are chains, also beside trees.
+        # Drafts of rows with a grammar are chains, also in batches with trees.
         own = replace(drafts.at(lines), parents=None)
         return logits, self._processors.apply_along(logits, batch.rows[lines], own, raw.float)
 
     def _run_plain(self, batch: StepBatch, line: int) -> Launched:
-        """One line anew, without its drafts: what they left behind may be no numbers."""
+        """Recompute a sequence without its drafts, after zeroing the KV slots they wrote."""
         size = self._pool.page_size
         places = np.arange(
             batch.starts[line] + batch.settled[line], batch.starts[line] + batch.counts[line]

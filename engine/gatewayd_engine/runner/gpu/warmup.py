@@ -1,4 +1,4 @@
-"""What a device's first steps would wait for, done before there are any."""
+"""Warm-up: compilation of kernels and capture of CUDA graphs before the first step."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _CHUNK = 32
 
 
 def _first_batches(max_lines: int, max_tokens: int, max_len: int) -> list[StepBatch]:
-    """Steps of each kind, over scratch pages: a prompt alone, one beside who decodes, and these."""
+    """Return batches of each kind: a prompt, a prompt with a decoding sequence, decoding only."""
     chunk = min(_CHUNK, max_tokens - 1, max_len)
     kinds = [[chunk], [1, chunk], [1]]
     return [_batch(counts) for counts in kinds if len(counts) <= max_lines and min(counts) > 0]
 
 
 def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
-    """Rows in their order, of which each computes so many tokens from the start.
+    """Make a batch of consecutive rows, each of which computes its first tokens.
 
     Args:
-        counts: of each row.
-        num_ids: how many tokens are different, if there are so many.
+        counts: tokens of each row.
+        num_ids: number of distinct token ids, as far as there are tokens.
     """
     n, lengths = len(counts), np.array(counts, np.int64)
     places = np.concatenate([np.arange(count) for count in counts])
@@ -61,16 +61,16 @@ def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
 def _drafted_batches(
     max_lines: int, max_tokens: int, max_len: int, multiprocessors: int
 ) -> list[StepBatch]:
-    """Lines with trees of drafts: with a prompt beside them, and of each width.
+    """Return batches with draft trees: one mixed with a prompt, and some of each width.
 
-    Attention is compiled for each width, and each number of parts that a context is split into.
-    Trees launch all that chains do.
+    Attention is compiled for each width and each number of KV splits. Trees launch every kernel
+    that chains do.
 
     Args:
         max_lines: most sequences of a step.
         max_tokens: most tokens of a step.
-        max_len: tokens that a sequence may reach.
-        multiprocessors: of the device.
+        max_len: most tokens of a sequence.
+        multiprocessors: multiprocessors of the device.
     """
     made, chunk = [], min(_CHUNK, max_tokens - 3, max_len)
     if max_lines > 1 and chunk > 0 and max_len >= 3:
@@ -87,10 +87,11 @@ def _drafted_batches(
 
 
 def _lines_of_parts(most: int, multiprocessors: int) -> list[int]:
-    """Numbers of lines, up to ``most``, that together split contexts in all ways.
+    """Return batch sizes up to ``most`` that together use all numbers of KV splits.
 
-    A context is 16 parts, 4 or one, by how many programs there are: of powers of 4 one has each
-    way. From more lines than a fourth of the programs that fill the device on, none is split.
+    A context has 16, 4 or 1 splits, depending on the number of programs, so that among powers of 4
+    each occurs. No context is split with more sequences than a fourth of the programs that occupy
+    the device.
     """
     lines, chosen = 1, []
     while lines < most and lines <= PROGRAMS_EACH * multiprocessors // 4:
@@ -100,7 +101,7 @@ def _lines_of_parts(most: int, multiprocessors: int) -> list[int]:
 
 
 def _drafted_batch(counts: list[int], num_drafted: int) -> StepBatch:
-    """The first lines with all drafts behind one token, the others prompts."""
+    """Make a batch whose first sequences have drafts, all children of one token; others prefill."""
     each = np.array(counts, np.int64)
     drafts = DraftLines(
         counts=np.where(np.arange(len(each)) < num_drafted, each - 1, 0),
@@ -114,7 +115,7 @@ def _drafted_batch(counts: list[int], num_drafted: int) -> StepBatch:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What is collected during a capture may free memory of the device, which ends it."""
+    """Disable garbage collection, which may free device memory and so invalidate a capture."""
     gc.collect()
     gc.disable()
     try:
@@ -133,19 +134,19 @@ def warm(
     has_drafts: bool = False,
     drafter: DrafterLaunches | None = None,
 ) -> None:
-    """Compile what is compiled at its first launch, and capture steps.
+    """Compile kernels that are compiled at their first launch, and capture steps.
 
-    Kernels are others if they are launched in another way. What chooses the way needs steps without
-    drafts alone: all else is compiled once that is known.
+    Kernels are compiled separately for each launch mode. The choice of the mode needs steps without
+    drafts only; the rest is compiled once the mode is known.
 
     Args:
-        runner: of an engine that has no sequence yet.
-        kernels: of its device.
-        capture: makes captured steps; None launches every kernel by itself.
-        progress: told the stage and its fraction.
-        choose: chooses what is launched for the numbers of tokens that will be captured.
+        runner: runner of an engine without sequences.
+        kernels: kernels of its device.
+        capture: captures steps; None launches every kernel separately.
+        progress: receives the stage and its fraction.
+        choose: autotunes kernels for the token counts that will be captured.
         has_drafts: whether steps with drafts are to be expected.
-        drafter: what the drafter launches.
+        drafter: launches of the drafter.
     """
     limits = runner.max_lines, runner.max_tokens, runner.max_len
     plain = [partial(_launch, runner, batch) for batch in _first_batches(*limits)]
@@ -157,11 +158,11 @@ def warm(
         rest.append(drafter.compile)
     rest.append(partial(_compile_rare, runner, kernels))
     share = len(plain) / len(plain + rest)
-    tell = partial(progress, "compiling kernels")
-    _do_all(plain, lambda part: tell(share * part))
+    report = partial(progress, "compiling kernels")
+    _do_all(plain, lambda part: report(share * part))
 
     def compile_rest(first: Sequence[Callable[[], None]] = ()) -> None:
-        _do_all([*first, *rest], lambda part: tell(share + (1 - share) * part))
+        _do_all([*first, *rest], lambda part: report(share + (1 - share) * part))
 
     if capture is None:
         compile_rest()
@@ -170,12 +171,12 @@ def warm(
         return
     with uncollected():
         mixed = _mixed_sizes(runner)
-        # A draft model's captures have the same numbers of lines, or twice as many.
+        # A draft model's captures have the same numbers of tokens, or twice as many.
         drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
         was_early = kernels.launches_early
         choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots}))
         compile_rest(plain if kernels.launches_early != was_early else ())
-        # Before decode steps, which are smaller: they use the memory of these again.
+        # Before decode steps, which are smaller and reuse this memory.
         runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
         if has_drafts:
             runner.capture_drafted(
@@ -200,11 +201,11 @@ def _launch(runner: DeviceRunner, batch: StepBatch) -> None:
 
 
 def _mixed_sizes(runner: DeviceRunner) -> list[int]:
-    """Numbers of tokens of steps with prompts that are worth capturing."""
+    """Return the token counts of steps with prompts for which a capture pays off."""
     counts = token_counts(runner.max_tokens)
     if runner.device.type == "cpu":
-        return counts  # has no queue, so that nothing can be told from times
-    # Equal tokens would all visit the same few experts.
+        return counts  # a CPU has no launch queue to measure
+    # Equal tokens would all be routed to the same few experts.
     num_ids = runner.logits.shape[1]
     return launch_bound(
         counts,
@@ -215,9 +216,9 @@ def _mixed_sizes(runner: DeviceRunner) -> list[int]:
 
 @torch.inference_mode()
 def _compile_rare(runner: DeviceRunner, kernels: Kernels) -> None:
-    """Launch kernels that only some requests need, on logits of no meaning.
+    """Launch kernels that only some requests need, on meaningless logits.
 
-    Triton compiles a kernel anew for other types, and for addresses that are not aligned.
+    Triton compiles a kernel separately for each dtype, and for addresses that are not aligned.
     """
     for n in (1, 4):
         raw = runner.logits[:1].expand(n, -1).contiguous()
@@ -226,7 +227,7 @@ def _compile_rare(runner: DeviceRunner, kernels: Kernels) -> None:
             for positions in index:
                 tokens, _ = kernels.sample(logits, index[0], positions, runner.sampling)
         kernels.logprobs(raw, tokens, 1)
-        # What processors and guides are given.
+        # As logits processors and guides use them.
         logits, lines = raw.float(), torch.arange(2 * n, device=raw.device).view(2, n) % n
         kernels.penalise(logits, lines[0], lines[1], _no_penalties(n, logits))
         words = -(-logits.shape[1] // 32)
@@ -235,7 +236,7 @@ def _compile_rare(runner: DeviceRunner, kernels: Kernels) -> None:
 
 
 def _no_penalties(rows: int, logits: torch.Tensor) -> PenaltyColumns:
-    """Of rows that have seen nothing."""
+    """Return penalty columns of rows that have seen no token."""
     device = logits.device
     nothing = torch.zeros((1, logits.shape[1]), device=device)
     nowhere, free = torch.full((rows,), -1, device=device), torch.zeros(rows, device=device)

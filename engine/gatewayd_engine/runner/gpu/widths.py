@@ -1,6 +1,6 @@
-"""Slots of lines with drafts: to which widths they are padded, and how many a step may have.
+"""Padded widths of sequences with drafts, and limits on the slots of a step.
 
-Slot 0 of a line is its last token, the others are drafts.
+Slot 0 of a sequence is its last token, the others are drafts.
 """
 
 from __future__ import annotations
@@ -8,43 +8,43 @@ from __future__ import annotations
 from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS
 
 MOST_CAPTURED = 512
-"""Slots of a captured step; a larger one takes longer to compute than to launch."""
+"""Most slots of a captured step; a larger one takes longer to compute than to launch."""
 WIDTHS = (2, 3, 5, 9, 17, 33)
-"""Slots of a line in captured steps: a last token and 1, 2, 4, 8, 16 or 32 drafts. Trees of Medusa
-and EAGLE have up to 32 and 24 drafts with the default settings."""
+"""Slots of a sequence in captured steps: its last token and 1, 2, 4, 8, 16 or 32 drafts. Trees of
+Medusa and EAGLE have up to 32 and 24 drafts with the default settings."""
 _WIDER = (MOST_SLOTS,)
-"""Those of lines that are not captured: attention is compiled for each width."""
+"""Additional widths of steps that are not captured: attention is compiled for each width."""
 
 
 def steps_of_widths() -> list[tuple[int, int]]:
-    """The fewest slots that are padded to each width in steps that are not captured, and it."""
+    """Return pairs of the fewest slots padded to a width, and the width, for uncaptured steps."""
     widths = (*WIDTHS, *_WIDER)
     return [(before + 1, width) for before, width in zip((1, *widths), widths, strict=False)]
 
 
 def padded(num_slots: int) -> int:
-    """The width of lines of at most so many slots, in steps that are not captured."""
+    """Return the width to which sequences of at most ``num_slots`` slots are padded, uncaptured."""
     return next(width for _, width in steps_of_widths() if width >= num_slots)
 
 
-# What a step may have
+# Limits of a step
 
 
 def most_slots(max_lines: int) -> int:
-    """Slots of a step in which any line has drafts, lines without drafts counted as one slot each.
+    """Return the most slots of a step with drafts, where sequences without drafts count one each.
 
-    That is also the most rows of logits. All lines can have a draft. More of them do not pay on a
-    GPU: from some 300 slots on (H100 in bfloat16) a step takes as long as it computes, not as long
-    as its weights are read, so that a draft costs as much as a token, and is kept less often.
+    That is also the most rows of logits. All sequences can have a draft. More drafts do not pay off
+    on a GPU: from some 300 slots on (H100 in bfloat16) a step is compute-bound rather than bound by
+    reading the weights, so that a draft costs as much as a token, and is accepted less often.
     """
     return max(2 * max_lines, MOST_CAPTURED)
 
 
 def most_drafts(num_lines: int, max_lines: int) -> int:
-    """Drafts that each of so many lines may have, so that a step has at most ``most_slots``.
+    """Return the most drafts per sequence for which a step has at most ``most_slots`` slots.
 
     Args:
-        num_lines: with drafts.
+        num_lines: sequences with drafts.
         max_lines: most sequences of a step.
     """
     drafts = (most_slots(max_lines) - max_lines) // max(num_lines, 1)
@@ -52,12 +52,12 @@ def most_drafts(num_lines: int, max_lines: int) -> int:
 
 
 def most_lines(fewest: int, width: int, max_lines: int, max_tokens: int) -> int:
-    """How many lines of a step can be padded to a width; 0 if none can.
+    """Return the most sequences of a step that can be padded to a width; 0 if none can.
 
     One of them has more slots than the next smaller width, all others have a single draft.
 
     Args:
-        fewest: slots that are padded to the width.
+        fewest: fewest slots that are padded to the width.
         width: see ``steps_of_widths``.
         max_lines: most sequences of a step.
         max_tokens: most tokens of a step.
@@ -67,7 +67,7 @@ def most_lines(fewest: int, width: int, max_lines: int, max_tokens: int) -> int:
 
 
 def most_padding(max_lines: int, max_tokens: int) -> int:
-    """Slots of padding beside the tokens of a step."""
+    """Return the most padding slots of a step."""
     most = 0
     for fewest, width in steps_of_widths():
         lines = most_lines(fewest, width, max_lines, max_tokens)
@@ -76,30 +76,30 @@ def most_padding(max_lines: int, max_tokens: int) -> int:
     return most
 
 
-# What is captured
+# Captured sizes
 
 
 def captured_sizes(width: int, max_lines: int) -> list[int]:
-    """How many lines of so many slots are captured: powers of two, as far as slots go."""
+    """Return the captured batch sizes of a width: powers of two, and the largest that fits."""
     most = min(max_lines, MOST_CAPTURED // width)
     return sorted({1 << bit for bit in range(most.bit_length())} | {most}) if most else []
 
 
 def captured_widths(max_lines: int) -> list[int]:
-    """Slots of a line in captured steps, the most first."""
+    """Return the widths of captured steps, the largest first."""
     return [width for width in WIDTHS[::-1] if captured_sizes(width, max_lines)]
 
 
 def num_captured(max_lines: int) -> int:
-    """How many graphs there are for lines with drafts."""
+    """Return the number of CUDA graphs for steps with drafts."""
     return sum(len(captured_sizes(width, max_lines)) for width in WIDTHS)
 
 
 def most_captured(max_lines: int) -> int:
-    """Slots of the largest of them."""
+    """Return the slots of the largest captured step with drafts."""
     return max(width * max(captured_sizes(width, max_lines), default=0) for width in WIDTHS)
 
 
 def captured_slots(max_lines: int) -> set[int]:
-    """Slots of each of them, padding too: as many rows have its matrix products."""
+    """Return the slots of each captured step, including padding: the rows of its products."""
     return {width * lines for width in WIDTHS for lines in captured_sizes(width, max_lines)}

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from gatewayd_engine.runner.gpu.cuda_graphs import Between, Broken, Replay
+from gatewayd_engine.runner.gpu.cuda_graphs import Between, PiecewiseLaunches, Replay
 from tests.engine.runner.gpu.graph_memory import Address, poison, replaced, storage
 
 _ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
@@ -47,7 +47,7 @@ class Recorded:
         """Not noted: the stand-in for FlashInfer computes on the host."""
         return launches
 
-    def pieces(self, launches: Broken) -> Broken:
+    def pieces(self, launches: PiecewiseLaunches) -> PiecewiseLaunches:
         notes = _Notes(launches)
         with notes.taken():
             launches(notes.cut)

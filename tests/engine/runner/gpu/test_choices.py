@@ -247,8 +247,8 @@ def test_a_moment_without_memory_leaves_the_usual_way_for_one_start(
     assert not kernels.launches_early
     assert not fusion.lines
     assert table.entries == []
-    assert caplog.text.count("too little memory to choose how kernels are launched") == 1
-    assert caplog.text.count("too little memory to choose whether norms and gates are fused") == 1
+    assert caplog.text.count("too little memory to autotune how kernels are launched") == 1
+    assert caplog.text.count("too little memory to autotune whether norms and gates are fused") == 1
     assert len(caplog.records) == 2
     runner.uncaptured = uncaptured
     choose_launches(runner, kernels, table, Deciding(kernels, 90.0, lambda: None))
@@ -268,7 +268,7 @@ def test_a_step_that_cannot_be_made_leaves_the_usual_way(
     runner.uncaptured = failing
     choose_launches(runner, kernels, TuningTable(MACHINE), lambda calls: 1.0)
     assert not kernels.launches_early
-    assert "launches of 2 lines cannot be measured" in caplog.text
+    assert "cannot measure launches for 2 sequences" in caplog.text
 
 
 def test_a_device_that_is_lost_to_attention_ends_the_start(

@@ -245,7 +245,7 @@ def test_what_all_begin_with_is_attended_once(
     assert (5 in shared) is (request.node.callspec.id == "captured")
 
 
-@pytest.mark.parametrize("where", ["logprobs", "room", "whole"])
+@pytest.mark.parametrize("where", ["logprobs", "allocate", "whole"])
 def test_a_step_that_runs_out_of_memory_is_launched_again_from_the_tokens_before(
     make_device_engine: Make,
     device_runner: Callable[[Any], Any],
@@ -259,8 +259,8 @@ def test_a_step_that_runs_out_of_memory_is_launched_again_from_the_tokens_before
     for _ in range(4):
         engine.step()
     runner = device_runner(engine)
-    owner: Any = runner._kernels if where == "logprobs" else runner._outbox
-    name = "logprobs" if where == "logprobs" else "room"
+    owner: Any = runner._kernels if where == "logprobs" else runner._copier
+    name = "logprobs" if where == "logprobs" else "allocate"
     does, calls = getattr(owner, name), 0
 
     def failing(*args: Any) -> Any:

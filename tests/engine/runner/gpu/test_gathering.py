@@ -32,7 +32,7 @@ class Step:
         table = rng.permutation(ROWS * MAX_LEN // SIZE).reshape(ROWS, -1)
         for row in range(ROWS):
             self.host.set_pages(row, 0, table[row].tolist())
-        self.device.follow()
+        self.device.sync()
         self.device.last_tokens[:ROWS] = 1000 + torch.arange(ROWS, dtype=torch.int32)
         self.batch = self.gathered(lines, unknown)
         self.gathering = Gathering(self.device, TorchKernels(), SIZE, ROWS, MAX_TOKENS)

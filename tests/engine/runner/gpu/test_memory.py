@@ -22,9 +22,9 @@ from gatewayd_engine.runner.gpu.memory import (
     DoesNotFit,
     MemoryUsage,
     left_for_pages,
+    log_free,
     made_later,
     run_largest,
-    tell_free,
 )
 from gatewayd_engine.runner.gpu.warmup import _drafted_batch
 from gatewayd_engine.runner.gpu.widths import WIDTHS, captured_sizes
@@ -62,10 +62,10 @@ def test_what_does_not_fit_is_said_with_every_size() -> None:
     with pytest.raises(DoesNotFit) as raised:
         left_for_pages(usage, 0.85)
     assert str(raised.value) == (
-        "the model does not fit: its weights take 15.0 GiB, a step 7.0 GiB and what runs it"
-        " 1.0 GiB; gpu_memory_utilization 0.85 allows 20.4 GiB of 24.0 GiB, of which others have"
-        " 0.5 GiB. Lower max_batch_tokens or max_running, raise gpu_memory_utilization, or take a"
-        " smaller model"
+        "the model does not fit: weights take 15.0 GiB, activations of a step 7.0 GiB, workspaces"
+        " and CUDA graphs 1.0 GiB; gpu_memory_utilization 0.85 allows 20.4 GiB of 24.0 GiB, of"
+        " which 0.5 GiB are in use elsewhere. Lower max_batch_tokens or max_running, raise"
+        " gpu_memory_utilization, or use a smaller model"
     )
 
 
@@ -281,8 +281,8 @@ def test_what_is_free_in_the_end_is_said(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (9 * GIB, 80 * GIB))
     with caplog.at_level("INFO"):
-        tell_free(torch.device("cuda"), 0.9)
+        log_free(torch.device("cuda"), 0.9)
     assert caplog.messages == [
-        "all is made ready: 9.0 GiB of the device's 80.0 GiB are free; gpu_memory_utilization 0.9"
+        "start-up complete: 9.0 GiB of the device's 80.0 GiB are free; gpu_memory_utilization 0.9"
         " leaves 8.0 GiB"
     ]

@@ -95,7 +95,7 @@ class Followed(RuleBasedStateMachine):
     @rule()
     def follow(self) -> None:
         self._uploaded = 0
-        self.device.follow()
+        self.device.sync()
         assert self._uploaded == 6 * len(self.taken) + 2 * len(self.cells)
         self.taken.clear()
         self.cells.clear()
@@ -136,9 +136,9 @@ def test_nothing_is_sent_where_nothing_has_changed(monkeypatch: pytest.MonkeyPat
     host = RunningBatch(NUM, PAGES * SIZE, SIZE)
     device = DeviceRows(host, SCRATCH, CPU)
     host.take(sequence(SamplingParams(max_tokens=1)), 2)
-    device.follow()
+    device.sync()
     monkeypatch.setattr(device_rows, "upload", None)
-    device.follow()
+    device.sync()
 
 
 def test_a_place_that_has_changed_twice_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_a_place_that_has_changed_twice_is_sent_once(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(device_rows, "upload", noted)
     host.set_pages(1, 0, [9, 8, 7])
     host.set_pages(1, 2, [6, 5])
-    device.follow()
+    device.sync()
     assert sent == [[[PAGES, PAGES + 1, PAGES + 2, PAGES + 3], [9, 8, 6, 5]]]
     assert device.block_table[1].tolist() == [9, 8, 6, 5, SCRATCH, SCRATCH]
 
@@ -170,6 +170,6 @@ def test_tensors_keep_their_addresses() -> None:
     before = addresses()
     row = host.take(sequence(SamplingParams(max_tokens=1, temperature=0.5, top_k=3)), 2)
     host.set_pages(row, 0, [1, 2])
-    device.follow()
+    device.sync()
     assert device.block_table[row, :2].tolist() == [1, 2]
     assert addresses() == before

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gatewayd_engine.runner.gpu.cuda_graphs import Broken, Replay
+from gatewayd_engine.runner.gpu.cuda_graphs import PiecewiseLaunches, Replay
 
 DEVICE = torch.device("meta")
 _READS = {"item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"}
@@ -53,7 +53,7 @@ class Unread:
         self._launch(launches)
         return launches
 
-    def pieces(self, launches: Broken) -> Broken:
+    def pieces(self, launches: PiecewiseLaunches) -> PiecewiseLaunches:
         self._launch(lambda: launches(lambda _: None))
         return launches
 

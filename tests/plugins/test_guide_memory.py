@@ -14,7 +14,7 @@ from weakref import ref
 import pytest
 
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
-from gatewayd_engine.sampling.guides.compiler import Compiled, Compiler, Guide
+from gatewayd_engine.sampling.guides.compiler import CompiledGrammar, GrammarCompiler, Guide
 from gatewayd_guide_llguidance import lexers
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
@@ -27,7 +27,7 @@ _KEPT_MIB = 64
 _FOLLOWED = """
 import random, time
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
-from gatewayd_engine.sampling.guides.compiler import Compiler, Guide
+from gatewayd_engine.sampling.guides.compiler import GrammarCompiler, Guide
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_hooks.guiding import GuideFailed, GuideSpec
@@ -45,14 +45,14 @@ def follow(matcher, draw, count):
         pass
 
 def compiled(compiler, spec, guide):
-    one = compiler.want(spec, guide)
+    one = compiler.request(spec, guide)
     while not one.is_settled:
         compiler.review()
         time.sleep(0.001)
     return one
 
 with opened(Llguidance(LlguidanceConfig())) as strategy:
-    compiler, guide = Compiler(GuideLimits()), Guide(StrategyChoice("llguidance"), strategy)
+    compiler, guide = GrammarCompiler(GuideLimits()), Guide(StrategyChoice("llguidance"), strategy)
     draw, most = random.Random(0), 0
     began = rss()
     for i in range(COUNT):
@@ -78,10 +78,10 @@ class _Weighed:
 
 def test_an_engine_lets_go_those_that_were_asked_for_longest_ago() -> None:
     guide = Guide(StrategyChoice("weighed"), _Weighed())
-    compiler = Compiler(GuideLimits())
+    compiler = GrammarCompiler(GuideLimits())
 
-    def want(text: str) -> Compiled:
-        one = compiler.want(GuideSpec("regex", text), guide)
+    def want(text: str) -> CompiledGrammar:
+        one = compiler.request(GuideSpec("regex", text), guide)
         deadline = time.monotonic() + 30
         while not one.is_settled and time.monotonic() < deadline:
             compiler.review()

@@ -175,7 +175,7 @@ class EngineCore:
         if guide is not None:
             behind = message.params.guide_behind
             spec = GuideSpec(*guide)  # type: ignore[arg-type]
-            grammar = self.strategies.guides.want(spec, behind, message.tenant)
+            grammar = self.strategies.guides.request(spec, behind, message.tenant)
             for sequence in sequences:
                 sequence.grammar = grammar
         if not self.has_work:

@@ -20,7 +20,7 @@ from gatewayd_engine.runner.prompt_logprobs import report_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import report
 from gatewayd_engine.sampling.token_picker import TokenPicker
-from gatewayd_engine.sampling.verified_drafts import leave_out, verify, wanted_of
+from gatewayd_engine.sampling.verified_drafts import record_failed, tokens_to_verify, verify
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch
@@ -212,7 +212,7 @@ class Runner:
                 raw, lines[asking].tolist(), ids[asking].tolist(), columns.logprobs[row[asking]]
             )
         result.tokens = Tokens.single(lines, ids)
-        leave_out(lines, bad, result)
+        record_failed(lines, bad, result)
 
     def _verify(
         self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
@@ -220,7 +220,7 @@ class Runner:
         """Verify the drafts of each of these sequences, and choose its next tokens."""
         if batch.drafts is None:
             return
-        wanted = wanted_of(batch, batch.drafts, lines)
+        wanted = tokens_to_verify(batch, batch.drafts, lines)
         if len(wanted) < len(hidden):
             hidden = hidden[torch.from_numpy(wanted)]
         logits = self._decoder.logits(hidden)

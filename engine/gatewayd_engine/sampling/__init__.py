@@ -1,1 +1,1 @@
-"""From logits to tokens: filters, random numbers, log-probabilities."""
+"""Sampling: logits processors, filters, random numbers, draft verification, log-probabilities."""

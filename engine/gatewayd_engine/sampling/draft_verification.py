@@ -1,13 +1,13 @@
-"""Verifies drafts: one forward pass has scored them all, and the model's own choices stay.
+"""Verification of draft tokens in speculative decoding, after one forward pass over all of them.
 
 From a sequence's last token on, the model's token for the next position is chosen exactly as
-without speculation. If a draft says the same, its scores are those of the position after, and so
-on; the first token that no draft foresaw is the last of the step. Tokens that were chosen, not
-drawn, are verified so for greedy and for sampling requests alike: that is the rejection rule of
-Leviathan et al. (2023, arXiv 2211.17192, algorithm 1) for a distribution of one token, and it
-leaves a request's tokens the same as without speculation. For drafts that were drawn from a
-distribution q the rule itself is used: keep x with probability min(1, p(x) / q(x)), or draw from
-what p has above q.
+without speculation. If a draft token equals it, the draft's logits give the token after, and so on;
+the first token that no draft matches is the last of the step. Deterministic drafts are verified
+this way for greedy and sampling requests alike: that is the rejection rule of Leviathan et al.
+(2023, arXiv 2211.17192, algorithm 1) for a distribution of one token, and it leaves a request's
+tokens identical to those without speculation. For drafts that were sampled from a distribution q
+the rule itself is used: accept x with probability min(1, p(x) / q(x)), or sample from the residual
+max(p - q, 0).
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from gatewayd_engine.state.step_batch import DraftLines
 from gatewayd_engine.state.step_result import NOT_FINITE, Tokens
 
 
-class Verification:
-    """Walks along the drafts of the lines of one step.
+class DraftVerification:
+    """Verification of the drafts of one step's sequences.
 
     Args:
-        lines: of the batch that get tokens, shape ``[n]``.
-        row: of each, shape ``[n]``.
-        starts: position of each line's last token that is no draft, shape ``[n]``.
-        first: index of that token's logits, shape ``[n]``; its drafts' follow.
-        drafts: of the lines.
+        lines: sequences of the batch that get tokens, shape ``[n]``.
+        row: their batch rows, shape ``[n]``.
+        starts: position of each sequence's last token before its drafts, shape ``[n]``.
+        first: index of that token's logits, shape ``[n]``; those of its drafts follow.
+        drafts: drafts of the sequences.
         logits: float32, shape ``[sum of 1 + drafts, vocab]``; not changed.
-        rows, processors, choice: how tokens are chosen.
+        rows, processors, choice: batch rows, logits processors and token selection.
 
     Attributes:
-        failed: code and sentence by index of a line.
-        is_finite: of each line of logits, whether all of it is.
-        spoilt: lines that get no tokens here, because a draft may have spoilt their logits:
-            they are to be computed again without drafts, shape ``[n]``.
-        said: the model's token at each line of logits; -1 where it was not asked.
+        failed: faults by index of a sequence.
+        is_finite: whether each row of logits is finite.
+        spoilt: sequences that get no tokens here, because a draft may have caused NaN in their
+            logits: they have to be recomputed without drafts, shape ``[n]``.
+        said: the model's token at each row of logits; -1 where none was chosen.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Verification:
         self._processors = processors
         self._choice = choice
         self._is_processed = processors.wanted_by(row)
-        # Whatever would be drawn or changed depends on what came before; the rest is chosen now.
+        # Processed logits and rejection sampling depend on earlier tokens; the rest is chosen now.
         self._is_plain = ~self._is_processed & ~((drafts.source >= 0) & (drafts.counts > 0))
         self.failed: dict[int, Fault] = {}
         self.is_finite = np.ones(len(logits), np.bool_)
@@ -84,20 +84,20 @@ class Verification:
     def _index(
         self, lines: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """All tokens of some lines: whose they are, their lines of logits, their nodes."""
+        """Return the sequence, the row of logits and the tree node of all tokens of sequences."""
         counts = self._drafts.counts[lines] + 1
         node = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
         return np.repeat(lines, counts), np.repeat(self._first[lines], counts) + node, node
 
     def _find_spoilt(self) -> NDArray[np.int64]:
-        """Lines with drafts whose logits are not finite all along."""
+        """Return the sequences with drafts that have non-finite logits anywhere."""
         if self.is_finite.all():
             return np.zeros(0, np.int64)
         line, index, _ = self._index(np.flatnonzero(self._drafts.counts))
         return np.unique(line[~self.is_finite[index]])
 
     def _choose_plain(self) -> NDArray[np.int64]:
-        """What the model says after each token of lines that nothing changes."""
+        """Choose the model's token after each token of sequences without dependencies."""
         chosen = np.full(len(self._logits), -1, np.int64)
         plain = np.flatnonzero(self._is_plain)
         if not len(plain):
@@ -114,7 +114,7 @@ class Verification:
         return chosen
 
     def run(self) -> Tokens:
-        """Choose each line's tokens, as far as drafts foresaw them and one further."""
+        """Choose each sequence's tokens: the accepted drafts and one more."""
         n, width = len(self._lines), self._drafts.tokens.shape[1] + 1
         ids = np.zeros((n, width), np.int32)
         nodes = np.zeros((n, width), np.int64)
@@ -138,7 +138,7 @@ class Verification:
         return Tokens(self._lines[good], ids[good], counts[good], nodes[good])
 
     def by_line(self) -> NDArray[np.int64]:
-        """The model's token after each token of each line, shape ``[n, width + 1]``."""
+        """Return the model's token after each token of each sequence, shape ``[n, width + 1]``."""
         counts = self._drafts.counts
         node = np.arange(self._drafts.tokens.shape[1] + 1)
         index = self._first[:, None] + np.minimum(node, counts[:, None])
@@ -156,7 +156,7 @@ class Verification:
     def _child(
         self, alive: NDArray[np.int64], node: NDArray[np.int64], tokens: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Which draft foresaw the tokens after these nodes; -1 for none."""
+        """Return the child of each node whose draft equals the model's token; -1 for none."""
         drafts = self._drafts
         of = np.arange(drafts.tokens.shape[1])
         parents = of - 1 if drafts.parents is None else drafts.parents[alive]
@@ -166,19 +166,19 @@ class Verification:
         return child
 
     def _advance(self, alive: NDArray[np.int64], tokens: NDArray[np.int64]) -> None:
-        """Processors hear of a token before they see what comes after it."""
-        heard = np.flatnonzero(self._is_processed[alive])
-        if len(heard):
-            lost = self._processors.advance(self._row[alive[heard]], tokens[heard].astype(np.int32))
-            self._fail(alive[heard], lost)
+        """Notify processors of accepted tokens, before they see the next logits."""
+        which = np.flatnonzero(self._is_processed[alive])
+        if len(which):
+            lost = self._processors.advance(self._row[alive[which]], tokens[which].astype(np.int32))
+            self._fail(alive[which], lost)
 
-    def _fail(self, lines: NDArray[np.int64], said: dict[int, Fault]) -> None:
-        self.failed.update({int(lines[i]): fault for i, fault in said.items()})
+    def _fail(self, lines: NDArray[np.int64], faults: dict[int, Fault]) -> None:
+        self.failed.update({int(lines[i]): fault for i, fault in faults.items()})
 
     def _next(
         self, alive: NDArray[np.int64], node: NDArray[np.int64], depth: int
     ) -> NDArray[np.int64]:
-        """The model's token after each of these nodes."""
+        """Return the model's token after each of these nodes."""
         index = self._first[alive] + node
         self.failed.update(dict.fromkeys(alive[~self.is_finite[index]].tolist(), NOT_FINITE))
         tokens: NDArray[np.int64] = self.said[index]
@@ -195,14 +195,13 @@ class Verification:
         node: NDArray[np.int64],
         depth: int,
     ) -> NDArray[np.int64]:
-        """The same for lines with processors, or with drafts that were drawn."""
+        """As ``_next``, for sequences with processors or with sampled drafts."""
         row = self._row[lines]
         gathered = torch.from_numpy(index)
         logits = self._logits[gathered]
         if self._is_processed[lines].any():
             again: Callable[[], torch.Tensor] = lambda: self._logits[gathered]  # noqa: E731
-            said = self._processors.apply(logits, row, again)
-            self._fail(lines, said)
+            self._fail(lines, self._processors.apply(logits, row, again))
         positions = self._starts[lines] + depth + 1
         is_bad = np.isin(lines, list(self.failed))
         drafts = self._drafts
@@ -225,23 +224,23 @@ class Verification:
         positions: NDArray[np.int64],
         depth: int,
     ) -> NDArray[np.int64]:
-        """Keep drawn drafts by the rejection rule, or draw from what p has above q."""
+        """Apply rejection sampling: accept sampled drafts, or sample from the residual p - q."""
         drafts, row = self._drafts, self._row[lines]
         if drafts.probs is None:
-            raise ValueError("drafts were drawn from nothing")
+            raise ValueError("sampled drafts have no probabilities")
         p = self._choice.probabilities(logits[torch.from_numpy(at)], row)
         q = drafts.probs[torch.from_numpy(drafts.source[lines]), depth].double()
         tokens: NDArray[np.int64] = drafts.tokens[lines, depth].astype(np.int64)
         index = torch.from_numpy(tokens).unsqueeze(-1)
-        said, meant = q.gather(-1, index).squeeze(-1), p.gather(-1, index).squeeze(-1)
+        q_x, p_x = q.gather(-1, index).squeeze(-1), p.gather(-1, index).squeeze(-1)
         random = torch.from_numpy(uniform(self._rows.seed[row], positions, ACCEPT))
-        refused = np.flatnonzero(((random * said >= meant) | (said <= 0.0)).numpy())
-        if len(refused):
-            these = torch.from_numpy(refused)
-            above = (p[these] - q[these]).clamp_(min=0.0)
-            # Where rounding leaves nothing above q, both are the same.
-            nothing = above.sum(-1) <= 0.0
-            above[nothing] = p[these][nothing]
-            drawn = self._choice.draw(above, row[refused], positions[refused])
-            tokens[refused] = drawn.numpy()
+        rejected = np.flatnonzero(((random * q_x >= p_x) | (q_x <= 0.0)).numpy())
+        if len(rejected):
+            these = torch.from_numpy(rejected)
+            residual = (p[these] - q[these]).clamp_(min=0.0)
+            # A residual that rounding makes zero means that p equals q.
+            is_zero = residual.sum(-1) <= 0.0
+            residual[is_zero] = p[these][is_zero]
+            drawn = self._choice.draw(residual, row[rejected], positions[rejected])
+            tokens[rejected] = drawn.numpy()
         return tokens

@@ -1,4 +1,4 @@
-"""Log-probabilities of the raw logits, for those rows that ask."""
+"""Log-probabilities of the raw logits, for requests that ask for them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gatewayd_engine.process.messages import TokenLogprobs
 
 
 class LogprobColumns(NamedTuple):
-    """What ``Kernels.logprobs`` gives, on the host.
+    """Output of ``Kernels.logprobs`` on the host.
 
     Attributes:
-        chosen: log-probabilities of the chosen tokens, shape ``[n]``.
-        ranks: their ranks, from 1 on, shape ``[n]``.
-        values: log-probabilities of the likeliest, shape ``[n, num_top]``.
-        ids: and which they are, shape ``[n, num_top]``.
+        chosen: log-probabilities of the sampled tokens, shape ``[n]``.
+        ranks: their ranks, from 1, shape ``[n]``.
+        values: log-probabilities of the likeliest tokens, shape ``[n, num_top]``.
+        ids: ids of these, shape ``[n, num_top]``.
     """
 
     chosen: NDArray[np.float32]
@@ -34,13 +34,13 @@ def report(
     tokens: Sequence[int],
     num_top: Iterable[int],
 ) -> list[TokenLogprobs]:
-    """Describe chosen tokens and their best alternatives.
+    """Report log-probabilities of sampled tokens and their likeliest alternatives.
 
     Args:
-        logprobs: of the raw logits, shape ``[n, vocab]``.
-        sequences: id of each line's sequence.
-        tokens: the token chosen at each line.
-        num_top: alternatives to report for each line, 0 for none.
+        logprobs: log-probabilities of all tokens, shape ``[n, vocab]``.
+        sequences: sequence id of each row.
+        tokens: sampled token of each row.
+        num_top: alternatives to report for each row, 0 for none.
     """
     tops = [int(n) for n in num_top]
     index = torch.tensor(tokens, dtype=torch.int64, device=logprobs.device).unsqueeze(-1)
@@ -56,13 +56,13 @@ def report(
 def describe(
     sequences: Sequence[int], tokens: Sequence[int], num_top: Iterable[int], figures: LogprobColumns
 ) -> list[TokenLogprobs]:
-    """Make reports of figures that have been worked out.
+    """Convert computed log-probabilities to reports.
 
     Args:
-        sequences: id of each line's sequence.
-        tokens: the token chosen at each line.
-        num_top: alternatives to report for each line, at most as many as the figures have.
-        figures: by line.
+        sequences: sequence id of each row.
+        tokens: sampled token of each row.
+        num_top: alternatives to report for each row, at most as many as were computed.
+        figures: computed log-probabilities.
     """
     chosen, ranks, values, ids = (column.tolist() for column in figures)
     return [

@@ -1,4 +1,4 @@
-"""The chain of logits processors: who is in it, and who left it and is still needed."""
+"""Lifecycle of the logits processor chain, including replaced processors still in use."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _KIND = Kind.LOGITS_PROCESSOR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Link:
-    """One logits processor of the chain.
+class ChainedProcessor:
+    """A logits processor of the chain.
 
     Attributes:
-        choice: what it was made from.
-        strategy: itself.
-        watched: the same, timed.
+        choice: its configuration.
+        strategy: the processor.
+        watched: the processor with its calls timed.
     """
 
     choice: StrategyChoice
@@ -34,14 +34,14 @@ class ProcessorChain:
     """Logits processors, in the order in which they are applied.
 
     Args:
-        choices: what was configured.
-        open_: opens a strategy; raises whatever is wrong with it.
-        close: closes a strategy, watched.
-        fence: knows who is quarantined.
+        choices: configuration of the processors.
+        open_: opens a strategy; raises if that fails.
+        close: closes a strategy, given its timed wrapper.
+        fence: quarantine of plugins.
         ledger: times their calls.
 
     Attributes:
-        links: of requests that come now.
+        links: processors for new requests.
     """
 
     def __init__(
@@ -55,44 +55,46 @@ class ProcessorChain:
         self._close = close
         self._fence = fence
         self._ledger = ledger
-        self._left: list[Link] = []
+        self._replaced: list[ChainedProcessor] = []
         self.links = [self._link(choice, open_) for choice in choices]
 
     @property
     def names(self) -> list[str]:
-        """Their names, in order."""
+        """Names of the processors, in order."""
         return [link.choice.name for link in self.links]
 
     @property
     def watched(self) -> list[Any]:
-        """What is called, in order."""
+        """Timed processors, in order."""
         return [link.watched for link in self.links]
 
     @property
     def sound(self) -> list[StrategyChoice]:
-        """What those were made from that are not quarantined."""
+        """Configurations of the processors that are not quarantined."""
         return [
             link.choice
             for link in self.links
             if not self._fence.is_quarantined(_KIND, link.choice.name)
         ]
 
-    def _link(self, choice: StrategyChoice, open_: Callable[[StrategyChoice], Any]) -> Link:
+    def _link(
+        self, choice: StrategyChoice, open_: Callable[[StrategyChoice], Any]
+    ) -> ChainedProcessor:
         strategy = open_(choice)
-        return Link(choice, strategy, self._ledger.watch(_KIND, choice.name, strategy))
+        return ChainedProcessor(choice, strategy, self._ledger.watch(_KIND, choice.name, strategy))
 
     def replace(
         self, choices: Sequence[StrategyChoice], open_: Callable[[StrategyChoice], Any]
     ) -> None:
-        """Another chain for requests that come from now on; those that stay keep what they know.
+        """Replace the chain for new requests; unchanged processors are reused with their state.
 
         Raises:
-            Exception: what is wrong with a new one; nothing has changed then.
+            Exception: a new processor cannot be opened; the chain is unchanged then.
         """
         sound = self.sound
         stay = {link.choice.name: link for link in self.links if link.choice in sound}
-        links: list[Link] = []
-        opened: list[Link] = []
+        links: list[ChainedProcessor] = []
+        opened: list[ChainedProcessor] = []
         try:
             for choice in choices:
                 link = stay.get(choice.name)
@@ -106,19 +108,19 @@ class ProcessorChain:
             raise
         for link in opened:
             self._fence.forgive(_KIND, link.choice.name)
-        self._left += [link for link in self.links if link not in links]
+        self._replaced += [link for link in self.links if link not in links]
         self.links = links
 
-    def close_left(self, processors: Processors) -> None:
-        """Close those that left the chain and that no running request has any more."""
-        if not self._left:
+    def close_replaced(self, processors: Processors) -> None:
+        """Close replaced processors that no running request uses any more."""
+        if not self._replaced:
             return
-        processors.drop_left()
-        for link in [link for link in self._left if not processors.has(link.watched)]:
-            self._left.remove(link)
+        processors.release_replaced()
+        for link in [link for link in self._replaced if not processors.has(link.watched)]:
+            self._replaced.remove(link)
             self._close(link.watched)
 
     def close(self) -> None:
-        """Close them all."""
-        for link in self.links + self._left:
+        """Close all processors."""
+        for link in self.links + self._replaced:
             self._close(link.watched)

@@ -1,4 +1,4 @@
-"""Which rows of the batch want which logits processors, and who of these serves."""
+"""Assignment of logits processors to batch rows, and their quarantine."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from gatewayd_hooks.logits import LogitsProcessor, RequestRefused
 _log = logging.getLogger(__name__)
 
 
-class Wanted:
-    """Logits processors, and by which rows of the batch each is wanted.
+class ProcessorRows:
+    """Logits processors, and the batch rows that use each of them.
 
-    One that is quarantined gets no new rows: a request that asks for it is refused, for an answer
-    without it would be another. All are called in inference mode, for a tensor made in it cannot
-    be changed outside.
+    A quarantined processor gets no new rows: a request that needs it is refused, as the answer
+    without it would be different. All are called in inference mode, as tensors created in it cannot
+    be modified outside.
 
     Args:
-        names: of the processors.
-        processors: opened.
-        max_running: rows of the batch.
-        record: counts a fault of the named one; whether it is to be quarantined now.
+        names: names of the processors.
+        processors: opened processors.
+        max_running: number of batch rows.
+        record: records a fault of a processor by name; returns whether to quarantine it now.
     """
 
     def __init__(
@@ -44,28 +44,29 @@ class Wanted:
         self._record = record
         self._rarely = Rarely()
         self._quarantined: set[int] = set()
-        self._num_left = 0  # of the first of them, which only rows that run have
+        # Replaced processors, which come first and are only used by rows in use.
+        self._num_replaced = 0
         self._params: dict[int, SamplingParams] = {}
         self._failed: dict[int, Fault] = {}  # by row
         self._wants = np.zeros((len(self._processors), max_running), np.bool_)
 
     def replace(self, names: Sequence[str], processors: Sequence[LogitsProcessor]) -> None:
-        """Another chain, for rows that are admitted from now on.
+        """Replace the chain for rows that are added from now on.
 
-        A row that is in use keeps the processors that it was admitted with, until it is given
-        back: one answer is not made by two rules.
+        A row in use retains its processors until it is released, so that each answer is generated
+        with one chain.
         """
         new = {id(processor) for processor in processors}
-        left = [
+        replaced = [
             i
             for i, processor in enumerate(self._processors)
             if id(processor) not in new and self._wants[i].any()
         ]
         before = {id(processor): self._wants[i] for i, processor in enumerate(self._processors)}
         quarantined = {id(self._processors[i]) for i in self._quarantined}
-        self._names = (*(self._names[i] for i in left), *names)
-        self._processors = (*(self._processors[i] for i in left), *processors)
-        self._num_left = len(left)
+        self._names = (*(self._names[i] for i in replaced), *names)
+        self._processors = (*(self._processors[i] for i in replaced), *processors)
+        self._num_replaced = len(replaced)
         self._quarantined = {
             i for i, processor in enumerate(self._processors) if id(processor) in quarantined
         }
@@ -74,40 +75,41 @@ class Wanted:
             wants[i] = before.get(id(processor), False)
         self._wants = wants
 
-    def drop_left(self) -> None:
-        """Forget processors that left the chain and that no row has any more."""
-        if not self._wants[: self._num_left].any(1).all():
-            self.replace(self._names[self._num_left :], self._processors[self._num_left :])
+    def release_replaced(self) -> None:
+        """Release replaced processors that no row uses any more."""
+        if not self._wants[: self._num_replaced].any(1).all():
+            self.replace(self._names[self._num_replaced :], self._processors[self._num_replaced :])
 
     def has(self, processor: LogitsProcessor) -> bool:
         """Whether a processor may still be called."""
         return any(processor is other for other in self._processors)
 
     def quarantine(self, name: str) -> None:
-        """Put a processor out of service."""
+        """Quarantine a processor."""
         self._quarantined |= {
-            i for i, other in enumerate(self._names) if other == name and i >= self._num_left
+            i for i, other in enumerate(self._names) if other == name and i >= self._num_replaced
         }
 
     @torch.inference_mode()
-    def admit(
+    def add_row(
         self,
         row: int,
         params: SamplingParams,
         prompt: NDArray[np.int32],
         output: NDArray[np.int32],
     ) -> None:
-        """A sequence takes a row; see ``LogitsProcessor.admit``.
+        """Assign a sequence to a row; see ``LogitsProcessor.admit``.
 
-        What this raises is no fault of a processor: it looks at the client's parameters.
+        Exceptions do not count as faults of a processor, as they may depend on the client's
+        parameters.
 
         Raises:
-            RequestRefused: a processor says that the request asks for what cannot be.
-            OutOfService: the request asks for a processor that is quarantined, or that raises
-                something else.
+            RequestRefused: a processor refuses the parameters of the request.
+            OutOfService: the request needs a processor that is quarantined, or that raised
+                another exception.
         """
         self._params[row] = params
-        for i in range(self._num_left, len(self._processors)):
+        for i in range(self._num_replaced, len(self._processors)):
             if i in self._quarantined:
                 self._refuse(i, row, params, prompt, output)
                 continue
@@ -116,7 +118,7 @@ class Wanted:
             except RequestRefused:
                 raise
             except Exception as error:
-                self._say(i, "raised when it was given a request", error)
+                self._warn(i, "raised while admitting a request", error)
                 raise OutOfService(failure(self._names[i])) from error
 
     def _refuse(
@@ -127,13 +129,13 @@ class Wanted:
         prompt: NDArray[np.int32],
         output: NDArray[np.int32],
     ) -> None:
-        """Find out whether a request asks for a quarantined processor; nobody else knows."""
+        """Refuse a request if it needs a quarantined processor, which only the processor knows."""
         try:
             asks = self._processors[i].admit(row, params, prompt, output)
             if asks:
                 self._processors[i].remove(row)
-        except Exception as error:  # noqa: BLE001 - it may not stop those who do not ask for it
-            self._say(i, "is quarantined and raised", error)
+        except Exception as error:  # noqa: BLE001 - must not fail requests that do not need it
+            self._warn(i, "is quarantined and raised", error)
             return
         if asks:
             raise OutOfService(
@@ -141,29 +143,29 @@ class Wanted:
                 "send the request without it"
             )
 
-    def _say(self, i: int, what: str, error: Exception) -> None:
-        if self._rarely.may(words := f"logits processor {self._names[i]} {what}"):
-            _log.warning("%s: %s", words, told(error))
+    def _warn(self, i: int, what: str, error: Exception) -> None:
+        if self._rarely.may(message := f"logits processor {self._names[i]} {what}"):
+            _log.warning("%s: %s", message, told(error))
 
     def _fault(self, i: int) -> Fault:
         return STRATEGY_ERROR, failure(self._names[i])
 
-    def _note_fault(self, i: int, error: Exception) -> None:
+    def _record_fault(self, i: int, error: Exception) -> None:
         if self._record(self._names[i], error):
             self._quarantined.add(i)
 
     @torch.inference_mode()
     def remove(self, row: int) -> None:
-        """The row is given back."""
+        """Release a row."""
         self._failed.pop(row, None)
         for i in np.flatnonzero(self._wants[:, row]).tolist():
             self._wants[i, row] = False
             try:
                 self._processors[i].remove(row)
-            except Exception as error:  # noqa: BLE001 - the row is given back whatever it says
-                self._note_fault(i, error)
+            except Exception as error:  # noqa: BLE001 - the row is released in any case
+                self._record_fault(i, error)
 
     def wanted_by(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each of the rows wants any processor, shape ``[n]``."""
+        """Whether each of the rows uses any processor, shape ``[n]``."""
         wanted: NDArray[np.bool_] = np.logical_or.reduce(self._wants[:, rows], axis=0)
         return wanted

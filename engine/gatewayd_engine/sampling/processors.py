@@ -1,4 +1,4 @@
-"""The logits processors in their order, called for the rows that want them."""
+"""Chain of logits processors, applied to the batch rows that use them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from numpy.typing import NDArray
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.plugin_faults import Fault, StrategyHang
-from gatewayd_engine.sampling.processor_rows import Wanted
+from gatewayd_engine.sampling.processor_rows import ProcessorRows
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sampled_tokens import SampledTokens
 from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor, TokenReader
 
 
-class Processors(Wanted):
-    """A chain of processors over the rows of the batch.
+class Processors(ProcessorRows):
+    """Chain of logits processors over the batch rows.
 
-    A processor that raises costs only the requests that asked for it: it is tried again row by
-    row, and the rows on which it raises are reported. Nobody is asked about these again until
-    they are given back, though another step may have been launched before: a request fails once.
+    A processor that raises only fails requests that use it: it is called again row by row, and the
+    rows for which it raises are reported. Processors are not called for these rows again until the
+    rows are released, though another step may have been launched before: a request fails once.
 
     Args:
-        names, processors, max_running, record: see ``Wanted``.
+        names, processors, max_running, record: see ``ProcessorRows``.
     """
 
     def __init__(
@@ -38,28 +38,28 @@ class Processors(Wanted):
         super().__init__(names, processors, max_running, record)
         self._ahead: set[int] = set()
         self._sampled = SampledTokens()
-        # Changes with each sequence of a row: tokens of the one before are not delivered to it.
-        self._admission = np.zeros(max_running, np.int64)
+        # Generation of each row: pending tokens of a previous sequence are not delivered to it.
+        self._generation = np.zeros(max_running, np.int64)
 
     def replace(self, names: Sequence[str], processors: Sequence[LogitsProcessor]) -> None:
-        """See ``Wanted``."""
+        """See ``ProcessorRows``."""
         self._drain()
         super().replace(names, processors)
 
-    def admit(
+    def add_row(
         self,
         row: int,
         params: SamplingParams,
         prompt: NDArray[np.int32],
         output: NDArray[np.int32],
     ) -> None:
-        """See ``Wanted``."""
-        self._admission[row] += 1
-        super().admit(row, params, prompt, output)
+        """See ``ProcessorRows``."""
+        self._generation[row] += 1
+        super().add_row(row, params, prompt, output)
 
     def remove(self, row: int) -> None:
-        """See ``Wanted``."""
-        self._admission[row] += 1
+        """See ``ProcessorRows``."""
+        self._generation[row] += 1
         super().remove(row)
 
     @torch.inference_mode()
@@ -69,20 +69,19 @@ class Processors(Wanted):
         rows: NDArray[np.int64],
         again: Callable[[], torch.Tensor],
     ) -> dict[int, Fault]:
-        """Change the logits of those rows that want it, in place.
+        """Apply the processors of each row to its logits, in place.
 
         Args:
             logits: float32, shape ``[n, vocab]``.
-            rows: row of each line, shape ``[n]``.
-            again: computes the same logits anew.
+            rows: batch row of each row of logits, shape ``[n]``.
+            again: recomputes the unmodified logits.
 
         Returns:
-            Lines on which a processor raised, and what their clients are told; their logits are
-            not to be used.
+            Faults by row of logits for which a processor raised; these logits must not be used.
         """
         if self._sampled.is_pending:
             self._drain()
-        wants = self._asking(rows)
+        wants = self._active(rows)
         for i, processor in enumerate(self._processors):
             lines = np.flatnonzero(wants[i])
             if not len(lines):
@@ -90,7 +89,7 @@ class Processors(Wanted):
             try:
                 self._call(processor, logits, lines, rows)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                self._note_fault(i, error)
+                self._record_fault(i, error)
                 hung = {i} if isinstance(error, StrategyHang) else set()
                 logits.copy_(again())
                 self._apply_singly(logits, rows, wants, hung)
@@ -99,8 +98,8 @@ class Processors(Wanted):
             return {}
         return {i: failed[row] for i, row in enumerate(rows.tolist()) if row in failed}
 
-    def _asking(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which processors are to be asked about each row, shape ``[processors, n]``."""
+    def _active(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which processors to call for each row, shape ``[processors, n]``."""
         wants = self._wants[:, rows]
         if self._failed:
             wants &= ~np.isin(rows, list(self._failed))
@@ -113,14 +112,14 @@ class Processors(Wanted):
         wants: NDArray[np.bool_],
         hung: set[int],
     ) -> None:
-        """Row by row; processors that hung, by their place, are not asked again."""
+        """Apply processors row by row, except those that hung, given by index."""
         for line in np.flatnonzero(wants.any(0)).tolist():
             for i in np.flatnonzero(wants[:, line]).tolist():
                 if i in hung:
                     self._failed[int(rows[line])] = self._fault(i)
                     break
                 try:
-                    # It is shown nothing that it could spoil for others before it raises.
+                    # Only the logits of one row, so that a fault cannot affect others.
                     one = slice(line, line + 1)
                     self._call(self._processors[i], logits[one], np.zeros(1, np.int64), rows[one])
                 except Exception as error:  # noqa: BLE001 - fails this request alone
@@ -130,7 +129,7 @@ class Processors(Wanted):
                     break
 
     def forced(self, row: int) -> Sequence[int]:
-        """Tokens that the processors of a row force to come next."""
+        """Return the tokens that the processors of a row force to come next."""
         self._drain()
         for i in np.flatnonzero(self._wants[:, row]).tolist():
             processor = self._processors[i]
@@ -138,28 +137,31 @@ class Processors(Wanted):
                 continue
             try:
                 tokens = processor.forced(row)
-            except Exception as error:  # noqa: BLE001 - then there is nothing to guess
-                self._note_fault(i, error)
+            except Exception as error:  # noqa: BLE001 - then there are no drafts
+                self._record_fault(i, error)
                 continue
             if len(tokens):
                 return tokens
         return ()
 
     def advance(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, Fault]:
-        """As ``append``, within a step: it is taken back if the step fails as a whole."""
+        """Append tokens provisionally within a step; ``rewind`` undoes it if the step fails.
+
+        See ``append`` for arguments and the returned faults.
+        """
         self._ahead.update(rows.tolist())
-        return self._tell(rows, tokens)
+        return self._notify(rows, tokens)
 
     def settle(self) -> None:
-        """The step has not failed: what was said within it holds."""
+        """Make the tokens of ``advance`` permanent, as the step has succeeded."""
         self._ahead.clear()
 
     @torch.inference_mode()
     def rewind(self, rows: RunningBatch, lengths: dict[int, int]) -> None:
-        """Take back what was said within a step: its rows are admitted anew, as they were.
+        """Undo ``advance`` after a failed step: its rows are admitted again in their old state.
 
         Args:
-            rows: with the tokens.
+            rows: batch rows, with their tokens.
             lengths: tokens that each row had before the step.
         """
         self._drain()
@@ -172,31 +174,31 @@ class Processors(Wanted):
                     self._wants[i, row] = self._processors[i].admit(
                         row, self._params[row], tokens[:prompt_len], tokens[prompt_len:length]
                     )
-                except Exception as error:  # noqa: BLE001 - the row fails when the step is made
-                    self._note_fault(i, error)
+                except Exception as error:  # noqa: BLE001 - the row fails in its next step
+                    self._record_fault(i, error)
                     self._failed[row] = self._fault(i)
         self._ahead.clear()
 
     def append(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
     ) -> dict[int, Fault]:
-        """Tell the processors which tokens were sampled, once and for good.
+        """Notify the processors of sampled tokens, permanently.
 
         Args:
-            rows: whose they are, shape ``[n]``.
-            tokens: of the host, or those that only a device knows, shape ``[n]``.
+            rows: batch row of each token, shape ``[n]``.
+            tokens: on the host, or on a device that has not finished computing them, shape ``[n]``.
 
         Returns:
-            Lines of which a processor lost count, and what their clients are told.
+            Faults by index of ``rows`` for which a processor raised, so that its state is invalid.
         """
-        return self._tell(rows, tokens)
+        return self._notify(rows, tokens)
 
     @torch.inference_mode()
-    def _tell(
+    def _notify(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
     ) -> dict[int, Fault]:
         failed: dict[int, Fault] = {}
-        wants = self._asking(rows)
+        wants = self._active(rows)
         for i, processor in enumerate(self._processors):
             lines = np.flatnonzero(wants[i])
             if not len(lines):
@@ -215,17 +217,17 @@ class Processors(Wanted):
 
     @torch.inference_mode()
     def _drain(self) -> None:
-        """Wait for a device's tokens that are read on the host, and hand them over."""
+        """Wait for tokens of a device that are read on the host, and deliver them."""
         self._sampled.deliver()
 
     def _reader(
         self, i: int, lines: NDArray[np.int64], rows: NDArray[np.int64]
     ) -> Callable[[NDArray[np.int32]], None]:
-        """Tells a processor of the tokens of some lines, unless their rows have been given back."""
-        admission = self._admission[rows]
+        """Return a callback that delivers tokens to a processor, except to rows released since."""
+        generation = self._generation[rows]
 
         def read(tokens: NDArray[np.int32]) -> None:
-            same = self._admission[rows] == admission
+            same = self._generation[rows] == generation
             if not same.any():
                 return
             fault = self._append(
@@ -237,11 +239,11 @@ class Processors(Wanted):
         return read
 
     def _append(self, i: int, rows: NDArray[np.int64], ids: torch.Tensor) -> Fault | None:
-        """Tell a processor of tokens; what its clients are told if it raises."""
+        """Notify a processor of tokens; return the fault if it raises."""
         try:
             self._processors[i].append(torch.from_numpy(rows), ids)
-        except Exception as error:  # noqa: BLE001 - fails those who asked for it
-            self._note_fault(i, error)
+        except Exception as error:  # noqa: BLE001 - fails the requests that use it
+            self._record_fault(i, error)
             return self._fault(i)
         return None
 

@@ -1,8 +1,8 @@
-"""Random numbers that depend on the seed and the position alone.
+"""Counter-based random numbers that depend on seed and position only.
 
-A sequence draws its token at position p from ``uniform(seed, p)``, so a seed repeats whatever
-else is in the batch, in whatever order, and after preemption. Speculation needs more numbers at
-a position; they come from streams of their own.
+A sequence samples its token at position p with ``uniform(seed, p)``, so a seed gives the same
+tokens whatever else is in the batch, in any order, and after preemption. Speculative decoding needs
+more numbers per position; they come from separate streams.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele, Lea, Flood 2014): a bijection that looks random."""
+    """Apply SplitMix64's finaliser (Steele, Lea, Flood 2014), a bijection that scrambles bits."""
     with np.errstate(over="ignore"):
         value = value + _GOLDEN
         value = (value ^ (value >> np.uint64(30))) * _MIX_1
@@ -25,19 +25,19 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 TOKEN, ACCEPT, DRAFT = range(3)
-"""Streams: a sequence's own tokens, whether drawn drafts are kept, and what drafters draw."""
+"""Streams: a sequence's own tokens, acceptance of sampled drafts, and sampling by drafters."""
 
 
 def uniform(
     seeds: NDArray[np.uint64], positions: NDArray[np.int64], stream: int = TOKEN
 ) -> NDArray[np.float64]:
-    """One number in [0, 1) for each pair, of the shape that both broadcast to."""
+    """Return one number in [0, 1) for each pair, of the broadcast shape."""
     bits = mix(mix(seeds) ^ (positions.astype(np.uint64) | np.uint64(stream << 40)))
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def fork_seed(seed: int, choice: int) -> int:
-    """The seed of another choice of the same request; choice 0 keeps the request's own."""
+    """Derive the seed of a choice of a request; choice 0 has the request's own seed."""
     if choice == 0:
         return seed
     return int(mix(mix(np.array([seed], np.uint64)) + np.uint64(choice))[0])

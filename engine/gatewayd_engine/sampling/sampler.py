@@ -1,4 +1,4 @@
-"""Draw a token for each row from what temperature and filters leave."""
+"""Sampling on a CPU with temperature, top-k, top-p and min-p."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ def sample(
     top_p: torch.Tensor | None = None,
     min_p: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Draw one token per row by inverting the cumulative distribution.
+    """Sample one token per row by inverting the cumulative distribution.
 
-    Temperature acts first, then top-k, then top-p on what top-k left, then min-p. Without
+    Temperature acts first, then top-k, then top-p on the tokens left by top-k, then min-p. Without
     filters (all None) nothing is sorted.
 
     Args:
         logits: float32, shape ``[n, vocab]``.
         temperature: above 0, shape ``[n]``.
         uniform: float64 in [0, 1), shape ``[n]``.
-        top_k: keep the k likeliest, 0 for all, int64, shape ``[n]``.
-        top_p: keep the fewest likeliest tokens that reach this probability, shape ``[n]``.
+        top_k: keep the k likeliest tokens, 0 for all, int64, shape ``[n]``.
+        top_p: keep the smallest set of likeliest tokens that reaches this probability, shape
+            ``[n]``.
         min_p: keep tokens at least this likely relative to the likeliest, shape ``[n]``.
 
     Returns:
@@ -41,7 +42,7 @@ def distribution(
     top_p: torch.Tensor | None = None,
     min_p: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """The probabilities that ``sample`` draws from, float64, shape ``[n, vocab]``."""
+    """Return the distribution that ``sample`` samples from, float64, shape ``[n, vocab]``."""
     weights, ids = _weights(logits, temperature, top_k, top_p, min_p)
     weights = weights / weights.sum(-1, keepdim=True)
     return weights if ids is None else torch.zeros_like(weights).scatter_(-1, ids, weights)
@@ -54,8 +55,8 @@ def _weights(
     top_p: torch.Tensor | None,
     min_p: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weights of tokens, float64, and which tokens they are; None for all in their order."""
-    # The likeliest is subtracted before dividing, so that a tiny temperature cannot overflow.
+    """Return weights of tokens, float64, and their ids; None for all tokens in order."""
+    # The maximum is subtracted before the division, so that a tiny temperature cannot overflow.
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature.unsqueeze(-1)
     if top_k is None or top_p is None or min_p is None:
         return torch.softmax(scaled, -1, dtype=torch.float64), None
@@ -65,17 +66,17 @@ def _weights(
     ordered = ordered.masked_fill(rank >= limit, -torch.inf)
     probs = torch.softmax(ordered, -1, dtype=torch.float64)
     before = probs.cumsum(-1) - probs
-    # The first token always stays: nothing comes before it.
+    # The likeliest token is always kept.
     cut = (before >= top_p.double().unsqueeze(-1)) & (rank > 0)
     cut |= probs < min_p.double().unsqueeze(-1) * probs[:, :1]
     return probs.masked_fill(cut, 0.0), ids
 
 
 def invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
-    """Index of the first entry whose cumulative weight exceeds ``uniform`` of the total."""
+    """Return the first index whose cumulative weight exceeds ``uniform`` times the total."""
     cumulative = weights.cumsum(-1)
     target = (uniform * cumulative[:, -1]).unsqueeze(-1)
     index = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
-    # Rounding may put the target at the total: then take the last entry with any weight.
+    # Rounding may make the target equal the total: then the last entry with weight is chosen.
     last = (cumulative < cumulative[:, -1:]).sum(-1)
     return torch.minimum(index, last)

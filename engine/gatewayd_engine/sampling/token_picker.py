@@ -1,4 +1,4 @@
-"""Chooses tokens from logits by the sampling parameters of the rows they belong to."""
+"""Token selection from logits by the sampling parameters of batch rows, on a CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd_engine.state.running_batch import RunningBatch
 
 
 class TokenPicker:
-    """Greedy or drawn, row by row."""
+    """Greedy or random sampling, by the parameters of each row."""
 
     def __init__(self, rows: RunningBatch) -> None:
         self._rows = rows
@@ -24,18 +24,18 @@ class TokenPicker:
         positions: NDArray[np.int64],
         is_bad: NDArray[np.bool_] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose a token for each line of logits.
+        """Choose a token for each row of logits.
 
         Args:
             logits: float32, shape ``[n, vocab]``.
-            row: whose they are, shape ``[n]``.
-            positions: of the tokens to choose, shape ``[n]``.
-            is_bad: lines that may hold what nothing can be drawn from; their tokens mean
-                nothing. None for none.
+            row: batch row of each row of logits, shape ``[n]``.
+            positions: positions of the tokens, shape ``[n]``.
+            is_bad: mask of logits that may be unsuitable for sampling, whose tokens are
+                meaningless. None for none.
 
         Returns:
-            The tokens, int64, and the largest logits, both of shape ``[n]``: a NaN anywhere in
-            a line makes its largest one NaN.
+            The tokens, int64, and the largest logits, both of shape ``[n]``: NaN if any logit of
+            the row is.
         """
         best, tokens = logits.max(-1)
         drawing = np.flatnonzero(~self._rows.is_greedy[row])
@@ -45,7 +45,8 @@ class TokenPicker:
             is_finite = torch.isfinite(best).numpy()
             drawing = drawing[is_finite[drawing]]
         if len(drawing):
-            # Apart: filters sort the tokens, and a number finds another one among sorted ones.
+            # Separately: filters sort the tokens, and the same random number selects another token
+            # in sorted order.
             is_filtered = self._rows.is_filtered[row[drawing]]
             for alike in (drawing[~is_filtered], drawing[is_filtered]):
                 if len(alike):
@@ -58,17 +59,17 @@ class TokenPicker:
         return tokens, best
 
     def probabilities(self, logits: torch.Tensor, row: NDArray[np.int64]) -> torch.Tensor:
-        """What rows that are not greedy draw from, float64, shape ``[n, vocab]``."""
+        """Return the distribution of rows that are not greedy, float64, shape ``[n, vocab]``."""
         return distribution(logits, *self._settings(row))
 
     def draw(
         self, weights: torch.Tensor, row: NDArray[np.int64], positions: NDArray[np.int64]
     ) -> torch.Tensor:
-        """Draw from weights ``[n, vocab]``, as ``tokens`` draws from logits."""
+        """Sample from weights ``[n, vocab]``, as ``tokens`` samples from logits."""
         return invert(weights, torch.from_numpy(uniform(self._rows.seed[row], positions, TOKEN)))
 
     def _settings(self, row: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:
-        """Temperature and, where any row has filters, those."""
+        """Return the temperature and, if any row has filters, these."""
         rows = self._rows
         temperature = torch.from_numpy(rows.temperature[row])
         if not rows.is_filtered[row].any():

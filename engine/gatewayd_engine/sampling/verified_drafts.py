@@ -1,4 +1,4 @@
-"""What came of the drafts of a step, from the logits of all that was computed behind them."""
+"""Verification of a step's drafts on a CPU, and its effect on the step's result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.process.plugin_faults import Fault
-from gatewayd_engine.sampling.draft_verification import Verification
+from gatewayd_engine.sampling.draft_verification import DraftVerification
 from gatewayd_engine.sampling.logprobs import report
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.token_picker import TokenPicker
@@ -16,8 +16,10 @@ from gatewayd_engine.state.step_batch import DraftLines, StepBatch
 from gatewayd_engine.state.step_result import StepResult, Tokens
 
 
-def wanted_of(batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Which tokens' logits are wanted: of each line the last that is no draft, and its drafts."""
+def tokens_to_verify(
+    batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the tokens whose logits are needed: each sequence's last token and its drafts."""
     counts = drafts.counts[lines] + 1
     first = np.cumsum(counts) - counts
     offset = np.arange(int(counts.sum())) - np.repeat(first, counts)
@@ -36,40 +38,40 @@ def verify(
     result: StepResult,
     reported: torch.Tensor | None = None,
 ) -> list[int]:
-    """Choose the next tokens of each line that is ready for some, by its drafts.
+    """Verify drafts, and add the accepted tokens to the result of the step.
 
     Args:
-        batch: the step.
-        drafts: of the batch.
-        lines: those that get tokens, shape ``[n]``.
-        logits: of ``wanted_of`` them, float32.
-        rows: columns of the batch.
-        processors: of the rows.
-        choice: how tokens are chosen from logits.
-        result: gets them.
-        reported: logits whose log-probabilities are told; None for the same.
+        batch: batch of the step.
+        drafts: drafts of the batch.
+        lines: sequences that get tokens, shape ``[n]``.
+        logits: logits of ``tokens_to_verify``, float32.
+        rows: batch rows.
+        processors: logits processors of the rows.
+        choice: selects tokens from logits.
+        result: receives the tokens.
+        reported: logits for the reported log-probabilities; None for ``logits``.
 
     Returns:
-        Lines that get none: a draft may have spoilt their numbers, and they are to be computed
-        without.
+        Sequences that get no tokens because a draft may have caused NaN: they have to be
+        recomputed without drafts.
     """
     own = drafts.at(lines)
     first = np.cumsum(own.counts + 1) - own.counts - 1
     starts = batch.starts[lines] + batch.settled[lines] - 1
-    verification = Verification(
+    verification = DraftVerification(
         lines, batch.rows[lines], starts, first, own, logits, rows, processors, choice
     )
     result.tokens = tokens = verification.run()
     raw = logits if reported is None else reported
     _report(tokens, first[np.searchsorted(lines, tokens.lines)], batch, raw, rows, result)
-    leave_out(lines, verification.failed, result)
+    record_failed(lines, verification.failed, result)
     result.said = lines, verification.by_line()
     spoilt: list[int] = lines[verification.spoilt].tolist()
     return spoilt
 
 
-def leave_out(lines: NDArray[np.int64], bad: dict[int, Fault], result: StepResult) -> None:
-    """Lines that failed get no tokens."""
+def record_failed(lines: NDArray[np.int64], bad: dict[int, Fault], result: StepResult) -> None:
+    """Record failed sequences in the result, and remove their tokens."""
     if bad:
         result.failed += [(int(lines[i]), *bad[i]) for i in sorted(bad)]
         result.tokens = result.tokens.without({int(lines[i]) for i in bad})
@@ -83,15 +85,15 @@ def _report(
     rows: RunningBatch,
     result: StepResult,
 ) -> None:
-    """Log-probabilities of tokens by the logits they were chosen from.
+    """Add the log-probabilities of tokens to the result.
 
     Args:
-        tokens: of the step.
-        first: which logits follow the last token of each of its lines that is no draft.
-        batch: the step.
-        logits: of all tokens that are verified.
-        rows: say who asked.
-        result: gets them.
+        tokens: tokens of the step.
+        first: index of the logits of each sequence's last token before its drafts.
+        batch: batch of the step.
+        logits: logits of all verified tokens.
+        rows: batch rows, with what each request asks for.
+        result: receives the log-probabilities.
     """
     asked = rows.logprobs[batch.rows[tokens.lines]]
     chosen = [

@@ -16,7 +16,7 @@ from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.log_context import about
 from gatewayd_engine.process.messages import Admitted
 from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, OutOfService, RequestFault
-from gatewayd_engine.sampling.guides.compiler import Compiled
+from gatewayd_engine.sampling.guides.compiler import CompiledGrammar
 from gatewayd_engine.scheduling.block_tables import BlockTables
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -173,7 +173,7 @@ class Admission:
         queue, slot, size = self._queue, sequence.slot, self._page_size
         num_tokens = int(queue.view.num_tokens[slot])
         try:
-            self._strategies.processors.admit(
+            self._strategies.processors.add_row(
                 sequence.row,
                 sequence.params,
                 sequence.tokens[: sequence.prompt_len],
@@ -182,7 +182,7 @@ class Admission:
         except (RequestRefused, OutOfService) as error:
             code = "invalid_request" if isinstance(error, RequestRefused) else STRATEGY_ERROR
             raise RequestFault(slot, code, str(error)) from error
-        if isinstance(sequence.grammar, Compiled):
+        if isinstance(sequence.grammar, CompiledGrammar):
             self._follow(sequence, sequence.grammar, num_tokens)
         is_fork = bool(sequence.inherited)
         if is_fork:
@@ -204,10 +204,10 @@ class Admission:
             # A cached page holds another's tokens behind the match, also if nobody holds it now.
             self._holdings.copy(sequence, computed, self._taken(sequence))
 
-    def _follow(self, sequence: Sequence, compiled: Compiled, num_tokens: int) -> None:
+    def _follow(self, sequence: Sequence, compiled: CompiledGrammar, num_tokens: int) -> None:
         """Let a sequence that has got a row go on by its grammar where it was."""
         output = sequence.tokens[sequence.prompt_len : num_tokens]
-        fault = self._strategies.processors.follow(sequence.row, compiled, output)
+        fault = self._strategies.processors.start_grammar(sequence.row, compiled, output)
         if fault is not None:
             raise RequestFault(sequence.slot, *fault)
 

@@ -183,7 +183,7 @@ class Speculation:
         processors = self._strategies.processors
         if processors.guides_any:
             for i in np.flatnonzero(processors.is_guided(rows)).tolist():
-                limits[i] = min(limits[i], processors.reach(int(rows[i])))
+                limits[i] = min(limits[i], processors.most_drafts(int(rows[i])))
         self._introductions.make(Kind.SPEC_CONTROLLER, slots, rows)
         budget = max(self._queue.view.token_budget - num_tokens, 0)
         view = SpecView(_shown(rows), _shown(limits), budget, num_tokens)

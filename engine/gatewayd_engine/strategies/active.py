@@ -16,7 +16,7 @@ from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_engine.process.plugin_faults import StrategyFault, tell_fault
 from gatewayd_engine.process.plugin_opener import Opener, close
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
-from gatewayd_engine.sampling.guides.slot import Guides
+from gatewayd_engine.sampling.guides.slot import GuideSlot
 from gatewayd_engine.sampling.processor_chain import ProcessorChain
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.host.budgets import Overrun
@@ -149,7 +149,7 @@ class Strategies:
         self.plan: StepPlan = self._bind()
         guide = config.guide
         is_out = guide is not None and [Kind.GUIDE, guide.name] in config.quarantined
-        self.guides = Guides(
+        self.guides = GuideSlot(
             None if is_out else guide,
             partial(self.opener.open, Kind.GUIDE),
             partial(self._record, Kind.GUIDE),
@@ -163,7 +163,7 @@ class Strategies:
             self.plan.processors,
             resources.max_running,
             partial(self._record, kind),
-            self.guides.filler,
+            self.guides.matchers,
         )
         for kind_name, name in config.quarantined:
             self._fence.exclude(kind_name, name)
@@ -328,7 +328,7 @@ class Strategies:
         self.chain.replace(choices, open_)
         self.plan = self._bind()
         self.processors.replace(self.chain.names, self.plan.processors)
-        self.chain.close_left(self.processors)
+        self.chain.close_replaced(self.processors)
 
     def put_guide(self, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
         """Another guide, open, for grammars that are asked for from now on."""

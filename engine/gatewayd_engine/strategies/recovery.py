@@ -128,6 +128,6 @@ class Recovery:
                 self.answer(kind, error)
         for overrun in self._strategies.take_overruns():
             self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
-        self._strategies.chain.close_left(self._strategies.processors)
+        self._strategies.chain.close_replaced(self._strategies.processors)
         self._strategies.tiers.renew()
-        self._strategies.guides.close_left()
+        self._strategies.guides.close_replaced()

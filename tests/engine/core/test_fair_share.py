@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gatewayd_engine.fairness.fair_share import ACTIVE_SECONDS, MOST_IDLE, FairShare
 from gatewayd_engine.sampling.guides.compile_queue import CompileQueue
-from gatewayd_engine.sampling.guides.compiler import Compiled
+from gatewayd_engine.sampling.guides.compiler import CompiledGrammar
 
 
 class Clock:
@@ -32,18 +32,18 @@ class Bench:
 
     def __init__(self, threads: int) -> None:
         self.clock = Clock()
-        self.turns: CompileQueue[Compiled] = CompileQueue(threads, self.clock)
+        self.turns: CompileQueue[CompiledGrammar] = CompileQueue(threads, self.clock)
         self.wanted: list[Any] = []
 
     def add(self, tenant: str) -> None:
         self.wanted.append(Wanted(tenant=tenant))
         self.turns.add(self.wanted[-1])
 
-    def end(self, one: Compiled, seconds: float) -> None:
+    def end(self, one: CompiledGrammar, seconds: float) -> None:
         self.clock.now += seconds
         self.turns.over(one, seconds)
 
-    def next(self) -> Compiled:
+    def next(self) -> CompiledGrammar:
         found = self.turns.next()
         assert found is not None
         return found

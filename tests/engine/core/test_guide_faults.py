@@ -12,7 +12,7 @@ import pytest
 
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
 from gatewayd_engine.process.messages import STOP
-from gatewayd_engine.sampling.guides.compiler import Compiler, Guide
+from gatewayd_engine.sampling.guides.compiler import GrammarCompiler, Guide
 from gatewayd_hooks.guiding import GuideFailed, GuideSpec
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guiding import (
@@ -280,10 +280,10 @@ def test_what_takes_too_long_is_given_up_and_others_are_compiled() -> None:
     strategy = Listed()
     strategy.gate.clear()
     guide = Guide(StrategyChoice("listed"), strategy)
-    compiler = Compiler(GuideLimits(compile_seconds=0.3, cached=2, cached_bytes=100))
+    compiler = GrammarCompiler(GuideLimits(compile_seconds=0.3, cached=2, cached_bytes=100))
     specs = [GuideSpec("choice", json.dumps([str(i)])) for i in range(5)]
-    asked = [compiler.want(spec, guide) for spec in specs]
-    assert compiler.want(specs[4], guide) is asked[4]
+    asked = [compiler.request(spec, guide) for spec in specs]
+    assert compiler.request(specs[4], guide) is asked[4]
     deadline, given_up = time.monotonic() + 30, list[Any]()
     while len(given_up) < 2 and time.monotonic() < deadline:
         given_up += compiler.review()
@@ -296,14 +296,14 @@ def test_what_takes_too_long_is_given_up_and_others_are_compiled() -> None:
         time.sleep(0.005)
     assert [one.grammar is not None for one in asked[2:]] == [True] * 3
     # Two are kept; another is compiled again once nobody has it any more.
-    assert compiler.want(specs[3], guide) is asked[3]
-    assert compiler.want(specs[2], guide) is asked[2]
+    assert compiler.request(specs[3], guide) is asked[3]
+    assert compiler.request(specs[2], guide) is asked[2]
     asked.clear()
     gc.collect()
     before = len(strategy.compiled)
-    compiler.want(specs[3], guide)
-    compiler.want(specs[2], guide)
-    again = compiler.want(specs[4], guide)
+    compiler.request(specs[3], guide)
+    compiler.request(specs[2], guide)
+    again = compiler.request(specs[4], guide)
     while not again.is_settled and time.monotonic() < deadline:
         compiler.review()
         time.sleep(0.005)

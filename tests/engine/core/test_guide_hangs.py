@@ -1,4 +1,4 @@
-"""Guides that do not come back, beside a step or within it."""
+"""GuideSlot that do not come back, beside a step or within it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gatewayd_engine.fairness.tenant_cache import TenantCache
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
-from gatewayd_engine.sampling.guides.compiler import Compiled, Compiler, Guide
+from gatewayd_engine.sampling.guides.compiler import CompiledGrammar, GrammarCompiler, Guide
 from gatewayd_hooks.guiding import GuideSpec
 
 
@@ -40,12 +40,12 @@ class Bench:
     def __init__(self, **limits: Any) -> None:
         self.strategy = Slow()
         self.guide = Guide(StrategyChoice("slow"), self.strategy)
-        self.compiler = Compiler(GuideLimits(**limits))
+        self.compiler = GrammarCompiler(GuideLimits(**limits))
 
-    def want(self, tenant: str, text: str) -> Compiled:
-        return self.compiler.want(GuideSpec("regex", text), self.guide, None, tenant)
+    def want(self, tenant: str, text: str) -> CompiledGrammar:
+        return self.compiler.request(GuideSpec("regex", text), self.guide, None, tenant)
 
-    def settle(self, *wanted: Compiled) -> None:
+    def settle(self, *wanted: CompiledGrammar) -> None:
         deadline = time.monotonic() + 30
         while not all(one.is_settled for one in wanted) and time.monotonic() < deadline:
             self.compiler.review()

@@ -18,9 +18,9 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
 from gatewayd_engine.process.messages import LENGTH, STOP
 from gatewayd_engine.process.plugin_faults import RequestRejected
-from gatewayd_engine.sampling.guides.reasoning_marks import Boundary
-from gatewayd_engine.sampling.guides.reasoning_matcher import Thinking
-from gatewayd_engine.sampling.guides.token_bytes import Letters
+from gatewayd_engine.sampling.guides.reasoning_marks import ReasoningBoundary
+from gatewayd_engine.sampling.guides.reasoning_matcher import ReasoningMatcher
+from gatewayd_engine.sampling.guides.token_bytes import TokenBytes
 from gatewayd_hooks.parsing import Bounds
 from tests.engine.core.guessing import Always, Guess, guess_with
 from tests.engine.core.guiding import (
@@ -206,19 +206,19 @@ def test_a_mark_that_is_empty_is_refused(make_engine: Make) -> None:
 
 
 @pytest.fixture(scope="module")
-def letters() -> Letters:
-    return Letters(str(embedded.folder("nano")), VOCAB, ENDS)
+def letters() -> TokenBytes:
+    return TokenBytes(str(embedded.folder("nano")), VOCAB, ENDS)
 
 
 @pytest.mark.parametrize("marks", [("<a>", "</a>"), ("", "</a>"), ("b", "aab"), ("a", "a")])
-def test_masks_are_right_wherever_it_stands(letters: Letters, marks: tuple[str, str]) -> None:
+def test_masks_are_right_wherever_it_stands(letters: TokenBytes, marks: tuple[str, str]) -> None:
     """Tokens at random, taken back at random, against a fresh look at all of them."""
     strings = ("ab", "aaba", "<a", "")
-    grammar, boundary = ListedGrammar(Listed(), strings), Boundary(Bounds(*marks), letters)
+    grammar, boundary = ListedGrammar(Listed(), strings), ReasoningBoundary(Bounds(*marks), letters)
     bits = [token for token, text in enumerate(spelled()) if text and set(text) <= set("<a>/b")]
     draw, mask = random.Random(str(marks)), np.zeros(128, np.int32)
     for _ in range(30):
-        thinking, tokens = Thinking(grammar, boundary), list[int]()
+        thinking, tokens = ReasoningMatcher(grammar, boundary), list[int]()
         for _ in range(12):
             thinking.fill(mask)
             may = np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little"))
@@ -233,18 +233,18 @@ def test_masks_are_right_wherever_it_stands(letters: Letters, marks: tuple[str, 
             del tokens[len(tokens) - back :]
 
 
-def test_special_tokens_are_seen_where_they_are_the_marks(letters: Letters) -> None:
-    boundary = Boundary(Bounds("", "</tool_call>"), letters)
+def test_special_tokens_are_seen_where_they_are_the_marks(letters: TokenBytes) -> None:
+    boundary = ReasoningBoundary(Bounds("", "</tool_call>"), letters)
     assert boundary.step(0, 4) == -1
-    other = Boundary(Bounds("", "call>"), letters)
+    other = ReasoningBoundary(Bounds("", "call>"), letters)
     assert other.step(0, 4) == 0
     with pytest.raises(OSError, match="tokenizer"):
-        Boundary(Bounds("", "x"), Letters("/nowhere", 10, ENDS))
+        ReasoningBoundary(Bounds("", "x"), TokenBytes("/nowhere", 10, ENDS))
 
 
-def test_much_reasoning_is_followed_again_at_once(make_engine: Make, letters: Letters) -> None:
-    boundary = Boundary(Bounds("", "</think>"), letters)
-    thinking = Thinking(ListedGrammar(Listed(), ("yes",)), boundary)
+def test_much_reasoning_is_followed_again_at_once(make_engine: Make, letters: TokenBytes) -> None:
+    boundary = ReasoningBoundary(Bounds("", "</think>"), letters)
+    thinking = ReasoningMatcher(ListedGrammar(Listed(), ("yes",)), boundary)
     tokens = [random.Random(5).randrange(6, VOCAB) for _ in range(30_000)]
     began = time.thread_time()
     assert thinking.accept(tokens) == len(tokens)

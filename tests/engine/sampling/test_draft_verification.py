@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gatewayd_engine.sampling.draft_verification import Verification
+from gatewayd_engine.sampling.draft_verification import DraftVerification
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.sampler import distribution
 from gatewayd_engine.sampling.token_picker import TokenPicker
@@ -47,7 +47,7 @@ def drawn(sampling: dict[str, Any]) -> tuple[Tokens, np.ndarray]:
         1,
     ).reshape(3 * DRAWS, VOCAB)
     lines = np.arange(DRAWS)
-    verification = Verification(
+    verification = DraftVerification(
         lines,
         lines,
         np.zeros(DRAWS, np.int64),
@@ -128,10 +128,10 @@ def test_the_chi_square_sees_drafts_that_were_not_drawn_as_they_say(
 ) -> None:
     """Without the rest of the rule, keeping alone would favour what the drafter likes."""
 
-    def careless(self: Verification, lines: Any, logits: Any, at: Any, *rest: Any) -> Any:
+    def careless(self: DraftVerification, lines: Any, logits: Any, at: Any, *rest: Any) -> Any:
         return self._drafts.tokens[lines, rest[-1]].astype(np.int64)
 
-    monkeypatch.setattr(Verification, "_reject", careless)
+    monkeypatch.setattr(DraftVerification, "_reject", careless)
     tokens, _ = drawn({"temperature": 1.0})
     counts = np.bincount(tokens.ids[:, 0], minlength=VOCAB)
     assert p_value(counts, wanted(FIRST, {"temperature": 1.0})) < 1e-9

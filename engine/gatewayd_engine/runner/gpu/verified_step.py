@@ -14,7 +14,7 @@ from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.runner.gpu.step_outcome import StepRequests, record_prompts
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.logprobs import LogprobColumns, describe
-from gatewayd_engine.sampling.verified_drafts import leave_out
+from gatewayd_engine.sampling.verified_drafts import record_failed
 from gatewayd_engine.state.in_flight import Launched
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import NOT_FINITE, StepResult, Tokens
@@ -67,7 +67,7 @@ class VerifiedStep:
             result.failed = [(line, *NOT_FINITE) for line in going_on.tolist()]
         bad = dict.fromkeys(np.flatnonzero(~good & (drafted == 0)).tolist(), NOT_FINITE)
         spoilt = [i for i in np.flatnonzero(~good & (drafted > 0)).tolist() if i not in self.raised]
-        leave_out(lines, {**bad, **self.raised}, result)
+        record_failed(lines, {**bad, **self.raised}, result)
         rest = self._report(result, rest)
         record_prompts(self.asked, rest, result)
         result.said = lines, self._said(said)

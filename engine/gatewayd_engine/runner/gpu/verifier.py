@@ -21,7 +21,7 @@ from gatewayd_engine.runner.gpu.step_outcome import StepRequests
 from gatewayd_engine.runner.gpu.verified_step import VerifiedStep
 from gatewayd_engine.runner.pooling import pool
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
-from gatewayd_engine.sampling.verified_drafts import wanted_of
+from gatewayd_engine.sampling.verified_drafts import tokens_to_verify
 from gatewayd_engine.state.in_flight import Launched
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines, StepBatch
@@ -120,7 +120,7 @@ class Verifier:
         if drafts is None:
             drafts = DraftLines.none(len(batch))
         hidden, device = computed.hidden, self._decoder.device
-        slot_tokens = wanted_of(batch, drafts, lines)
+        slot_tokens = tokens_to_verify(batch, drafts, lines)
         wanted = computed.at[slot_tokens]
         logits = computed.logits
         # Processors and log-probabilities need each sequence's logits without padding.

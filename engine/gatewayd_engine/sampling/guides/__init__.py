@@ -1,1 +1,1 @@
-"""Guided decoding: grammars compiled beside the steps, and what they allow of each row's tokens."""
+"""Guided decoding: concurrent grammar compilation, and token masks of each row."""

@@ -1,8 +1,8 @@
-"""Compile grammars in a process of their own: ``python -m`` this module.
+"""Grammar checks in a separate process, run by ``python -m``.
 
-A grammar that takes all memory or never comes to its end takes this process with it, and no engine.
-The first frame says what to compile with; each that follows is a grammar, answered by what is wrong
-with it, or nothing. Imports no torch.
+A grammar that exhausts memory or never finishes compiling terminates this process instead of an
+engine. The first frame has the configuration; each later frame is a grammar, answered by a verdict.
+Does not import torch.
 """
 
 from __future__ import annotations
@@ -44,34 +44,34 @@ _SHORTAGES = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 
 
 class CheckConfig(msgspec.Struct, frozen=True):
-    """What grammars are compiled with, and what one may cost."""
+    """Guide that compiles grammars, and limits on each of them."""
 
     guide: StrategyChoice
     folder: str
-    """Of the checkpoint, for its tokenizer."""
+    """Folder of the checkpoint, for its tokenizer."""
     vocab_size: int
     eos_token_ids: list[int]
     seconds: float
-    """The process ends when one takes longer."""
+    """Time limit of a grammar, after which the process is terminated."""
     memory_bytes: int
-    """Beyond what it has when it begins."""
+    """Memory limit in addition to the process's memory at its start."""
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
-    """What became of the configuration, or of a grammar."""
+    """Result for the configuration, or for a grammar."""
 
     refusal: str = ""
-    """What is wrong with it; empty if nothing is."""
+    """Reason for a refusal; empty if it is accepted."""
     is_fault: bool = False
-    """Whether the guide raised what it should not."""
+    """Whether the guide raised an unexpected exception."""
     note: str = ""
-    """For the operator; of the first answer alone."""
+    """Message for the operator, in the first answer only."""
     is_unconfined: bool = False
     """Whether entering the sandbox failed; the process then compiles nothing."""
 
 
 def encode(message: CheckConfig | GuideSpec | Verdict) -> bytes:
-    """Make a frame: four bytes of length, then msgpack."""
+    """Encode a frame: four bytes of length, then msgpack."""
     data = msgspec.msgpack.encode(message)
     return LENGTH.pack(len(data)) + data
 
@@ -80,11 +80,11 @@ def main(note: str = "") -> int:
     """Serve until standard input ends.
 
     Args:
-        note: what the operator should know of this process.
+        note: message for the operator about this process.
     """
-    os.nice(_NICENESS)  # from the start: a process that was lost is replaced while others compute
+    os.nice(_NICENESS)  # at once: a replacement process starts while the engine computes
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What plugins print must not come between the frames.
+    # Output that plugins print must not mix with the frames.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     first = _read(sys.stdin.buffer)
@@ -95,7 +95,7 @@ def main(note: str = "") -> int:
         guide = _open(config)
     except Exception as error:
         if _is_shortage(error):
-            raise  # no refusal: for one the daemon starts a process that is not confined
+            raise  # not a refusal, on which the daemon would start an unconfined process
         _write(answers, Verdict(told(error), is_fault=True))
         return 1
     _write(answers, Verdict(note=note))
@@ -103,19 +103,19 @@ def main(note: str = "") -> int:
     limit = _vm_bytes() + config.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Not handled: it ends the process, whatever library that is in.
+    # The default action terminates the process, whatever library is running.
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     while (frame := _read(sys.stdin.buffer)) is not None:
         spec = msgspec.msgpack.decode(frame, type=GuideSpec)
         signal.setitimer(signal.ITIMER_REAL, config.seconds)
-        verdict = _look_at(guide, spec, mask)
+        verdict = _check(guide, spec, mask)
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         _write(answers, verdict)
     return 0
 
 
 def refuse(why: str) -> int:
-    """Answer the configuration with a refusal: this process could not be confined."""
+    """Answer the configuration with a refusal, because the sandbox could not be entered."""
     if _read(sys.stdin.buffer) is not None:
         _write(sys.stdout.buffer, Verdict(why, is_unconfined=True))
     return 1
@@ -142,7 +142,7 @@ def _open(config: CheckConfig) -> GuideStrategy:
 
 
 def _is_shortage(error: BaseException | None) -> bool:
-    """Whether memory, threads or descriptors were short, which may pass and clients may cause."""
+    """Whether memory, threads or descriptors ran out: transient, and possibly caused by clients."""
     while error is not None:
         if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
             return True
@@ -152,7 +152,7 @@ def _is_shortage(error: BaseException | None) -> bool:
     return False
 
 
-def _look_at(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> Verdict:
+def _check(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> Verdict:
     try:
         _walk(guide.compile(spec), mask)
     except (GrammarRefused, GuideFailed) as refused:
@@ -167,10 +167,10 @@ def _look_at(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> 
 
 
 def _walk(grammar: Grammar, mask: NDArray[np.int32]) -> None:
-    """Take some tokens at random: what a guide puts off until they come is tried too.
+    """Generate some random tokens, to exercise work that a guide defers until then.
 
     Raises:
-        GuideFailed: nobody would come further.
+        GuideFailed: the guide cannot continue.
     """
     draw, deadline = random.Random(0), time.monotonic() + _WALK_SECONDS
     for _ in range(_WALKS):
@@ -184,7 +184,7 @@ def _walk(grammar: Grammar, mask: NDArray[np.int32]) -> None:
 
 
 def _vm_bytes() -> int:
-    """Address space in use."""
+    """Return the address space in use, in bytes."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
 

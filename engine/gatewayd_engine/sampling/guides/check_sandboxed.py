@@ -1,8 +1,9 @@
-"""``check_process`` sandboxed, without the daemon's files and sockets: grammars are untrusted.
+"""Entry point of ``check_process`` in a sandbox, as grammars are untrusted.
 
-``python -m`` this module with the checkpoint's folder. Nothing that starts a thread
-may be imported before: the sandbox applies only to threads that start later. Where the
-system lacks a mechanism the process serves anyway and says so; where applying one fails it refuses.
+Run by ``python -m`` with the checkpoint's folder; has no access to the daemon's files and sockets.
+Nothing that starts a thread may be imported before: the sandbox only applies to threads that start
+later. Where the system lacks a mechanism, the process serves anyway and reports it; where applying
+one fails, it refuses to serve.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Queue of grammars to compile: fair queueing between tenants, by the thread time each has used."""
+"""Queue of grammars to compile, with fair queueing between tenants by used thread time."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gatewayd_engine.fairness.fair_share import FairShare
 
 
 class Queued(Protocol):
-    """What waits for a thread.
+    """An entry of the queue.
 
     Attributes:
-        tenant: whose it is.
+        tenant: tenant that the entry is charged to.
     """
 
     tenant: str
@@ -25,7 +25,7 @@ QueuedT = TypeVar("QueuedT", bound=Queued)
 
 
 class CompileQueue(Generic[QueuedT]):
-    """Grammars that wait, by tenant, each for as long as a request refers to it.
+    """Waiting grammars by tenant, each queued as long as a request references it.
 
     Args:
         threads: number of compiler threads.
@@ -43,7 +43,7 @@ class CompileQueue(Generic[QueuedT]):
         self._waiting.setdefault(one.tenant, deque()).append(ref(one))
 
     def next(self) -> QueuedT | None:
-        """The grammar to compile now; None if none waits, or no thread is free."""
+        """Return the next grammar to compile; None if none is waiting or no thread is free."""
         while (tenant := self._share.next()) is not None:
             waiting = self._waiting[tenant]
             found = waiting.popleft()()
@@ -56,5 +56,5 @@ class CompileQueue(Generic[QueuedT]):
         return None
 
     def over(self, one: QueuedT, seconds: float) -> None:
-        """A thread is free again after so many seconds, which are charged to the tenant."""
+        """Free the thread of a finished compilation and charge its seconds to the tenant."""
         self._share.end(one.tenant, seconds)

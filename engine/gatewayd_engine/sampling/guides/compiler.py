@@ -1,6 +1,7 @@
-"""Compiles grammars in threads beside the steps, with an LRU cache.
+"""Grammar compilation in threads concurrent with the steps, with an LRU cache.
 
-Cache and threads are shared by tenant, and entries are private: timing reveals nothing of others.
+Cache and threads are divided between tenants, and entries are private: timing reveals nothing about
+other tenants.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from weakref import WeakSet, WeakValueDictionary
 from gatewayd_engine.fairness.tenant_cache import TenantCache
 from gatewayd_engine.process.config import GuideLimits, StrategyChoice
 from gatewayd_engine.sampling.guides.compile_queue import CompileQueue
-from gatewayd_engine.sampling.guides.reasoning_marks import Boundary
-from gatewayd_engine.sampling.guides.reasoning_matcher import Thinking
-from gatewayd_engine.sampling.guides.token_bytes import Letters
+from gatewayd_engine.sampling.guides.reasoning_marks import ReasoningBoundary
+from gatewayd_engine.sampling.guides.reasoning_matcher import ReasoningMatcher
+from gatewayd_engine.sampling.guides.token_bytes import TokenBytes
 from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideSpec, Matcher
 from gatewayd_hooks.parsing import Bounds
 
 _AT_ONCE = 2
-"""Threads that compile: what runs meanwhile wants the other cores."""
+"""Compiler threads: the other cores are left to the engine's steps."""
 _Key = tuple[str, GuideSpec, Bounds | None]
 INVALID = "invalid_grammar"
 """Code of a request whose grammar is refused."""
@@ -29,41 +30,41 @@ INVALID = "invalid_grammar"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Guide:
-    """A guide that is open.
+    """An open guide.
 
     Attributes:
-        choice: what it was made from.
-        strategy: itself.
-        users: the requests' grammars that are its own; it is needed while there are any.
+        choice: configuration of the guide.
+        strategy: the guide plugin.
+        users: compiled grammars of the guide, which must stay open while there are any.
     """
 
     choice: StrategyChoice
     strategy: Any
-    users: WeakSet[Compiled] = field(default_factory=WeakSet)
+    users: WeakSet[CompiledGrammar] = field(default_factory=WeakSet)
 
 
-class Compiled:
-    """What a request must follow: on its way, there, or refused.
+class CompiledGrammar:
+    """Compilation of a request's grammar: pending, complete, or refused.
 
     Attributes:
-        spec: what is compiled.
-        guide: whose it is.
-        bounds: the marks of the reasoning that may stand before it; None for none.
-        grammar: None until it is there.
-        boundary: finds those marks; with the grammar.
-        refusal: code and sentence for the client; None if it is not refused.
-        error: what its guide raised, but for refusals.
-        seconds: that it took.
-        tenant: whose it is.
+        spec: specification of the grammar.
+        guide: guide that compiles it.
+        bounds: markers of the reasoning that may precede the answer; None for none.
+        grammar: compiled grammar; None until complete.
+        boundary: finder of those markers; set with the grammar.
+        refusal: code and message for the client; None if it is not refused.
+        error: exception of the guide other than a refusal.
+        seconds: duration of the compilation.
+        tenant: tenant of the request.
         began: start of its compilation, seconds of ``time.monotonic``.
-        until: when it is given up, seconds of ``time.monotonic``.
-        is_settled: whether it is there, or refused, for good.
+        until: deadline of its compilation, seconds of ``time.monotonic``.
+        is_settled: whether its outcome, complete or refused, is final.
     """
 
     __slots__ = (
         "__weakref__",
         "_is_over",
-        "_letters",
+        "_token_bytes",
         "began",
         "boundary",
         "bounds",
@@ -83,15 +84,15 @@ class Compiled:
         spec: GuideSpec,
         guide: Guide,
         bounds: Bounds | None = None,
-        letters: Letters | None = None,
+        token_bytes: TokenBytes | None = None,
         tenant: str = "",
     ) -> None:
         self.spec = spec
         self.tenant = tenant
         self.guide = guide
         self.bounds = bounds
-        self._letters = letters
-        self.boundary: Boundary | None = None
+        self._token_bytes = token_bytes
+        self.boundary: ReasoningBoundary | None = None
         self.grammar: Grammar | None = None
         self.refusal: tuple[str, str] | None = None
         self.error: BaseException | None = None
@@ -103,39 +104,39 @@ class Compiled:
 
     @property
     def key(self) -> _Key:
-        """Equal ones are compiled once."""
+        """Key of the cache: grammars with equal keys are compiled once."""
         return self.tenant, self.spec, self.bounds
 
     @property
     def is_over(self) -> bool:
-        """Whether its thread has ended, or nobody waits for it."""
+        """Whether its thread has ended, or the compilation was abandoned."""
         return self._is_over.is_set()
 
     @property
     def num_bytes(self) -> int:
-        """What it takes by now, as far as its guide can tell."""
+        """Current memory in bytes, as far as its guide reports it."""
         grammar = 0 if self.grammar is None else getattr(self.grammar, "num_bytes", 0)
         return len(self.spec.text) + int(grammar)
 
-    def start(self) -> Matcher | Thinking:
-        """A matcher at the beginning of an answer."""
+    def start(self) -> Matcher | ReasoningMatcher:
+        """Create a matcher at the beginning of an output."""
         if self.grammar is None:
-            raise ValueError("it was not compiled")
+            raise ValueError("the grammar is not compiled")
         if self.boundary is None:
             return self.grammar.start()
-        return Thinking(self.grammar, self.boundary)
+        return ReasoningMatcher(self.grammar, self.boundary)
 
-    def work(self) -> None:
-        """Compile it, in a thread."""
+    def compile(self) -> None:
+        """Compile the grammar, in the current thread."""
         began = time.perf_counter()
         grammar, refusal, error = None, None, None
         try:
             grammar = self.guide.strategy.compile(self.spec)
-            if self.bounds is not None and self._letters is not None:
-                self.boundary = Boundary(self.bounds, self._letters)
+            if self.bounds is not None and self._token_bytes is not None:
+                self.boundary = ReasoningBoundary(self.bounds, self._token_bytes)
         except GrammarRefused as refused:
             refusal = (INVALID, str(refused))
-        except BaseException as raised:  # noqa: BLE001 - counted where strategies are known
+        except BaseException as raised:  # noqa: BLE001 - recorded as a fault by ``GuideSlot``
             error = raised
         if not self.is_over:
             self.seconds = time.perf_counter() - began
@@ -143,58 +144,58 @@ class Compiled:
             self._is_over.set()
 
     def refuse(self, code: str, sentence: str) -> None:
-        """Nobody waits for it any more."""
+        """Refuse the grammar, abandoning its compilation."""
         self.refusal = (code, sentence)
         self.is_settled = True
         self._is_over.set()
 
 
-class Compiler:
-    """What is compiled, and what was.
+class GrammarCompiler:
+    """Compilation queue and cache of grammars.
 
     Args:
-        limits: on time, and on what is kept.
-        letters: of the model's tokens; None where no reasoning stands before a grammar.
+        limits: limits on compilation time and cache size.
+        token_bytes: bytes of the model's tokens; None if no grammar applies after reasoning.
     """
 
-    def __init__(self, limits: GuideLimits, letters: Letters | None = None) -> None:
+    def __init__(self, limits: GuideLimits, token_bytes: TokenBytes | None = None) -> None:
         self._limits = limits
-        self._letters = letters
-        self._kept: TenantCache[_Key, Compiled] = TenantCache(
+        self._token_bytes = token_bytes
+        self._cached: TenantCache[_Key, CompiledGrammar] = TenantCache(
             limits.cached, limits.cached_bytes, lambda one: one.num_bytes
         )
-        self._alive: WeakValueDictionary[_Key, Compiled] = WeakValueDictionary()
-        self._queue: CompileQueue[Compiled] = CompileQueue(_AT_ONCE)
-        self._working: list[Compiled] = []
+        self._alive: WeakValueDictionary[_Key, CompiledGrammar] = WeakValueDictionary()
+        self._queue: CompileQueue[CompiledGrammar] = CompileQueue(_AT_ONCE)
+        self._working: list[CompiledGrammar] = []
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is on its way."""
+        """Whether any grammar is being compiled."""
         return bool(self._working)
 
-    def want(
+    def request(
         self, spec: GuideSpec, guide: Guide, bounds: Bounds | None = None, tenant: str = ""
-    ) -> Compiled:
-        """The compilation of a tenant's spec, after reasoning or not; queues it if it is new.
+    ) -> CompiledGrammar:
+        """Return the compilation of a tenant's grammar, queueing it if it is new.
 
-        A grammar that no request refers to any more when it is scheduled is not compiled.
+        A grammar that no request references any more when it is scheduled is not compiled.
         """
         found = self._alive.get((tenant, spec, bounds))
         if found is not None and found.guide is guide:
             if found.is_settled:
-                self._keep(found)
+                self._cache(found)
             return found
-        made = Compiled(spec, guide, bounds, self._letters, tenant)
+        made = CompiledGrammar(spec, guide, bounds, self._token_bytes, tenant)
         self._alive[made.key] = made
         self._queue.add(made)
-        self._begin()
+        self._start_queued()
         return made
 
-    def review(self) -> list[Compiled]:
-        """Begin what waits for a thread, and give up what takes too long.
+    def review(self) -> list[CompiledGrammar]:
+        """Start queued compilations, and refuse those that exceed the time limit.
 
         Returns:
-            Those that came to their end since the last call.
+            Compilations that have ended since the last call.
         """
         if not self._working:
             return []
@@ -210,32 +211,32 @@ class Compiler:
                 one.is_settled = True
                 self._queue.over(one, now - one.began)
                 if one.grammar is None:
-                    # Another guide, or another day, may know better.
-                    self._forget(one)
+                    # A refusal is not cached: a later attempt may succeed.
+                    self._evict(one)
                 elif self._alive.get(one.key) is one:
-                    self._keep(one)
-            self._begin()
+                    self._cache(one)
+            self._start_queued()
         return over
 
-    def forget(self) -> None:
-        """Another guide compiles from now on."""
-        self._kept.clear()
+    def clear(self) -> None:
+        """Clear the cache, after the guide was replaced."""
+        self._cached.clear()
         self._alive.clear()
 
-    def _begin(self) -> None:
+    def _start_queued(self) -> None:
         while (one := self._queue.next()) is not None:
             one.began = time.monotonic()
             one.until = one.began + self._limits.compile_seconds
             self._working.append(one)
-            # One that does not come back keeps neither the steps nor the end waiting.
-            threading.Thread(target=one.work, name="guide compile", daemon=True).start()
+            # A daemon thread, so that a hanging compilation blocks neither steps nor shutdown.
+            threading.Thread(target=one.compile, name="guide compile", daemon=True).start()
 
-    def _keep(self, one: Compiled) -> None:
-        """As the last that its tenant has asked for. Who goes lives on while requests follow it."""
-        self._kept.weigh()  # they grow while they are followed
-        self._kept.put(one.tenant, one.key, one)
+    def _cache(self, one: CompiledGrammar) -> None:
+        """Cache a grammar as its tenant's most recent; requests may use it after its eviction."""
+        self._cached.weigh()  # grammars grow while they are in use
+        self._cached.put(one.tenant, one.key, one)
 
-    def _forget(self, one: Compiled) -> None:
+    def _evict(self, one: CompiledGrammar) -> None:
         if self._alive.get(one.key) is one:
             del self._alive[one.key]
-            self._kept.drop(one.tenant, one.key)
+            self._cached.drop(one.tenant, one.key)

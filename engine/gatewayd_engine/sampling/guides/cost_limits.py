@@ -1,7 +1,7 @@
-"""What a sequence's grammar may cost the steps that others share with it.
+"""Limits on the time that grammars of sequences take of the steps they share with others.
 
-No check foresees it: an ambiguous grammar is compiled at once and takes longer with every token.
-Each has a pace of its own, and all of them together have a share of every step.
+It cannot be checked in advance: an ambiguous grammar compiles quickly and takes longer with every
+token. Each sequence has its own limit, and all of them together have a share of every step.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from gatewayd_engine.process.config import GuideLimits
 from gatewayd_hooks.guiding import GuideFailed
 
 _SLOW = 0.02
-"""Seconds of masks at which somebody is suspected."""
+"""Seconds of a step's masks from which on a slow grammar is suspected."""
 _WATCHED, _TRUSTED = 16, 16
-"""Steps."""
+"""Steps during which masks are computed one by one, and not suspected afterwards."""
 _UNKNOWN = 0.002
-"""Seconds that a mask is taken to need before there was one."""
+"""Assumed seconds of a sequence's first mask."""
 _COSTLY = 0.002
-"""Seconds of a token up to which a sequence is not ended for what others cost."""
+"""Seconds per token up to which a sequence is not ended for exceeding the shared limit."""
 
 
 class GrammarCostLimit:
-    """What one sequence has spent beyond its tokens' worth.
+    """Leaky bucket of the time that a sequence's grammar takes beyond its allowance per token.
 
     Args:
-        token_seconds: that a token may take.
-        most: seconds beyond that it may have spent at any time.
+        token_seconds: allowance per token.
+        most: most seconds in excess of the allowance at any time.
 
     Attributes:
-        mask_seconds: of its last mask, or of the average where it was filled with others.
+        mask_seconds: time of its last mask, or the average of those computed together.
     """
 
     __slots__ = (
@@ -49,33 +49,33 @@ class GrammarCostLimit:
 
     @property
     def cost(self) -> float:
-        """Seconds of its last token, or of the one that is due if that has taken more by now."""
+        """Seconds of the last token, or of the current one if it has already taken more."""
         return max(self._now, self._before)
 
     @property
     def is_costly(self) -> bool:
-        """Whether it may be ended for what all cost together: not for one token, as the first."""
+        """Whether it may be ended for exceeding the shared limit; one slow token is tolerated."""
         return min(self._before, self._earlier) > _COSTLY
 
     def spend(self, seconds: float) -> bool:
-        """Time of one thread; whether it is too much by now."""
+        """Charge thread time; return whether the limit is exceeded."""
         self._over += seconds
         self._now += seconds
         return self._over > self._most
 
-    def earn(self, tokens: int) -> None:
-        """So many more tokens have come."""
+    def credit(self, tokens: int) -> None:
+        """Credit the allowance of ``tokens`` new tokens."""
         self._over = max(0.0, self._over - self._token_seconds * tokens)
         if tokens:
             self._earlier, self._before = self._before, self._now / tokens
             self._now = 0.0
 
 
-class Share:
-    """What the grammars of all sequences may take of one step.
+class StepBudget:
+    """Time budget of all sequences' grammars in one step.
 
     Args:
-        seconds: that they may.
+        seconds: the budget.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -84,35 +84,35 @@ class Share:
 
     @property
     def is_over(self) -> bool:
-        """Whether they have taken all of it."""
+        """Whether the budget is exceeded."""
         return self._spent > self._seconds
 
     def spend(self, seconds: float) -> None:
-        """Somebody has taken so much."""
+        """Charge time to the step."""
         self._spent += seconds
 
-    def renew(self) -> None:
-        """The masks of a step are there: what comes belongs to the next."""
+    def reset(self) -> None:
+        """Reset the budget after the masks of a step; later time is charged to the next step."""
         self._spent = 0.0
 
 
 class GrammarSuspicion:
-    """Whether masks are filled one by one, to see whose takes long; together is faster."""
+    """Decides when to compute masks one by one to find slow grammars; batches are faster."""
 
     def __init__(self) -> None:
-        self._steps = 0  # yet to be watched; those yet to be trusted below zero
+        self._steps = 0  # steps left to watch; if negative, steps left without suspicion
 
     @property
     def is_any(self) -> bool:
-        """Whether to fill one by one."""
+        """Whether to compute masks one by one."""
         return self._steps > 0
 
-    def note(self, seconds: float, longest: float) -> None:
-        """Masks were filled.
+    def record(self, seconds: float, longest: float) -> None:
+        """Record the time of a step's masks.
 
         Args:
-            seconds: that they took.
-            longest: that one of them took, if they were filled one by one.
+            seconds: time of all masks.
+            longest: time of the slowest, if they were computed one by one.
         """
         if self._steps < 0 and seconds < 5 * _SLOW:
             self._steps += 1
@@ -125,13 +125,13 @@ class GrammarSuspicion:
 
 
 def too_slow(limits: GuideLimits) -> GuideFailed:
-    """What a client is told whose grammar takes too long."""
+    """Return the error for a client whose grammar exceeds its limit."""
     most = f"{1000 * limits.token_seconds:g}"
     return GuideFailed(f"the grammar takes longer than {most} ms a token; make it simpler")
 
 
 def too_many(limits: GuideLimits) -> GuideFailed:
-    """What a client is told whose grammar is one of many that together do."""
+    """Return the error for a client whose grammar is among the costliest of a step over budget."""
     most = f"{1000 * limits.step_seconds:g}"
     return GuideFailed(
         f"the grammars of all requests together take longer than {most} ms a token, and this is "

@@ -1,4 +1,4 @@
-"""Asks matchers for the masks of one step, in whichever thread."""
+"""Computation of a step's token masks by matchers, in the thread of the steps or another."""
 
 from __future__ import annotations
 
@@ -10,50 +10,55 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.process.config import GuideLimits
 from gatewayd_engine.sampling.guides.compiler import Guide
-from gatewayd_engine.sampling.guides.cost_limits import GrammarSuspicion, Share, too_many, too_slow
-from gatewayd_engine.sampling.guides.matcher_rows import Follower, MaskStep
+from gatewayd_engine.sampling.guides.cost_limits import (
+    GrammarSuspicion,
+    StepBudget,
+    too_many,
+    too_slow,
+)
+from gatewayd_engine.sampling.guides.matcher_rows import GuidedSequence, MaskStep
 from gatewayd_hooks.guiding import GuideFailed
 
 
-class Filling:
-    """Fills masks, and keeps account of what they cost the steps.
+class MaskFiller:
+    """Computes masks, and accounts for their time.
 
     Args:
-        words: of a mask.
+        words: 32-bit words of a mask.
         ends: end tokens of the model.
-        limits: on what a sequence may cost.
+        limits: limits on the cost of a sequence.
     """
 
     def __init__(self, words: int, ends: Iterable[int], limits: GuideLimits) -> None:
         self._ends = frozenset(ends)
         self._limits = limits
         self._suspicion = GrammarSuspicion()
-        self._share = Share(limits.step_seconds)
+        self._budget = StepBudget(limits.step_seconds)
         bits = np.zeros(words * 32, np.bool_)
         bits[sorted(self._ends)] = True
         self._end_mask = np.packbits(bits, bitorder="little").view(np.int32)
 
-    def spends(self, follower: Follower, seconds: float) -> bool:
-        """A follower has taken so much; whether it is too much for one of them."""
-        self._share.spend(seconds)
-        return follower.pace.spend(seconds)
+    def charge(self, guided: GuidedSequence, seconds: float) -> bool:
+        """Charge time to a sequence and the step; return whether the sequence exceeds its limit."""
+        self._budget.spend(seconds)
+        return guided.pace.spend(seconds)
 
     def fill(self, step: MaskStep) -> None:
-        """Depth by depth, all who come so far at once."""
-        accepted = [0] * len(step.followers)
+        """Compute the masks of a step depth by depth, for all sequences with drafts that far."""
+        accepted = [0] * len(step.guided)
         alive = []
-        for i, one in enumerate(step.followers):
+        for i, one in enumerate(step.guided):
             if one.has_ended:
-                step.place(one, 0)[:] = self._end_mask
-            elif not one.is_lost:
+                step.allocate(one, 0)[:] = self._end_mask
+            elif not one.has_failed:
                 alive.append(i)
         depth = 0
         while alive:
-            bad = self._fill_depth([step.followers[i] for i in alive], step, depth)
+            bad = self._fill_depth([step.guided[i] for i in alive], step, depth)
             going = []
             for i in alive:
-                one, drafts = step.followers[i], step.drafts[i]
-                # What comes behind an end is never looked at.
+                one, drafts = step.guided[i], step.drafts[i]
+                # No mask is needed after an end token.
                 if id(one) in bad or depth >= len(drafts) or drafts[depth] in self._ends:
                     continue
                 began = time.thread_time()
@@ -63,77 +68,85 @@ class Filling:
                         going.append(i)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     step.faults.append((one, error))
-                if self.spends(one, time.thread_time() - began):
+                if self.charge(one, time.thread_time() - began):
                     step.faults.append((one, too_slow(self._limits)))
             alive = going
             depth += 1
-        self._share.renew()
+        self._budget.reset()
         for i in np.flatnonzero(accepted).tolist():
-            one = step.followers[i]
+            one = step.guided[i]
             try:
                 one.matcher.rollback(accepted[i])
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 step.faults.append((one, error))
 
-    def _fill_depth(self, followers: list[Follower], step: MaskStep, depth: int) -> set[int]:
-        """Fill a mask for each; those for whom there is none, by ``id``."""
+    def _fill_depth(self, guided: list[GuidedSequence], step: MaskStep, depth: int) -> set[int]:
+        """Compute a mask for each sequence; return those that failed, by ``id``."""
         bad: set[int] = set()
-        for guide in dict.fromkeys(one.compiled.guide for one in followers):
-            theirs = [one for one in followers if one.compiled.guide is guide]
-            theirs.sort(key=lambda one: one.guided is None)
-            first = len(step.line)
-            for one in theirs:
-                step.place(one, depth)
-            masks = step.masks[first : first + len(theirs)]
+        for guide in dict.fromkeys(one.compiled.guide for one in guided):
+            same = [one for one in guided if one.compiled.guide is guide]
+            same.sort(key=lambda one: one.guided is None)
+            first = len(step.index)
+            for one in same:
+                step.allocate(one, depth)
+            masks = step.masks[first : first + len(same)]
             began, longest = time.perf_counter(), 0.0
-            if self._suspicion.is_any or self._share.is_over:
-                lost, longest = self._fill_singly(theirs, masks, step)
-                bad |= lost
+            if self._suspicion.is_any or self._budget.is_over:
+                failed, longest = self._fill_singly(same, masks, step)
+                bad |= failed
             else:
-                bad |= self._fill_together(guide, theirs, masks, step)
+                bad |= self._fill_together(guide, same, masks, step)
             for i in np.flatnonzero(~masks.any(1)).tolist():
-                if id(theirs[i]) not in bad:
-                    bad.add(id(theirs[i]))
-                    step.faults.append((theirs[i], ValueError("it allows no token at all")))
+                if id(same[i]) not in bad:
+                    bad.add(id(same[i]))
+                    step.faults.append((same[i], ValueError("the mask allows no token")))
             spent = time.perf_counter() - began
             if not longest:
-                for one in theirs:
-                    one.pace.mask_seconds = spent / len(theirs)
-            self._suspicion.note(spent, longest)
+                for one in same:
+                    one.pace.mask_seconds = spent / len(same)
+            self._suspicion.record(spent, longest)
             step.seconds[guide] = step.seconds.get(guide, 0.0) + spent
         return bad
 
     def _fill_together(
-        self, guide: Guide, followers: list[Follower], masks: NDArray[np.int32], step: MaskStep
+        self,
+        guide: Guide,
+        guided: list[GuidedSequence],
+        masks: NDArray[np.int32],
+        step: MaskStep,
     ) -> set[int]:
-        """Who still reasons is behind the others in the list, and filled by itself."""
-        guided = [one.guided for one in followers if one.guided is not None]
-        count = len(guided)
-        if count < len(followers):
-            lost, _ = self._fill_singly(followers[count:], masks[count:], step)
+        """Compute masks in one call of the guide; return the sequences that failed, by ``id``.
+
+        Sequences in their reasoning, which have to be last in the list, are computed one by one.
+        """
+        matchers = [one.guided for one in guided if one.guided is not None]
+        count = len(matchers)
+        if count < len(guided):
+            failed, _ = self._fill_singly(guided[count:], masks[count:], step)
             if count:
-                lost |= self._fill_together(guide, followers[:count], masks[:count], step)
-            return lost
+                failed |= self._fill_together(guide, guided[:count], masks[:count], step)
+            return failed
         try:
-            guide.strategy.fill_many(guided, masks)
-        except Exception as error:  # noqa: BLE001 - each alone, to find whose fault it is
-            lost, _ = self._fill_singly(followers, masks, step)
-            if not (lost or isinstance(error, GuideFailed)):
+            guide.strategy.fill_many(matchers, masks)
+        except Exception as error:  # noqa: BLE001 - repeated one by one, to find the culprit
+            failed, _ = self._fill_singly(guided, masks, step)
+            if not (failed or isinstance(error, GuideFailed)):
                 step.faults.append((guide, error))
-            return lost
+            return failed
         return set()
 
     def _fill_singly(
-        self, followers: list[Follower], masks: NDArray[np.int32], step: MaskStep
+        self, guided: list[GuidedSequence], masks: NDArray[np.int32], step: MaskStep
     ) -> tuple[set[int], float]:
-        """One by one: who has none, by ``id``, and the seconds of the slowest.
+        """Compute masks one by one, the costliest last, and not at all once the step's budget is.
 
-        The costliest come last, and not at all where the others have taken all that a step may.
+        Returns:
+            Sequences that failed, by ``id``, and the seconds of the slowest mask.
         """
         bad, longest = set(), 0.0
-        pairs = sorted(zip(followers, masks, strict=True), key=lambda pair: pair[0].pace.cost)
+        pairs = sorted(zip(guided, masks, strict=True), key=lambda pair: pair[0].pace.cost)
         for one, mask in pairs:
-            if self._share.is_over and one.pace.is_costly:
+            if self._budget.is_over and one.pace.is_costly:
                 bad.add(id(one))
                 step.faults.append((one, too_many(self._limits)))
                 continue
@@ -146,6 +159,6 @@ class Filling:
                 continue
             one.pace.mask_seconds = spent = time.thread_time() - began
             longest = max(longest, spent)
-            if self.spends(one, spent):
+            if self.charge(one, spent):
                 step.faults.append((one, too_slow(self._limits)))
         return bad, longest

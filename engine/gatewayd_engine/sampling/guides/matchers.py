@@ -1,4 +1,4 @@
-"""Asks the matchers of sequences where they stand and which tokens may come next."""
+"""Grammar matchers of sequences: accepting tokens, and computing masks of the next ones."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from gatewayd_engine.process.config import GuideLimits
 from gatewayd_engine.process.plugin_faults import Fault, StrategyHang
 from gatewayd_engine.process.worker_thread import WorkerThread
-from gatewayd_engine.sampling.guides.compiler import INVALID, Compiled, Guide
+from gatewayd_engine.sampling.guides.compiler import INVALID, CompiledGrammar, Guide
 from gatewayd_engine.sampling.guides.cost_limits import GrammarCostLimit, too_slow
-from gatewayd_engine.sampling.guides.mask_threads import Filling
-from gatewayd_engine.sampling.guides.matcher_rows import Follower, MaskStep
+from gatewayd_engine.sampling.guides.mask_threads import MaskFiller
+from gatewayd_engine.sampling.guides.matcher_rows import GuidedSequence, MaskStep
 from gatewayd_hooks.guiding import GuideFailed
 from gatewayd_hooks.strategy import Kind
 
 _QUICK = 2e-3
-"""Seconds of masks that a step does not feel: they are filled within it."""
+"""Seconds of mask computation below which it runs within the step instead of in a thread."""
 
 
-class Filler:
-    """Asks matchers, and answers for them: one that fails is lost, and no other.
+class GuideMatchers:
+    """Calls the matchers of sequences and isolates faults: a failure affects one sequence only.
 
     Args:
-        words: of a mask.
+        words: 32-bit words of a mask.
         ends: end tokens of the model.
-        record: counts a fault of a guide.
-        note: adds a call of a guide and its seconds.
-        watched: does what asks a guide by a method, here and now; raises ``StrategyHang`` where it
-            does not come back.
-        limits: on what a sequence may cost.
-        hang_seconds: that a guide may take.
+        record: records a fault of a guide.
+        record_call: records a call of a guide and its seconds.
+        watched: runs a call of a guide's method synchronously; raises ``StrategyHang`` if it does
+            not return in time.
+        limits: limits on the cost of a sequence.
+        hang_seconds: time after which a call of a guide counts as a hang.
     """
 
     def __init__(
@@ -41,175 +41,176 @@ class Filler:
         words: int,
         ends: Iterable[int],
         record: Callable[[Guide, BaseException], None],
-        note: Callable[[Guide, str, float], None],
+        record_call: Callable[[Guide, str, float], None],
         watched: Callable[[Guide, str, Callable[[], None]], None],
         limits: GuideLimits,
         hang_seconds: float,
     ) -> None:
         self._ends = frozenset(ends)
         self._record = record
-        self._note = note
+        self._record_call = record_call
         self._watched = watched
         self._limits = limits
-        self._filling = Filling(words, self._ends, limits)
+        self._filler = MaskFiller(words, self._ends, limits)
         self._hang_seconds = hang_seconds
-        self._beside = WorkerThread("guide masks")
-        self._room = np.zeros((0, words), np.int32)
-        self._now: MaskStep | None = None
+        self._worker = WorkerThread("guide masks")
+        self._buffer = np.zeros((0, words), np.int32)
+        self._pending: MaskStep | None = None
 
-    def start(self, compiled: Compiled, output: Sequence[int]) -> Follower:
-        """A follower behind these tokens; it may be lost."""
+    def start_sequence(self, compiled: CompiledGrammar, output: Sequence[int]) -> GuidedSequence:
+        """Create a guided sequence after the tokens of ``output``; it may have a fault."""
         pace = GrammarCostLimit(self._limits.token_seconds, self._limits.ahead_seconds)
-        follower = Follower(compiled, None, pace)  # type: ignore[arg-type]
-        self._guarded(follower, lambda: self._restart(follower, output))
-        return follower
+        guided = GuidedSequence(compiled, None, pace)  # type: ignore[arg-type]
+        self._guarded(guided, lambda: self._restart(guided, output))
+        return guided
 
-    def _restart(self, follower: Follower, output: Sequence[int]) -> None:
-        follower.matcher = follower.compiled.start()
-        self._accept(follower, output)
+    def _restart(self, guided: GuidedSequence, output: Sequence[int]) -> None:
+        guided.matcher = guided.compiled.start()
+        self._accept(guided, output)
 
-    def accept(self, coming: Sequence[tuple[Follower, int]], *, is_sure: bool = True) -> None:
-        """Followers go on by a token each.
+    def accept(self, coming: Sequence[tuple[GuidedSequence, int]], *, is_sure: bool = True) -> None:
+        """Advance sequences by one token each.
 
         Args:
-            coming: who, and by which.
-            is_sure: whether their masks have allowed them; whose has not, is lost, and by no fault
-                of its guide.
+            coming: sequences, each with its token.
+            is_sure: whether the tokens were sampled under the sequences' masks; otherwise a
+                sequence whose matcher rejects its token fails without a fault of its guide.
         """
-        left = iter(coming)
-        one: Follower | None = None
+        remaining = iter(coming)
+        one: GuidedSequence | None = None
 
-        def go_on() -> None:
+        def accept_remaining() -> None:
             nonlocal one
-            for one, token in left:
-                if not (one.has_ended or one.is_lost):
+            for one, token in remaining:
+                if not (one.has_ended or one.has_failed):
                     self._guarded(one, partial(self._accept, one, (token,), is_sure))
 
         while coming:
             try:
-                self._watched(coming[0][0].compiled.guide, "accept", go_on)
+                self._watched(coming[0][0].compiled.guide, "accept", accept_remaining)
             except StrategyHang as hang:
-                # The others have not been asked yet.
+                # The iterator continues with the sequences after the one that hung.
                 if one is not None:
-                    self._lose(one, hang)
+                    self._fail(one, hang)
             else:
                 return
 
-    def _accept(self, follower: Follower, tokens: Sequence[int], is_sure: bool = True) -> None:
-        count = follower.matcher.accept(tokens)
-        follower.pace.earn(len(tokens))
+    def _accept(self, guided: GuidedSequence, tokens: Sequence[int], is_sure: bool = True) -> None:
+        count = guided.matcher.accept(tokens)
+        guided.pace.credit(len(tokens))
         if count != len(tokens):
             if is_sure:
                 raise ValueError(f"accepted {count} of {len(tokens)} tokens that it had allowed")
-            follower.fault = _failure(follower.compiled.guide)
-        follower.has_ended = bool(tokens) and tokens[-1] in self._ends
+            guided.fault = _failure(guided.compiled.guide)
+        guided.has_ended = bool(tokens) and tokens[-1] in self._ends
 
-    def reach(self, follower: Follower, among: int) -> int:
-        """How many tokens may be guessed of a follower: behind each there is a mask to fill.
+    def most_drafts(self, guided: GuidedSequence, among: int) -> int:
+        """Return the most drafts of a sequence in a step, as each of them needs a mask.
 
         Args:
-            follower: who.
-            among: so many whose masks the same step waits for.
+            guided: the sequence.
+            among: number of guided sequences that share the step's time limit.
         """
-        return int(self._limits.step_seconds / (among * max(follower.pace.mask_seconds, 1e-6)))
+        return int(self._limits.step_seconds / (among * max(guided.pace.mask_seconds, 1e-6)))
 
-    def forced(self, follower: Follower) -> Sequence[int]:
-        """What must come next."""
+    def forced(self, guided: GuidedSequence) -> Sequence[int]:
+        """Return the tokens that the grammar forces to come next."""
         found: list[Sequence[int]] = [()]
-        if not (follower.has_ended or follower.is_lost):
-            self._guarded(follower, lambda: found.append(follower.matcher.forced()))
+        if not (guided.has_ended or guided.has_failed):
+            self._guarded(guided, lambda: found.append(guided.matcher.forced()))
         return found[-1]
 
-    def _guarded(self, follower: Follower, ask: Callable[[], None]) -> None:
+    def _guarded(self, guided: GuidedSequence, call: Callable[[], None]) -> None:
+        """Run a call for a sequence, charging its time and recording its faults."""
         began = time.thread_time()
         try:
-            ask()
+            call()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._lose(follower, error)
+            self._fail(guided, error)
         else:
-            if self._filling.spends(follower, time.thread_time() - began):
-                self._lose(follower, too_slow(self._limits))
+            if self._filler.charge(guided, time.thread_time() - began):
+                self._fail(guided, too_slow(self._limits))
 
-    def _lose(self, follower: Follower, error: BaseException) -> None:
-        """A follower cannot go on; the first reason counts."""
-        if follower.is_lost:
+    def _fail(self, guided: GuidedSequence, error: BaseException) -> None:
+        """Mark a sequence as failed, unless it has failed before."""
+        if guided.has_failed:
             return
         if isinstance(error, GuideFailed):
-            follower.fault = (INVALID, str(error))
+            guided.fault = (INVALID, str(error))
             return
-        follower.fault = _failure(follower.compiled.guide)
-        self._record(follower.compiled.guide, error)
+        guided.fault = _failure(guided.compiled.guide)
+        self._record(guided.compiled.guide, error)
 
     # Masks
 
-    def is_quick(self, followers: list[Follower], drafts: list[list[int]]) -> bool:
-        """Whether masks cost a step less than a thread that fills them beside it.
+    def is_quick(self, guided: list[GuidedSequence], drafts: list[list[int]]) -> bool:
+        """Whether computing masks within a step is cheaper than in a concurrent thread.
 
-        What computes has all cores, and the interpreter is passed to and fro.
+        A thread competes with the layers for cores, and switches of the interpreter lock cost time.
         """
-        masks = zip(followers, drafts, strict=True)
+        masks = zip(guided, drafts, strict=True)
         return sum(one.pace.mask_seconds * (1 + len(more)) for one, more in masks) < _QUICK
 
-    def begin(self, followers: list[Follower], drafts: list[list[int]]) -> None:
-        """Begin to fill masks in a thread; nothing is asked of the matchers until ``step``."""
-        self._now = step = self._laid_out(followers, drafts)
-        self._beside.begin(lambda: self._filling.fill(step))
+    def start_fill(self, guided: list[GuidedSequence], drafts: list[list[int]]) -> None:
+        """Start computing masks in a thread; matchers must not be used until ``wait_filled``."""
+        self._pending = step = self._new_step(guided, drafts)
+        self._worker.begin(lambda: self._filler.fill(step))
 
     @property
     def is_filling(self) -> bool:
-        """Whether masks were begun and not taken."""
-        return self._now is not None
+        """Whether masks were started and not waited for."""
+        return self._pending is not None
 
-    def step(self) -> MaskStep:
-        """Wait for the masks that were begun."""
-        step, self._now = self._now, None
+    def wait_filled(self) -> MaskStep:
+        """Wait for the masks of ``start_fill``."""
+        step, self._pending = self._pending, None
         if step is None:
-            raise RuntimeError("no masks were begun")
-        if self._beside.wait(self._hang_seconds):
+            raise RuntimeError("no masks are being computed")
+        if self._worker.wait(self._hang_seconds):
             for guide, seconds in step.seconds.items():
-                self._note(guide, "fill_many", seconds)
+                self._record_call(guide, "fill_many", seconds)
             self._settle(step)
             return step
-        return self._given_up(step)
+        return self._abandon(step)
 
-    def fill(self, followers: list[Follower], drafts: list[list[int]]) -> MaskStep:
-        """Fill masks here and now."""
-        step = self._laid_out(followers, drafts)
+    def fill(self, guided: list[GuidedSequence], drafts: list[list[int]]) -> MaskStep:
+        """Compute masks synchronously."""
+        step = self._new_step(guided, drafts)
         try:
-            guide = followers[0].compiled.guide
-            self._watched(guide, "fill_many", lambda: self._filling.fill(step))
+            guide = guided[0].compiled.guide
+            self._watched(guide, "fill_many", lambda: self._filler.fill(step))
         except StrategyHang:
-            return self._given_up(step)
+            return self._abandon(step)
         self._settle(step)
         return step
 
     def close(self) -> None:
-        """Let the thread end."""
-        self._beside.close()
+        """Stop the thread."""
+        self._worker.close()
 
-    def _laid_out(self, followers: list[Follower], drafts: list[list[int]]) -> MaskStep:
-        needed = len(followers) + sum(map(len, drafts))
-        if len(self._room) < needed:
-            self._room = np.zeros((2 * needed, self._room.shape[1]), np.int32)
-        return MaskStep(followers, drafts, self._room)
+    def _new_step(self, guided: list[GuidedSequence], drafts: list[list[int]]) -> MaskStep:
+        needed = len(guided) + sum(map(len, drafts))
+        if len(self._buffer) < needed:
+            self._buffer = np.zeros((2 * needed, self._buffer.shape[1]), np.int32)
+        return MaskStep(guided, drafts, self._buffer)
 
-    def _given_up(self, step: MaskStep) -> MaskStep:
-        """A guide does not come back: all who wait are lost, and what it writes to is its own."""
-        self._room = np.zeros((0, self._room.shape[1]), np.int32)
-        for guide in {one.compiled.guide for one in step.followers}:
-            reason = f"{guide.choice.name} does not come back from a mask; it was given"
+    def _abandon(self, step: MaskStep) -> MaskStep:
+        """Fail all sequences of a step whose guide hangs, and leave the buffer to its thread."""
+        self._buffer = np.zeros((0, self._buffer.shape[1]), np.int32)
+        for guide in {one.compiled.guide for one in step.guided}:
+            reason = f"{guide.choice.name} did not compute masks within"
             self._record(guide, StrategyHang(Kind.GUIDE, f"{reason} {self._hang_seconds:g} s"))
-        for one in step.followers:
+        for one in step.guided:
             one.fault = one.fault or _failure(one.compiled.guide)
-        return MaskStep(step.followers, step.drafts, self._room)
+        return MaskStep(step.guided, step.drafts, self._buffer)
 
     def _settle(self, step: MaskStep) -> None:
-        """Count the faults that were found; that is for the thread of the steps."""
-        for who, error in step.faults:
-            if isinstance(who, Guide):
-                self._record(who, error)
+        """Record the faults of a step, in the thread of the steps."""
+        for subject, error in step.faults:
+            if isinstance(subject, Guide):
+                self._record(subject, error)
             else:
-                self._lose(who, error)
+                self._fail(subject, error)
 
 
 def _failure(guide: Guide) -> Fault:

@@ -1,4 +1,4 @@
-"""The logits processors, and behind them what guides allow: the guide's word is the last."""
+"""Logits processors followed by the token masks of guides, which take precedence."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.kernels.transfers import upload
 from gatewayd_engine.process.plugin_faults import Fault
-from gatewayd_engine.sampling.guides.compiler import Compiled
-from gatewayd_engine.sampling.guides.matcher_rows import Follower, MaskStep
-from gatewayd_engine.sampling.guides.matchers import Filler
+from gatewayd_engine.sampling.guides.compiler import CompiledGrammar
+from gatewayd_engine.sampling.guides.matcher_rows import GuidedSequence, MaskStep
+from gatewayd_engine.sampling.guides.matchers import GuideMatchers
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import DraftLines
@@ -24,15 +24,15 @@ _kernels = cache(choose)
 
 
 class GuidedProcessors(Processors):
-    """As ``Processors``; rows may follow a grammar too.
+    """``Processors`` whose rows may also follow a grammar.
 
-    Masks are filled while the layers compute: ``begin`` lets a thread do it where a step's tokens
-    are known and masks take long, and on a device, whose tokens come while it computes, ``apply``
-    does.
+    Masks are computed concurrently with the layers: ``start_step`` uses a thread where a step's
+    tokens are known and masks take long; on a device, which is still computing the previous tokens
+    when a step starts, ``apply`` computes them.
 
     Args:
         names, processors, max_running, record: see ``Processors``.
-        filler: asks the matchers.
+        matchers: grammar matchers of sequences.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class GuidedProcessors(Processors):
         processors: Sequence[LogitsProcessor],
         max_running: int,
         record: Callable[[str, BaseException], bool],
-        filler: Filler,
+        matchers: GuideMatchers,
     ) -> None:
         super().__init__(names, processors, max_running, record)
-        self._filler = filler
-        self._followers: dict[int, Follower] = {}
+        self._matchers = matchers
+        self._guided: dict[int, GuidedSequence] = {}
         self._is_guided = np.zeros(max_running, np.bool_)
         self._step: MaskStep | None = None
         self._depth: dict[int, int] = {}
@@ -53,7 +53,7 @@ class GuidedProcessors(Processors):
     @property
     def guides_any(self) -> bool:
         """Whether any row follows a grammar."""
-        return bool(self._followers)
+        return bool(self._guided)
 
     def is_guided(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether each of the rows follows a grammar, shape ``[n]``."""
@@ -61,27 +61,29 @@ class GuidedProcessors(Processors):
         return guided
 
     def changed_by_chain(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each of the rows wants any logits processor of the chain, shape ``[n]``."""
+        """Whether each of the rows uses any logits processor of the chain, shape ``[n]``."""
         return super().wanted_by(rows)
 
     def wanted_by(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether the logits of each of the rows are changed by anything, shape ``[n]``."""
+        """Whether each of the rows uses a logits processor or a grammar, shape ``[n]``."""
         wanted = super().wanted_by(rows)
-        if self._followers:
+        if self._guided:
             wanted |= self._is_guided[rows]
         return wanted
 
-    def follow(self, row: int, compiled: Compiled, output: NDArray[np.int32]) -> Fault | None:
-        """The sequence of a row follows a grammar, from behind these tokens on; why it cannot."""
+    def start_grammar(
+        self, row: int, compiled: CompiledGrammar, output: NDArray[np.int32]
+    ) -> Fault | None:
+        """Make a row follow a grammar, after the output so far; return the fault if that fails."""
         self._drain()
-        self._followers[row] = follower = self._filler.start(compiled, output.tolist())
+        self._guided[row] = guided = self._matchers.start_sequence(compiled, output.tolist())
         self._is_guided[row] = True
-        return follower.fault
+        return guided.fault
 
     def remove(self, row: int) -> None:
         """See ``Processors``."""
         super().remove(row)
-        if self._followers.pop(row, None) is not None:
+        if self._guided.pop(row, None) is not None:
             self._is_guided[row] = False
             self._depth.pop(row, None)
 
@@ -90,50 +92,51 @@ class GuidedProcessors(Processors):
         return super().forced(row) or self.forced_by_guide(row)
 
     def forced_by_guide(self, row: int) -> Sequence[int]:
-        """Tokens that the grammar of a row forces to come next."""
-        follower = self._followers.get(row)
-        if follower is None:
+        """Return the tokens that the grammar of a row forces to come next."""
+        guided = self._guided.get(row)
+        if guided is None:
             return ()
         self._drain()
-        return self._filler.forced(follower)[: self.reach(row)]
+        return self._matchers.forced(guided)[: self.most_drafts(row)]
 
-    def reach(self, row: int) -> int:
-        """How many tokens of a row that follows a grammar may be guessed in one step."""
-        return self._filler.reach(self._followers[row], len(self._followers))
+    def most_drafts(self, row: int) -> int:
+        """Return the most drafts in one step for a row that follows a grammar."""
+        return self._matchers.most_drafts(self._guided[row], len(self._guided))
 
-    # A step
+    # Steps
 
-    def begin(self, rows: NDArray[np.int64], drafts: DraftLines | None) -> None:
-        """Begin to fill the masks of rows that are about to get tokens.
+    def start_step(self, rows: NDArray[np.int64], drafts: DraftLines | None) -> None:
+        """Start computing the masks of rows that will get tokens in a step.
 
         Args:
-            rows: no row twice, shape ``[n]``.
-            drafts: of each.
+            rows: distinct rows, shape ``[n]``.
+            drafts: drafts of each.
         """
-        if not self._followers:
+        if not self._guided:
             return
         self._drain()
-        followers, chains = self._lay_out(rows, drafts)
-        if followers and self._filler.is_quick(followers, chains):
-            self._step = self._filler.fill(followers, chains)
-        elif followers:
-            self._filler.begin(followers, chains)
+        guided, chains = self._lay_out(rows, drafts)
+        if guided and self._matchers.is_quick(guided, chains):
+            self._step = self._matchers.fill(guided, chains)
+        elif guided:
+            self._matchers.start_fill(guided, chains)
 
     def _lay_out(
         self, rows: NDArray[np.int64], drafts: DraftLines | None
-    ) -> tuple[list[Follower], list[list[int]]]:
-        followers: list[Follower] = []
+    ) -> tuple[list[GuidedSequence], list[list[int]]]:
+        """Return the guided sequences of the rows, and the drafts of each as a chain."""
+        guided: list[GuidedSequence] = []
         chains: list[list[int]] = []
         for i in np.flatnonzero(self._is_guided[rows]).tolist():
             row = int(rows[i])
             self._depth.pop(row, None)
-            followers.append(self._followers[row])
-            # Of a tree the first masks alone are foreseen.
+            guided.append(self._guided[row])
+            # For a tree only the first mask is computed ahead.
             has_chain = drafts is not None and drafts.parents is None
             chains.append(
                 drafts.tokens[i, : drafts.counts[i]].tolist() if has_chain and drafts else []
             )
-        return followers, chains
+        return guided, chains
 
     def apply(
         self,
@@ -141,7 +144,7 @@ class GuidedProcessors(Processors):
         rows: NDArray[np.int64],
         again: Callable[[], torch.Tensor],
     ) -> dict[int, Fault]:
-        """See ``Processors``; rows stand where ``advance`` has brought them."""
+        """See ``Processors``; masks are those after the tokens of ``advance``."""
         failed = super().apply(logits, rows, again)
         lines = np.flatnonzero(self._is_guided[rows])
         if len(lines):
@@ -156,34 +159,34 @@ class GuidedProcessors(Processors):
         drafts: DraftLines,
         again: Callable[[], torch.Tensor],
     ) -> dict[int, Fault]:
-        """As ``apply``, behind each row's last token and behind each of its drafts, a chain.
+        """Apply as ``apply``, after each row's last token and each of its drafts, a chain.
 
         Args:
-            logits: float32, those of each row one after another, shape ``[n + drafts, vocab]``.
-            rows: of which none has drafts and logits processors, shape ``[n]``.
-            drafts: of each.
-            again: computes the same logits anew.
+            logits: float32, row by row, shape ``[n + drafts, vocab]``.
+            rows: rows of which none has both drafts and logits processors, shape ``[n]``.
+            drafts: drafts of each.
+            again: recomputes the unmodified logits.
 
         Returns:
-            What failed, by index of ``rows``.
+            Faults by index of ``rows``.
         """
         counts = drafts.counts + 1
         of = np.repeat(np.arange(len(rows)), counts)
-        said = super().apply(logits, rows[of], again)
+        faults = super().apply(logits, rows[of], again)
         if self._is_guided[rows].any():
             self._drain()
-            self._step = step = self._filler.fill(*self._lay_out(rows, drafts))
+            self._step = step = self._matchers.fill(*self._lay_out(rows, drafts))
             depth = np.arange(len(of)) - np.repeat(np.cumsum(counts) - counts, counts)
-            # Behind a draft that is not allowed nothing is looked at.
+            # There is no mask after a draft that the grammar does not allow.
             lines = [
                 i
                 for i in np.flatnonzero(self._is_guided[rows[of]]).tolist()
                 if depth[i] == 0
-                or step.at(self._followers[int(rows[of[i]])], int(depth[i])) is not None
+                or step.at(self._guided[int(rows[of[i]])], int(depth[i])) is not None
             ]
             at = np.array(lines, np.int64)
-            said.update(self._mask(logits, at, rows[of[at]], depth[at].tolist()))
-        return {int(of[line]): fault for line, fault in said.items()}
+            faults.update(self._mask(logits, at, rows[of[at]], depth[at].tolist()))
+        return {int(of[line]): fault for line, fault in faults.items()}
 
     def _mask(
         self,
@@ -192,103 +195,103 @@ class GuidedProcessors(Processors):
         rows: NDArray[np.int64],
         depths: list[int],
     ) -> dict[int, Fault]:
-        """Forbid what the grammars do not allow at some lines of logits."""
-        followers = [self._followers[row] for row in rows.tolist()]
-        step = self._masks(followers, depths)
+        """Mask tokens that the grammars do not allow, in some rows of logits."""
+        guided = [self._guided[row] for row in rows.tolist()]
+        step = self._masks(guided, depths)
         failed: dict[int, Fault] = {}
-        places, masked = [], []
-        for i, follower in enumerate(followers):
-            place = step.at(follower, depths[i])
-            if follower.fault is not None:
-                failed[int(lines[i])] = follower.fault
-            elif place is not None:
-                places.append(place)
+        used, masked = [], []
+        for i, one in enumerate(guided):
+            mask = step.at(one, depths[i])
+            if one.fault is not None:
+                failed[int(lines[i])] = one.fault
+            elif mask is not None:
+                used.append(mask)
                 masked.append(i)
-        if places:
-            bits = upload(step.masks[places], logits.device)
+        if used:
+            bits = upload(step.masks[used], logits.device)
             index = upload(lines[masked], logits.device)
             _kernels(logits.device).mask(logits, bits, index)
             if super().wanted_by(rows).any():
-                _allow_again(logits, bits, index)
+                _restore_allowed(logits, bits, index)
         return failed
 
-    def _masks(self, followers: list[Follower], depths: list[int]) -> MaskStep:
-        """The masks of followers behind so many drafts, filled before or now."""
+    def _masks(self, guided: list[GuidedSequence], depths: list[int]) -> MaskStep:
+        """Return the masks of sequences at these draft depths, computing missing ones."""
         self._drain()
         step = self._step
         if step is None or any(
-            step.at(one, depth) is None and not one.is_lost
-            for one, depth in zip(followers, depths, strict=True)
+            step.at(one, depth) is None and not one.has_failed
+            for one, depth in zip(guided, depths, strict=True)
         ):
-            step = self._filler.fill(followers, [[]] * len(followers))
-            step.line = {
-                (id(one), depth): step.line[id(one), 0]
-                for one, depth in zip(followers, depths, strict=True)
-                if (id(one), 0) in step.line
+            step = self._matchers.fill(guided, [[]] * len(guided))
+            step.index = {
+                (id(one), depth): step.index[id(one), 0]
+                for one, depth in zip(guided, depths, strict=True)
+                if (id(one), 0) in step.index
             }
         return step
 
     def rewind(self, rows: RunningBatch, lengths: dict[int, int]) -> None:
         """See ``Processors``."""
-        ahead = [row for row in self._ahead if row in self._followers]
+        ahead = [row for row in self._ahead if row in self._guided]
         super().rewind(rows, lengths)
         self._drain()
         self._step = None
         for row in ahead:
             output = rows.tokens[row, int(rows.prompt_len[row]) : lengths[row]]
-            self._followers[row] = self._filler.start(
-                self._followers[row].compiled, output.tolist()
+            self._guided[row] = self._matchers.start_sequence(
+                self._guided[row].compiled, output.tolist()
             )
             self._depth.pop(row, None)
 
     def append(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
     ) -> dict[int, Fault]:
-        """See ``Processors``; the masks of the step are of no use any more."""
+        """See ``Processors``; discards the masks of the step."""
         failed = super().append(rows, tokens)
         self._step = None
         self._depth.clear()
         return failed
 
-    def _tell(
+    def _notify(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
     ) -> dict[int, Fault]:
-        failed = super()._tell(rows, tokens)
+        failed = super()._notify(rows, tokens)
         lines = np.flatnonzero(self._is_guided[rows]).tolist()
         if not lines:
             return failed
         self._drain()
-        theirs = [(line, self._followers[int(rows[line])]) for line in lines]
+        guided = [(line, self._guided[int(rows[line])]) for line in lines]
         if isinstance(tokens, torch.Tensor):
-            self._send(theirs, tokens)
+            self._send(guided, tokens)
             return failed
-        self._filler.accept([(one, int(tokens[line])) for line, one in theirs])
-        for line, follower in theirs:
+        self._matchers.accept([(one, int(tokens[line])) for line, one in guided])
+        for line, one in guided:
             row = int(rows[line])
             self._depth[row] = self._depth.get(row, 0) + 1
-            if follower.fault is not None:
-                failed.setdefault(line, follower.fault)
+            if one.fault is not None:
+                failed.setdefault(line, one.fault)
         return failed
 
-    def _send(self, followers: list[tuple[int, Follower]], tokens: torch.Tensor) -> None:
-        """Tokens that a device chooses are read when the next masks are due, and not waited for."""
+    def _send(self, guided: list[tuple[int, GuidedSequence]], tokens: torch.Tensor) -> None:
+        """Start copying a device's tokens to the host, to be read when the next masks are due."""
 
         def read(ids: NDArray[np.int32]) -> None:
-            # Of a line whose numbers went wrong it may be any; its request has failed.
-            coming = [(one, int(ids[line])) for line, one in followers]
-            self._filler.accept(coming, is_sure=False)
+            # A sequence with NaN logits may have any token; its request has failed.
+            coming = [(one, int(ids[line])) for line, one in guided]
+            self._matchers.accept(coming, is_sure=False)
 
         self._sampled.send(tokens, read)
 
     def _drain(self) -> None:
-        """See ``Processors``: then no thread asks the matchers, and they know all tokens."""
-        if self._filler.is_filling:
-            self._step = self._filler.step()
+        """See ``Processors``; also waits for the masks that a thread is computing."""
+        if self._matchers.is_filling:
+            self._step = self._matchers.wait_filled()
         super()._drain()
 
 
-def _allow_again(logits: torch.Tensor, bits: torch.Tensor, lines: torch.Tensor) -> None:
-    """Where processors forbid all that the grammars allow, let the grammars have their way."""
+def _restore_allowed(logits: torch.Tensor, bits: torch.Tensor, lines: torch.Tensor) -> None:
+    """Reset the logits of tokens that a grammar allows where processors forbid all of them."""
     at = torch.arange(32, dtype=torch.int32, device=logits.device)
     is_allowed = (bits.unsqueeze(-1) >> at & 1).flatten(1)[:, : logits.shape[1]].bool()
     masked = logits[lines]

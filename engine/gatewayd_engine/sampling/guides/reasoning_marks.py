@@ -1,4 +1,4 @@
-"""Where reasoning ends in tokens that need not end there: the marks around it, byte by byte."""
+"""Detection of the markers around reasoning in outputs, byte by byte across token boundaries."""
 
 from __future__ import annotations
 
@@ -7,49 +7,49 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.sampling.guides.token_bytes import Letters
+from gatewayd_engine.sampling.guides.token_bytes import TokenBytes
 from gatewayd_hooks.parsing import Bounds
 
 CLOSED, DEAD = -1, -2
-"""Behind the mark that ends the reasoning; and where no reasoning can begin any more.
+"""States: after the end marker; and invalid, where no reasoning is possible any more.
 
-Other places: so many bytes of the end mark have been read, or, from ``Boundary.first`` on, so many
-bytes of the mark that begins it.
+Other states are the number of bytes of the end marker that have been matched, or, from
+``ReasoningBoundary.first`` on, that plus the matched bytes of the begin marker.
 """
 
 
-class Boundary:
-    """Follows the reasoning of answers up to its end; shared by all who have the same marks.
+class ReasoningBoundary:
+    """State machine that finds the end of reasoning; stateless, shared by equal markers.
 
-    The answer behind it begins with a token: one that holds the end of the mark and more than space
-    is never allowed.
+    The answer after it starts with a new token: a token with the end of the marker and more than
+    whitespace after it is never allowed.
 
     Args:
-        bounds: the marks.
-        letters: of the model's tokens.
+        bounds: begin and end markers.
+        token_bytes: bytes of the model's tokens.
 
     Attributes:
-        first: the place of an answer's beginning.
+        first: initial state of an output.
     """
 
-    def __init__(self, bounds: Bounds, letters: Letters) -> None:
+    def __init__(self, bounds: Bounds, token_bytes: TokenBytes) -> None:
         self._begin, self._end = bounds.begin.encode(), bounds.end.encode()
-        self._pieces = letters.pieces(bounds)
-        self._ends = letters.ends
+        self._pieces = token_bytes.pieces(bounds)
+        self._ends = token_bytes.ends
         self._back = _failures(self._end)
         self.first = len(self._end) if self._begin else 0
-        # Others lead nowhere: most of what is thought is passed over at once.
+        # Only these tokens can change the state: most tokens of reasoning are skipped at once.
         head, last = self._end[:1], self._end[-1:]
         self._moves = frozenset(i for i, piece in enumerate(self._pieces) if head in piece)
         self._closes = [i for i, piece in enumerate(self._pieces) if last in piece]
         self._masks: dict[int, NDArray[np.int32]] = {}
 
     def is_open(self, place: int) -> bool:
-        """Whether the answer may still be without reasoning."""
+        """Whether the output may still be one without reasoning."""
         return place >= len(self._end)
 
     def step(self, place: int, token: int) -> int:
-        """The place behind a token; ``DEAD`` if it may not come there."""
+        """Return the state after a token; ``DEAD`` if the token is not allowed."""
         if not 0 <= token < len(self._pieces) or token in self._ends:
             return DEAD
         if place == 0 and token not in self._moves:
@@ -74,7 +74,7 @@ class Boundary:
         return place
 
     def mask(self, place: int) -> NDArray[np.int32]:
-        """Which tokens may come at a place, but for those of an answer without reasoning."""
+        """Return the mask of tokens allowed in a state, without those that skip reasoning."""
         mask = self._masks.get(place)
         if mask is None:
             mask = self._masks[place] = self._mask(place)
@@ -100,9 +100,9 @@ class Boundary:
 
 
 def _failures(mark: bytes) -> list[int]:
-    """How much of a mark has been read if more of it turns out to be something else.
+    """Compute the failure function of Knuth, Morris and Pratt for a marker.
 
-    ``_failures(b"aab") == [0, 0, 1]``: behind "aa" that is not followed by "b" stands "a".
+    ``_failures(b"aab") == [0, 0, 1]``: if "aa" is not followed by "b", "a" is still matched.
     """
     back = [0] * len(mark)
     place = 0

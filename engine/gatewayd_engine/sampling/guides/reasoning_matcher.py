@@ -1,4 +1,4 @@
-"""A matcher of an answer that may reason first: its grammar begins behind the reasoning."""
+"""Matcher of outputs with optional reasoning, whose grammar applies after the reasoning."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.sampling.guides.reasoning_marks import CLOSED, DEAD, Boundary
+from gatewayd_engine.sampling.guides.reasoning_marks import CLOSED, DEAD, ReasoningBoundary
 from gatewayd_hooks.guiding import Grammar, Matcher
 
 
-class Thinking:
-    """Follows the reasoning, then a matcher.
+class ReasoningMatcher:
+    """Matches reasoning up to its end, then the grammar of the answer.
 
-    While a mark may begin the reasoning and has not been read, the answer may as well be without
-    any: a matcher of its own follows that, and what either allows may come.
+    As long as the begin marker is optional and not complete, the output may also be an answer
+    without reasoning: a second matcher follows that, and tokens allowed by either are allowed.
 
     Args:
-        grammar: of the answer.
-        boundary: of the reasoning.
+        grammar: grammar of the answer.
+        boundary: markers of the reasoning.
     """
 
-    def __init__(self, grammar: Grammar, boundary: Boundary) -> None:
+    def __init__(self, grammar: Grammar, boundary: ReasoningBoundary) -> None:
         self._boundary = boundary
-        self._behind = grammar.start()
-        self._places = [boundary.first]
-        """Before each token of the reasoning, and behind the last."""
+        self._answer = grammar.start()
+        self._states = [boundary.first]
+        """States of the boundary before each token of the reasoning, and after the last."""
         self._plain = grammar.start() if boundary.is_open(boundary.first) else None
-        self._num_plain = 0  # of the tokens in ``_places``, those that it has accepted
-        self._num_after = 0  # accepted since there is but one matcher
+        self._num_plain = 0  # tokens of ``_states`` that the matcher without reasoning accepted
+        self._num_after = 0  # tokens accepted since only one matcher is left
 
     @property
     def guided(self) -> Matcher | None:
-        """The matcher that alone says what may come; None where others have a say."""
-        place = self._places[-1]
-        if place == DEAD:
+        """The matcher that alone determines the next tokens; None if there is more than one."""
+        state = self._states[-1]
+        if state == DEAD:
             return self._plain
-        return self._behind if place == CLOSED else None
+        return self._answer if state == CLOSED else None
 
     @property
     def _is_plain(self) -> bool:
-        """Whether the answer may so far be one without reasoning."""
-        is_open = self._boundary.is_open(self._places[-1])
-        return is_open and self._plain is not None and self._num_plain == len(self._places) - 1
+        """Whether the output so far may be an answer without reasoning."""
+        is_open = self._boundary.is_open(self._states[-1])
+        return is_open and self._plain is not None and self._num_plain == len(self._states) - 1
 
     def accept(self, tokens: Sequence[int]) -> int:
         """See ``Matcher``."""
@@ -53,17 +53,17 @@ class Thinking:
                 more = matcher.accept(tokens[count:])
                 self._num_after += more
                 return count + more
-            if not self._take(token):
+            if not self._accept_reasoning(token):
                 return count
         return len(tokens)
 
-    def _take(self, token: int) -> bool:
-        place = self._boundary.step(self._places[-1], token)
+    def _accept_reasoning(self, token: int) -> bool:
+        state = self._boundary.step(self._states[-1], token)
         if self._plain is not None and self._is_plain and self._plain.accept([token]) == 1:
             self._num_plain += 1
-        elif place == DEAD:
+        elif state == DEAD:
             return False
-        self._places.append(place)
+        self._states.append(state)
         return True
 
     def rollback(self, count: int) -> None:
@@ -74,8 +74,8 @@ class Thinking:
             matcher.rollback(after)
             self._num_after -= after
         if count > after:
-            del self._places[after - count :]
-            back = self._num_plain - (len(self._places) - 1)
+            del self._states[after - count :]
+            back = self._num_plain - (len(self._states) - 1)
             if back > 0 and self._plain is not None:
                 self._plain.rollback(back)
                 self._num_plain -= back
@@ -87,9 +87,9 @@ class Thinking:
             return
         if self._plain is not None and self._is_plain:
             self._plain.fill(mask)
-            mask |= self._boundary.mask(self._places[-1])
+            mask |= self._boundary.mask(self._states[-1])
         else:
-            mask[:] = self._boundary.mask(self._places[-1])
+            mask[:] = self._boundary.mask(self._states[-1])
 
     def forced(self) -> Sequence[int]:
         """See ``Matcher``."""

@@ -1,4 +1,4 @@
-"""What the model's tokens spell: for marks in its answers, which need be no tokens."""
+"""Bytes of the model's tokens, to find markers in outputs that are not single tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd_hooks.helpers.spelling import spelling_of
 
 
 class _Model(msgspec.Struct):
-    """A vocabulary; lists have a score beside each token."""
+    """Vocabulary of a tokenizer; lists have a score with each token."""
 
     vocab: dict[str, int] | list[tuple[str, float]] = {}
 
@@ -25,20 +25,20 @@ class _Added(msgspec.Struct):
 
 
 class _File(msgspec.Struct):
-    """What is read of a ``tokenizer.json``; its merges are most of it, and are passed over."""
+    """Fields read from ``tokenizer.json``; its merges, which are most of it, are skipped."""
 
     model: _Model
     decoder: dict[str, Any] | None = None
     added_tokens: list[_Added] = []
 
 
-class Letters:
-    """The bytes of all tokens, read when somebody asks for them first.
+class TokenBytes:
+    """Bytes of all tokens, loaded at the first use.
 
     Args:
-        folder: of the checkpoint.
-        vocab_size: of the model.
-        ends: its end tokens.
+        folder: folder of the checkpoint.
+        vocab_size: vocabulary size of the model.
+        ends: end tokens of the model.
     """
 
     def __init__(self, folder: str, vocab_size: int, ends: Sequence[int]) -> None:
@@ -50,14 +50,14 @@ class Letters:
         self._special: list[tuple[int, str]] = []
 
     def pieces(self, marks: Sequence[str]) -> list[bytes]:
-        """What each token adds to a text in which of the special tokens only marks are seen.
+        """Return the bytes of each token in text where only ``marks`` are visible special tokens.
 
         Returns:
-            Nothing for the end tokens and for ids that the file does not have, shape
+            Bytes by token id, empty for end tokens and for ids that the file does not have, shape
             ``[vocab_size]``.
 
         Raises:
-            OSError, msgspec.MsgspecError: there is no such file.
+            OSError, msgspec.MsgspecError: the file cannot be read.
         """
         with self._reading:
             if self._pieces is None:
@@ -80,7 +80,7 @@ class Letters:
         pieces = [b""] * self.vocab_size
         for text, token in pairs:
             if token < self.vocab_size:
-                # Where neighbours decide how a token is spelled, marks are spelled as they stand.
+                # Without a context-free spelling, the vocabulary's own text is used.
                 pieces[token] = text.encode() if spelling is None else spelling.spell(text)
         known = [one for one in file.added_tokens if one.id < self.vocab_size]
         for one in known:

@@ -98,7 +98,7 @@ def test_tokens_of_a_sequence_that_left_its_row_are_dropped(
     append(processors, (0, 5), (1, 6), (2, 7))
     processors.remove(0)
     processors.remove(1)
-    processors.admit(1, PARAMS, NONE, NONE)
+    processors.add_row(1, PARAMS, NONE, NONE)
     calls.clear()
     apply(processors, 1, 2)
     assert calls == ["wait", [(2, 7)], ("apply", [1, 2])]

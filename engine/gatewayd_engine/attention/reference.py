@@ -235,7 +235,7 @@ class ReferenceAttention:
     def _read(
         self, pages: torch.Tensor, layer: int, lines: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Gather keys and values of pages, each of shape ``[lines, kv_heads, length, dim]``."""
+        """Gather keys and values of pages, each of shape ``[sequences, kv_heads, length, dim]``."""
         half = pages + layer * 2
         each = (lines, -1, *self._data.shape[-2:])
         k = self._by_half.index_select(0, half).view(each)

@@ -69,7 +69,7 @@ class DecodeKernels:
         self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
 
     def eager(self, inputs: StepInputs, num_lines: int) -> EagerDecode:
-        """Return what attends the first ``num_lines`` sequences of a step, each of one token."""
+        """Return attention of a step's first ``num_lines`` sequences, each of one token."""
         first = replace(
             inputs,
             page_indptr=inputs.page_indptr[: num_lines + 1],

@@ -145,7 +145,7 @@ def assemble(
                 device=config.device,
                 make=backend.row_model,
                 memory=memory,
-                parts=backend.parts_beside(),
+                parts=backend.draft_parts(),
             )
         ),
         read_heads=lambda setting, kind: read_heads(

@@ -67,7 +67,7 @@ class Backend(Protocol):
             load: loads the model, for backends that measure the memory it leaves.
         """
 
-    def parts_beside(self) -> LayerParts:
+    def draft_parts(self) -> LayerParts:
         """Return the layer implementations for the decoder of a draft model."""
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
@@ -108,7 +108,7 @@ class CpuBackend:
         """See ``Backend``."""
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
 
-    def parts_beside(self) -> LayerParts:
+    def draft_parts(self) -> LayerParts:
         """See ``Backend``."""
         return self.parts
 
@@ -209,7 +209,7 @@ class DeviceBackend:
         except memory.DoesNotFit as error:
             raise EngineConfigError(str(error)) from None
 
-    def parts_beside(self) -> LayerParts:
+    def draft_parts(self) -> LayerParts:
         """See ``Backend``."""
         return self._parts.beside()
 

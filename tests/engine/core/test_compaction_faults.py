@@ -46,16 +46,16 @@ def odd_biases(monkeypatch: pytest.MonkeyPatch) -> None:
     ("method", "broken", "what"),
     [
         ("plan", lambda self, *args: 1 / 0, "division by zero"),
-        ("plan", lambda self, rows, *rest: [Compaction(rows[0], 12, 8)], "no pages"),
+        ("plan", lambda self, rows, *rest: [Compaction(rows[0], 12, 8)], "whole pages"),
         ("plan", lambda self, rows, *rest: 2 * [Compaction(rows[0], 128, 32)], "plans rows"),
         ("plan", lambda self, rows, *rest: [Compaction(rows[0] + 1, 128, 32)], "plans rows"),
         (
             "plan",
             lambda self, rows, *rest: [Compaction(rows[0], rows[0] + 128.0, 32)],
-            "no whole numbers",
+            "not integers",
         ),
         ("compact", lambda self, *args: 1 / 0, "division by zero"),
-        ("compact", lambda self, layer, q, k, v, n: Compacted(k, k[..., 0], v), "of shape"),
+        ("compact", lambda self, layer, q, k, v, n: Compacted(k, k[..., 0], v), "have shape"),
         (
             "compact",
             lambda self, layer, q, k, v, n: Compacted(k[:, :n], k[:, :n, 0] / 0, v[:, :n]),

@@ -67,7 +67,7 @@ def test_a_model_that_is_loaded_later_multiplies_elsewhere(
     wanted = engine.generate(prompt, max_tokens=4, ignore_eos=True)
     room = device_runner(engine)._decoder._layers[0]._attention.out._room
     before, size = addresses(room), room.dense.numel()
-    parts = backends[-1].parts_beside()
+    parts = backends[-1].draft_parts()
     # Split, and larger than any of the served model.
     large: Any = parts.linear(grouped("offsets", 1024, 4096, 128), None, torch.float32)
     large(torch.randn(MOST_LINES + 1, 4096))

@@ -92,7 +92,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         made = (wide / scales).flatten(1)
         return QuantizedRows((made.round_() if is_int else made).to(codes), scales.squeeze(-1))
 
-    def scaled(
+    def dequantize_sums(
         self,
         sums: torch.Tensor,
         lines: torch.Tensor,
@@ -116,7 +116,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         made = torch.mm(x.float(), unpack(weight))
         out.copy_(made if bias is None else made.add_(bias))
 
-    def expand(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
+    def dequantize_rows(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
         """See ``base``."""
         out.copy_(unpack(weight)[:, first : first + out.shape[1]])
 

@@ -14,9 +14,9 @@ from gatewayd_engine.kernels.gather import gather
 from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_heads
 from gatewayd_engine.kernels.norm_matmul import norm_mm
 from gatewayd_engine.kernels.quantized.block_fp8_matmul import block_mm, block_mm_tiles
-from gatewayd_engine.kernels.quantized.dequantize import expand
+from gatewayd_engine.kernels.quantized.dequantize import dequantize_rows
 from gatewayd_engine.kernels.quantized.packed_matmul import grouped_mm
-from gatewayd_engine.kernels.quantized.quantize_rows import quantise, scaled
+from gatewayd_engine.kernels.quantized.quantize_rows import dequantize_sums, quantise
 from gatewayd_engine.kernels.rope import rope_append
 from gatewayd_engine.kernels.sampling.logprobs import logprobs
 from gatewayd_engine.kernels.sampling.mask import mask
@@ -147,9 +147,9 @@ class TritonKernels:
         return sample(logits, rows, positions, columns, chosen, last_tokens, early=early)
 
     quantise = staticmethod(quantise)
-    scaled = staticmethod(scaled)
+    dequantize_sums = staticmethod(dequantize_sums)
     grouped_mm = staticmethod(grouped_mm)
-    expand = staticmethod(expand)
+    dequantize_rows = staticmethod(dequantize_rows)
     block_mm = staticmethod(block_mm)
     block_mm_tiles = staticmethod(block_mm_tiles)
     logprobs = staticmethod(logprobs)

@@ -177,8 +177,8 @@ def scaled(
     lines, rows = (random(k, dtype=torch.float32, device=device) for k in (n, size))
     bias = random(size, dtype=dtype, device=device, scale=1e4) if has_bias else None
     mine, other = torch.zeros(2, n, size + 8, dtype=dtype, device=device)
-    TWIN.scaled(sums, lines.unsqueeze(1), rows, bias, mine[:, :size])
-    kernels.scaled(sums, lines.unsqueeze(1), rows, bias, other[:, :size])
+    TWIN.dequantize_sums(sums, lines.unsqueeze(1), rows, bias, mine[:, :size])
+    kernels.dequantize_sums(sums, lines.unsqueeze(1), rows, bias, other[:, :size])
     close(other, mine)
 
 
@@ -232,8 +232,8 @@ def expand(
 ) -> None:
     weight = packed(kind, rows, columns, groups, device)
     mine, other = torch.zeros(2, columns, count + 16, dtype=dtype, device=device)
-    TWIN.expand(weight, first, mine[:, :count])
-    kernels.expand(weight, first, other[:, :count])
+    TWIN.dequantize_rows(weight, first, mine[:, :count])
+    kernels.dequantize_rows(weight, first, other[:, :count])
     # Devices multiply and add in one, with one rounding less.
     close(other, mine)
 

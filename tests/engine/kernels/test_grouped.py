@@ -82,7 +82,7 @@ def test_the_twin_is_the_product(kind: str) -> None:
     exact = x.double() @ dense(given).double().t() + bias
     torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-4)
     some = torch.empty(384, 7)
-    TorchKernels().expand(weight, 32, some)
+    TorchKernels().dequantize_rows(weight, 32, some)
     assert torch.equal(some, unpack(weight)[:, 32:39])
 
 

@@ -85,7 +85,7 @@ def packed_mm(
 
 
 @triton.jit
-def _given(
+def _load_activations(
     from_x: tl.tensor,
     order: tl.tensor,
     is_line: tl.tensor,
@@ -138,7 +138,7 @@ def _sums(
         for place in tl.static_range(0, PER_WORD, AT_ONCE):
             first = (piece * PER_WORD + place) * 16
             column = first + tl.arange(0, AT_ONCE * 16)
-            given = _given(from_x, order, is_line, column, columns, HAS_ORDER)
+            given = _load_activations(from_x, order, is_line, column, columns, HAS_ORDER)
             if AT_ONCE == 1:
                 code = code_at(packed, place, BITS, ZERO, IS_FLOAT).to(given.dtype)
             else:

@@ -58,7 +58,7 @@ class QuantizedKernels(Protocol):
                 one scale per row.
         """
 
-    def scaled(
+    def dequantize_sums(
         self,
         sums: torch.Tensor,
         lines: torch.Tensor,
@@ -94,7 +94,7 @@ class QuantizedKernels(Protocol):
             out: fully overwritten, shape ``[n, rows]``, of the dtype of ``x``.
         """
 
-    def expand(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
+    def dequantize_rows(self, weight: PackedWeight, first: int, out: torch.Tensor) -> None:
         """Dequantize some rows of a packed low-bit matrix, transposed.
 
         Args:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 
-def expand(weight: PackedWeight, first: int, out: torch.Tensor) -> None:
+def dequantize_rows(weight: PackedWeight, first: int, out: torch.Tensor) -> None:
     """See ``base``."""
     count = out.shape[1]
     _expand[(triton.cdiv(count, ROWS), weight.words.shape[0])](

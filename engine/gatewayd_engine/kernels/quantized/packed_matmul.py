@@ -69,7 +69,7 @@ def grouped_mm(
 
 
 @triton.jit
-def _given(
+def _load_activations(
     x: tl.tensor,
     order: tl.tensor,
     line: tl.tensor,
@@ -132,7 +132,7 @@ def _grouped_mm(
         if RUN == PER_WORD:
             # All codes of the words belong to one group.
             column = block * PER_WORD * 16 + tl.arange(0, PER_WORD * 16)
-            given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
+            given = _load_activations(x, order, line, m, column, columns, x_stride, HAS_ORDER)
             code = codes_of(packed, BITS, ZERO, IS_FLOAT, given.dtype)
             part = tl.dot(given, code, input_precision="ieee")
             group = tl.minimum(block * PER_WORD * 16 // GROUP, groups - 1)
@@ -145,7 +145,7 @@ def _grouped_mm(
         else:
             for place in tl.static_range(PER_WORD):
                 column = (block * PER_WORD + place) * 16 + lane
-                given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
+                given = _load_activations(x, order, line, m, column, columns, x_stride, HAS_ORDER)
                 code = code_at(packed, place, BITS, ZERO, IS_FLOAT).to(given.dtype)
                 part = tl.dot(given, code, input_precision="ieee")
                 # Padding codes after the last column are multiplied by zeros, whatever their group.

@@ -105,7 +105,7 @@ def _quantise(
     store_quantized(value, inside, column, row, size, codes, scales, MOST, GROUP)
 
 
-def scaled(
+def dequantize_sums(
     sums: torch.Tensor,
     lines: torch.Tensor,
     rows: torch.Tensor,

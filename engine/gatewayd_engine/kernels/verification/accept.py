@@ -14,7 +14,7 @@ _SLOTS = 64
 
 
 def accept(
-    said: torch.Tensor,
+    sampled: torch.Tensor,
     best: torch.Tensor,
     drafts: torch.Tensor,
     parents: torch.Tensor,
@@ -29,7 +29,7 @@ def accept(
     if lines == 0:
         return
     _accept[(lines,)](
-        said,
+        sampled,
         best,
         drafts,
         parents,
@@ -47,7 +47,7 @@ def accept(
 
 @triton.jit(do_not_specialize=["stride", "width"])
 def _accept(
-    said: tl.tensor,
+    sampled: tl.tensor,
     best: tl.tensor,
     drafts: tl.tensor,
     parents: tl.tensor,
@@ -66,7 +66,7 @@ def _accept(
     at = tl.load(first + line) + slot
     is_own = slot < count
     is_draft = is_own & (slot > 0)
-    token = tl.load(said + at, mask=is_own, other=-1)
+    token = tl.load(sampled + at, mask=is_own, other=-1)
     value = tl.load(best + at, mask=is_own, other=0.0)
     guessed = tl.load(drafts + at, mask=is_draft, other=-1)
     before = tl.load(parents + at, mask=is_draft, other=-1)

@@ -63,7 +63,7 @@ class VerificationKernels(Protocol):
 
     def accept(
         self,
-        said: torch.Tensor,
+        sampled: torch.Tensor,
         best: torch.Tensor,
         drafts: torch.Tensor,
         parents: torch.Tensor,
@@ -82,7 +82,7 @@ class VerificationKernels(Protocol):
         a draft distribution of one token; trees as in SpecInfer, arXiv 2305.09781).
 
         Args:
-            said: the model's token after each slot, int32, shape ``[n]``.
+            sampled: the model's token after each slot, int32, shape ``[n]``.
             best: the largest logit of each slot, float32, shape ``[n]``.
             drafts: tokens of the slots, int32; those of slots 0 are not read, shape ``[n]``.
             parents: parent slot of each slot, within its sequence, int32; those of slots 0 are not

@@ -44,7 +44,7 @@ class TorchVerification:
 
     def accept(
         self,
-        said: torch.Tensor,
+        sampled: torch.Tensor,
         best: torch.Tensor,
         drafts: torch.Tensor,
         parents: torch.Tensor,
@@ -56,15 +56,15 @@ class TorchVerification:
     ) -> None:
         """See ``base``."""
         lines, width = len(packed), packed.shape[1] // 2
-        slot = torch.arange(width, device=said.device)
+        slot = torch.arange(width, device=sampled.device)
         is_own = slot < counts.unsqueeze(1)
         at = torch.where(is_own, first.unsqueeze(1) + slot, 0).long()
-        tokens = torch.where(is_own, said[at], -1)
+        tokens = torch.where(is_own, sampled[at], -1)
         is_draft = is_own & (slot > 0)
         guessed = torch.where(is_draft, drafts[at], -1)
         before = torch.where(is_draft, parents[at], -1)
         goes_on = (torch.isfinite(best[at]) | ~is_own).all(1) & (counts > 0)
-        length, node = goes_on.int(), torch.zeros(lines, dtype=torch.long, device=said.device)
+        length, node = goes_on.int(), torch.zeros(lines, dtype=torch.long, device=sampled.device)
         path = torch.zeros_like(tokens)
         for depth in range(1, width):
             chosen = tokens.gather(1, node.unsqueeze(1))

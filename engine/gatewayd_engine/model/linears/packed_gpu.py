@@ -58,7 +58,7 @@ class GroupedLinear:
         for first in range(0, weight.rows, self._at_once):
             count = min(self._at_once, weight.rows - first)
             numbers = self._room.dense[: weight.columns * count].view(weight.columns, count)
-            self._kernels.expand(weight, first, numbers)
+            self._kernels.dequantize_rows(weight, first, numbers)
             some = out[:, first : first + count]
             if self._bias is None:
                 torch.mm(x, numbers, out=some)

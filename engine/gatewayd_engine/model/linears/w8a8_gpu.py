@@ -150,7 +150,7 @@ class Int8DeviceLinear(RowLinear):
 
     def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
         sums = torch._int_mm(given.codes, self._codes)
-        self._kernels.scaled(sums, given.scales, self._scales[0], self._bias, out)
+        self._kernels.dequantize_sums(sums, given.scales, self._scales[0], self._bias, out)
 
 
 class Fp8DeviceLinear(RowLinear):

@@ -16,7 +16,7 @@ _METHODS = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", 
 _OPERATIONS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
 _STAND_INS = ("/kernels/", "/tests/", "/device/transfers.py")
-"""Twins and FlashInfer's stand-in compute on the host; copies to the host are what is to be waited for."""
+"""Twins and FlashInfer's stand-in compute on the host; only copies to the host are waited for."""
 
 
 class Waits:

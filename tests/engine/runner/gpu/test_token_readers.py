@@ -68,7 +68,7 @@ def processors(calls: list[Any]) -> Processors:
     reader: Any = Reader(calls)
     made = Processors(["reader"], [reader], 4, lambda name, error: False)
     for row in range(3):
-        made.admit(row, PARAMS, NONE, NONE)
+        made.add_row(row, PARAMS, NONE, NONE)
     return made
 
 

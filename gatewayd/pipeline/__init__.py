@@ -1,1 +1,1 @@
-"""The life of a request between validation and its last byte, free of HTTP."""
+"""Request lifecycle between validation and the last byte, independent of HTTP."""

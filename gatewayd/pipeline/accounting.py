@@ -1,4 +1,4 @@
-"""What is counted of a prompt and its choices when they have ended."""
+"""Metrics record and time ledger of an ended request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gatewayd.metrics.requests import EndedRequest
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.work import Work
 from gatewayd.tracing.request_trace import RequestTrace
-from gatewayd.tracing.time_ledger import TimeLedger, Why
+from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd.tracing.timeline import Timeline
 
 
@@ -22,14 +22,14 @@ def account(
     arrival: float,
     end: float,
 ) -> EndedRequest:
-    """Sum up a prompt.
+    """Summarize an ended prompt and its choices for the metrics.
 
     Args:
-        request: what was asked of the engine.
+        request: as it was sent to the engine.
         choices: of this prompt.
         outcome: of the whole request, which may have other prompts.
-        arrival: when the request came.
-        end: when its answer was complete.
+        arrival: time of the request's arrival.
+        end: time at which its answer was complete.
     """
     counts = [choice.completion_tokens for choice in choices]
     return EndedRequest(
@@ -38,7 +38,7 @@ def account(
         cached_tokens=choices[0].cached_tokens,
         completion_tokens=sum(counts),
         longest=max(counts),
-        # Some models end at once, without a token.
+        # Some models finish immediately, without a token.
         is_prefilled=any([choice.first is not None or choice.is_done for choice in choices]),
         is_corrupted=any([choice.is_corrupted for choice in choices]),
         num_preemptions=sum([choice.num_preemptions for choice in choices]),
@@ -52,34 +52,34 @@ def account(
     )
 
 
-def ledger_of(
+def build_ledger(
     work: Work,
     choices: Sequence[Choice],
     timelines: Sequence[Timeline],
-    trail: RequestTrace | None,
+    trace: RequestTrace | None,
     *,
     outcome: str,
-    why: Why | None,
+    why: EndReason | None,
     submitted: float,
-    handed: float,
+    notified: float,
     end: float,
 ) -> TimeLedger:
-    """Where the time of a request went.
+    """Build the time ledger of a request.
 
     Args:
-        work: what was asked.
+        work: the request.
         choices: of all prompts.
-        timelines: of the same.
-        trail: from its arrival to the engines; None if it came another way.
-        outcome: how it ended.
-        why: what ended it, if it was not answered.
-        submitted: when it was sent to the engines.
-        handed: when those were told who watch requests.
-        end: when its answer was complete.
+        timelines: of the same choices.
+        trace: spans from the arrival until the engines; None if it did not arrive over HTTP.
+        outcome: ``stop``, ``length``, ``abort``, ``error`` or ``running``.
+        why: what ended the request, if it was not answered.
+        submitted: time at which it was sent to the engines.
+        notified: time at which request observers had been notified of its admission.
+        end: time at which its answer was complete.
     """
-    answered_id = work.request_id if trail is None else trail.answered_id
-    if trail is not None and trail.arrival > work.arrival:
-        trail = None  # of another clock, or of another request
+    answered_id = work.request_id if trace is None else trace.answered_id
+    if trace is not None and trace.arrival > work.arrival:
+        trace = None  # a different clock, or the trace of another request
     ends = [end if timeline.end is None else timeline.end for timeline in timelines]
     last = max(range(len(ends)), key=ends.__getitem__, default=None)
     request = work.requests[0]
@@ -96,10 +96,10 @@ def ledger_of(
         num_choices=len(choices),
         num_preemptions=sum([choice.num_preemptions for choice in choices]),
         unix=time.time() - (end - work.arrival),
-        arrival=work.arrival if trail is None else trail.arrival,
-        spans=() if trail is None else trail.spans,
+        arrival=work.arrival if trace is None else trace.arrival,
+        spans=() if trace is None else trace.spans,
         submitted=submitted,
-        handed=handed,
+        notified=notified,
         stretches=() if last is None else timelines[last].stretches(end),
         computed=None if last is None else ends[last],
         first=first_token(choices),
@@ -110,10 +110,10 @@ def ledger_of(
 
 
 def reason(choices: Sequence[Choice]) -> str:
-    """Why choices that were answered have ended: ``length`` or ``stop``."""
+    """Return the outcome of answered choices: ``length`` or ``stop``."""
     return "length" if "length" in [choice.finish_reason for choice in choices] else "stop"
 
 
 def first_token(choices: Sequence[Choice]) -> float | None:
-    """When the first token of all came."""
+    """Return the time of the first token of any choice; None without tokens."""
     return min([choice.first for choice in choices if choice.first is not None], default=None)

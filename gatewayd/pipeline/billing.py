@@ -1,4 +1,4 @@
-"""What a tenant is charged for: the most before a request runs, what it was after it."""
+"""Billing of requests: reserves the maximum before a run, charges the actual usage after it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from gatewayd.tenants.billing.costs import RequestedCost, Spent
 _SALT_BYTES = 16
 
 
-def asked_of(work: Work) -> RequestedCost:
-    """What a request may take: its prompts, and all that it may generate."""
+def requested_cost(work: Work) -> RequestedCost:
+    """Return the maximum cost of a request: its prompt tokens and all tokens it may generate."""
     n = work.num_choices
     return RequestedCost(
         work.request_id,
@@ -30,13 +30,13 @@ def asked_of(work: Work) -> RequestedCost:
         sum([len(request.prompt) for request in work.requests]),
         sum([n * request.params.max_tokens for request in work.requests]),
         n * len(work.requests),
-        # A response's is made of a conversation's.
+        # The Responses API names it differently; its request is converted to a chat's.
         "max_output_tokens" if work.endpoint == "/v1/responses" else work.requests[0].length_param,
     )
 
 
-def owned(work: Work, account: TenantAccount) -> Work:
-    """The same with its owner on every prompt, by which the engine tells tenants apart."""
+def with_tenant(work: Work, account: TenantAccount) -> Work:
+    """Return the request with tenant, weight and cache salt set on every prompt for the engine."""
     requests = [
         replace(
             request,
@@ -49,15 +49,17 @@ def owned(work: Work, account: TenantAccount) -> Work:
     return msgspec.structs.replace(work, requests=requests)
 
 
-def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, now: float) -> Spent:
-    """What a request took by what its client was told, when it has ended; all prompts whole.
+def delivered_usage(
+    choices: Sequence[Choice], cached: int, work: Work, outcome: str, now: float
+) -> Spent:
+    """Return the usage of an ended request by delivered tokens, all prompts counted in full.
 
     Args:
         choices: of all its prompts.
-        cached: tokens of its prompts, found in the prefix cache.
+        cached: tokens of its prompts that were prefix-cache hits.
         work: the request.
-        outcome: of it.
-        now: when it ended, by the clock.
+        outcome: of the request.
+        now: time at which it ended, by the pipeline's clock.
     """
     first = first_token(choices)
     queues = [one.queue_seconds for one in choices if one.queue_seconds is not None]
@@ -72,8 +74,8 @@ def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, n
     )
 
 
-def lefts_of(choices: Sequence[Choice], work: Work, num_prompts: int) -> list[AbortedPrompt]:
-    """The prompts of a request that ended before its answer; perhaps not all were sent."""
+def aborted_prompts(choices: Sequence[Choice], work: Work, num_prompts: int) -> list[AbortedPrompt]:
+    """Return the sent prompts of a request that ended before its answer was complete."""
     n, discards = work.num_choices, work.options.discard
     return [
         AbortedPrompt.of(
@@ -86,7 +88,7 @@ def lefts_of(choices: Sequence[Choice], work: Work, num_prompts: int) -> list[Ab
 
 
 def _salted(tenant: bytes, client: bytes) -> bytes:
-    """Both: the tenant's, which nobody can guess, and what its client asked for."""
+    """Combine the tenant's secret salt with the client's ``cache_salt``."""
     if not tenant:
         return client
     return blake2b(client, key=tenant, digest_size=_SALT_BYTES).digest()

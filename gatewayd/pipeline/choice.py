@@ -1,8 +1,8 @@
-"""One choice of a request: what its sequence generates, as text to hand on.
+"""One choice of a request: detokenizes and buffers the output of its sequence.
 
-A ``TokenSink``. It works synchronously inside the engine's frame handler: decodes, looks for
-stop strings, keeps log-probabilities, and wakes the request once. Whoever writes the answer takes
-all that has come since.
+A ``TokenSink``. It runs synchronously inside the engine's frame handler: detokenizes, matches
+stop strings, stores log-probabilities, and wakes the request once. The writer of the response
+then pops all output that has been buffered since.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gatewayd_hooks.parsing import Part, Text
 
 
 class ChoiceOptions(msgspec.Struct, frozen=True):
-    """What a choice needs to know of its request.
+    """Options of a request that apply to each of its choices.
 
     Attributes:
-        detokenizer: makes one for a sequence.
+        detokenizer: creates the detokenizer of a sequence.
         stop: stop strings.
-        include_stop: whether the stop string belongs to the text.
-        min_tokens: tokens in which no stop string is looked for.
-        stop_token_ids: the request's own, to tell them from the model's end tokens.
-        keep_ids: whether token ids are wanted.
-        wakes: whether somebody takes text before the end.
-        discard: whether the prompt alone is wanted and what is generated is thrown away.
-        prefix: what the text begins with before anything is generated.
-        parsers: find reasoning and calls; None where all is text.
+        include_stop: whether the matched stop string is part of the text.
+        min_tokens: number of first tokens in which stop strings are not matched.
+        stop_token_ids: those of the request, reported as stop reason unlike the model's EOS tokens.
+        keep_ids: whether token ids are returned.
+        wakes: whether the response is streamed, so that text is popped before the end.
+        discard: whether only the prompt is of interest and generated tokens are discarded.
+        prefix: text that precedes the generated text.
+        parsers: reasoning and tool-call parsers; None if all output is plain text.
     """
 
     detokenizer: Callable[[], Detokenizer]
@@ -49,25 +49,26 @@ class ChoiceOptions(msgspec.Struct, frozen=True):
 
 
 class Choice:
-    """Collects one sequence.
+    """Output of one sequence, buffered until the response's writer pops it.
 
     Attributes:
-        index: within the answer.
+        index: of the choice within the response.
         prompt_index: of its prompt, within the request.
-        is_done: whether it has ended.
-        is_corrupted: whether it failed because the model's logits were not numbers.
-        finish_reason: ``stop`` or ``length`` once it has; ``tool_calls`` instead of ``stop`` where
-            ``take_parts`` has given calls.
+        is_done: whether it has finished.
+        is_corrupted: whether it failed because of NaN or infinite logits.
+        finish_reason: ``stop`` or ``length`` once finished; ``tool_calls`` instead of ``stop`` if
+            ``pop_parts`` has returned tool calls.
         stop_reason: the stop string or stop token of the request that ended it.
         completion_tokens: generated so far.
-        cached_tokens: prompt tokens found in the prefix cache.
-        queue_seconds: spent in the engine's queue; None before it left it.
-        num_preemptions: how often it gave up its memory for others.
-        scored_prompt: log-probabilities of the prompt, if asked for.
-        pooled_prompt: sums of its hidden states and of how many tokens each is, if asked for.
-        first: when its first tokens came.
-        last: when its latest tokens came.
-        ids: generated since the last ``take_ids``, if wanted.
+        cached_tokens: prompt tokens that were prefix-cache hits.
+        queue_seconds: spent in the engine's queue; None until the engine admits it.
+        num_preemptions: how often it was preempted.
+        scored_prompt: log-probabilities of the prompt's tokens, if requested.
+        pooled_prompt: sums of the prompt's hidden states, each with its number of tokens, if
+            requested.
+        first: time of its first tokens.
+        last: time of its latest tokens.
+        ids: token ids generated since the last ``pop_token_ids``, if requested.
     """
 
     __slots__ = (
@@ -144,32 +145,32 @@ class Choice:
         self.finish_reason: str | None = None
         self.stop_reason: str | int | None = None
 
-    # What the engine tells.
+    # TokenSink: callbacks from the engine.
 
     def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
-        """Note the cache hit and the wait."""
+        """Record cached tokens and queue time when the engine admits the sequence."""
         self.cached_tokens = cached_tokens
         self.queue_seconds = queue_seconds
 
     def computed(self, tokens: int) -> None:
-        """Mark it."""
+        """Record the progress of the prompt's prefill."""
         if self._progress is not None:
             self._progress.computed(self.prompt_index, tokens, self.cached_tokens)
 
     def preempted(self) -> None:
-        """Count it."""
+        """Count a preemption."""
         self.num_preemptions += 1
 
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
-        """Keep them."""
+        """Store log-probabilities of prompt tokens."""
         self.scored_prompt.extend(logprobs)
 
     def pooled(self, count: int, vector: bytes) -> None:
-        """Keep it."""
+        """Store a partial sum of the prompt's hidden states."""
         self.pooled_prompt.append((count, vector))
 
     def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
-        """Decode and look for stop strings."""
+        """Detokenize new tokens, match stop strings and wake the request."""
         if self.is_done:
             return
         now = self._clock()
@@ -228,7 +229,7 @@ class Choice:
         return True
 
     def restarted(self) -> None:
-        """Forget what was generated."""
+        """Discard all output, because the engine was lost and the sequence starts over."""
         if self._progress is not None:
             self._progress.generated(-self.completion_tokens)
         self.scored_prompt.clear()
@@ -236,7 +237,7 @@ class Choice:
         self._start_over()
 
     def finished(self, reason: str, stop_token: int | None) -> None:
-        """End with what was held back."""
+        """Flush the detokenizer and stop matcher, and mark the choice as finished."""
         if self.is_done:
             return
         if reason == "abort":
@@ -252,7 +253,7 @@ class Choice:
         self._owner.wake()
 
     def failed(self, error: GatewayError) -> None:
-        """End the request."""
+        """Fail the whole request."""
         self.is_corrupted = isinstance(error, NumericalError)
         self._owner.fail(error)
 
@@ -261,10 +262,10 @@ class Choice:
         self.finish_reason = reason
         self.stop_reason = stop_reason
 
-    # What the answer takes.
+    # For the writer of the response.
 
-    def take(self) -> str:
-        """All text since the last time."""
+    def pop_text(self) -> str:
+        """Return and clear the text buffered since the last call."""
         pending = self._pending
         if not pending:
             return ""
@@ -273,10 +274,10 @@ class Choice:
         self._taken_chars += len(text)
         return text
 
-    def take_parts(self) -> Sequence[Part]:
-        """The same, read by the model's parsers; without any it is one ``Text``, or nothing."""
+    def pop_parts(self) -> Sequence[Part]:
+        """Pop the text as parsed parts; without parsers, as one ``Text`` or none."""
         if self._reader is None:
-            text = self.take()
+            text = self.pop_text()
             return (Text(text),) if text else ()
         pieces, self._pending = self._pending, []
         self._taken_chars += sum(map(len, pieces))
@@ -287,16 +288,16 @@ class Choice:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of what ``take_parts`` has given so far."""
+        """Number of reasoning tokens among the parts popped so far."""
         if self._reader is None:
             return 0
         return min(self._reader.reasoning_pieces, self.completion_tokens)
 
-    def take_scored(self) -> list[ScoredToken]:
-        """Tokens whose text has been taken, since the last time; call after those two.
+    def pop_scored_tokens(self) -> list[ScoredToken]:
+        """Pop the scored tokens of popped text; call after ``pop_text`` or ``pop_parts``.
 
-        A token whose text is held back, because it may become a stop string, waits with it; one
-        whose text fell to a stop string is never given.
+        A token whose text is withheld, because it may become a stop string, is withheld as well;
+        one whose text was removed with a stop string is never returned.
         """
         scored, limit = self._scored, self._taken_chars
         if self.stop_reason is None and self.is_done:
@@ -308,7 +309,7 @@ class Choice:
         taken, self._scored = scored[:ready], scored[ready:]
         return taken
 
-    def take_ids(self) -> list[int]:
-        """Token ids since the last time."""
+    def pop_token_ids(self) -> list[int]:
+        """Return and clear the token ids since the last call."""
         taken, self.ids = self.ids, []
         return taken

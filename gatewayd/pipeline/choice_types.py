@@ -1,4 +1,4 @@
-"""Both sides of a choice: the request that it tells, and the scored tokens that it gives."""
+"""Interfaces of a choice: the request that owns it, and the scored tokens it returns."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class ScoredToken(NamedTuple):
     """A generated token with its log-probabilities.
 
     Attributes:
-        logprobs: its own and of its alternatives.
-        start: characters of the text before it.
-        end: characters with it.
-        opens: whether a text begins with it.
+        logprobs: of the token and of its top alternatives.
+        start: offset in characters of the token's text.
+        end: offset in characters of the end of its text.
+        opens: whether it is the first token of a text.
     """
 
     logprobs: TokenLogprobs
@@ -30,21 +30,21 @@ class ChoiceOwner(Protocol):
     """The request that a choice belongs to."""
 
     def wake(self) -> None:
-        """There is something to take."""
+        """Wake the request's waiter: output is buffered."""
 
     def gap_observer(self, prompt_index: int) -> Callable[[float], None]:
-        """Who is told the seconds between chunks of a prompt's choice that has got its first."""
+        """Return the observer of seconds between chunks; asked for after a choice's first chunk."""
 
     def stop_choice(self, index: int) -> None:
-        """The choice with this index ended by itself; the engine may stop."""
+        """Cancel the sequence of a choice that ended by a stop string."""
 
     def fail(self, error: GatewayError) -> None:
-        """A choice failed, and so the request."""
+        """Fail the request because one of its choices failed."""
 
     @property
     def progress(self) -> ReservationProgress | None:
-        """Told what comes; None where nobody asks."""
+        """Progress of the request's budget reservation; None without a marked one."""
 
     @property
     def clock(self) -> Callable[[], float]:
-        """Seconds."""
+        """Monotonic clock, in seconds."""

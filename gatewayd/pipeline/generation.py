@@ -1,7 +1,7 @@
-"""A request's life between validation and the last byte, free of HTTP.
+"""Request lifecycle between validation and the last byte, independent of HTTP.
 
-Submit, wait, take, and one account at the end whatever the end was: answered, failed, or left by
-its client.
+A request is submitted, its output is awaited and popped, and it is accounted for once at the end,
+whether it was answered, failed, or aborted because its client disconnected.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.metrics.registry import Metrics
-from gatewayd.pipeline.accounting import account, first_token, ledger_of, reason
-from gatewayd.pipeline.billing import asked_of, lefts_of, owned, spent_of
+from gatewayd.pipeline.accounting import account, build_ledger, first_token, reason
+from gatewayd.pipeline.billing import aborted_prompts, delivered_usage, requested_cost, with_tenant
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.pipeline.progress import ReservationProgress
-from gatewayd.pipeline.refusals import CLIENT_GONE, mistake_behind, why_of
-from gatewayd.pipeline.settlement import charged, when_taken, withdraw
+from gatewayd.pipeline.refusals import CLIENT_GONE, mistake_behind, reason_for
+from gatewayd.pipeline.settlement import charge_aborted, settle_refused, when_usage_known
 from gatewayd.pipeline.timing import RequestTiming, queue_timeout, timing_of
 from gatewayd.pipeline.work import Work
 from gatewayd.plugins.request_observers import Observers, ignore_event, notify_observer
@@ -34,19 +34,19 @@ from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.billing.costs import Spent
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import ADMISSION
-from gatewayd.tracing.time_ledger import TimeLedger, Why
+from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What every request shares.
+    """Starts generations, with the state that all requests share.
 
     Attributes:
-        fleet: where requests go.
-        metrics: where they are counted.
-        observers: who is told.
-        live: the requests that are at the engines.
+        fleet: engines that run the requests.
+        metrics: counts the requests.
+        observers: plugins notified of admitted and finished requests.
+        live: requests in flight at the engines.
         clock: seconds; monotonic.
     """
 
@@ -58,21 +58,21 @@ class Pipeline:
 
     @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Where it runs; asked once, because CPython 3.11 makes a system call to find it."""
+        """Event loop; looked up once, because CPython 3.11 makes a system call for each lookup."""
         return asyncio.get_running_loop()
 
     async def start(self, work: Work) -> Generation:
-        """Send a request to the engines; waits for nothing but the commit of a reservation.
+        """Submit a request to the engines; waits only for the commit of a reservation.
 
-        The caller calls ``close`` on what it gets, whatever happens.
+        The caller must call ``close`` on the returned generation in every case.
 
         Raises:
-            PermissionDenied: its key is not for this model.
-            Unauthorized: its key is good no more since the request came.
-            RateLimited: a limit of its tenant's is reached.
-            InsufficientQuota: its tenant's budget has too little left.
-            QueueFull: there is no room.
-            EngineUnavailable: there is no engine.
+            PermissionDenied: its key may not use this model.
+            Unauthorized: its key was revoked or expired since the request arrived.
+            RateLimited: a rate limit of its tenant is reached.
+            InsufficientQuota: the remaining budget of its tenant is too small.
+            QueueFull: the queue is full.
+            EngineUnavailable: no engine is available.
         """
         principal, ticket = work.principal, None
         if (asks := request_trace.current()) is not None:
@@ -80,8 +80,8 @@ class Pipeline:
         principal.check_use(work.model)
         if principal.account is not None:
             with request_trace.TimedSpan(ADMISSION):
-                ticket = await principal.account.reserve(asked_of(work))
-            work = owned(work, principal.account)
+                ticket = await principal.account.reserve(requested_cost(work))
+            work = with_tenant(work, principal.account)
         generation = Generation(self, work, ticket)
         try:
             principal.check_use(work.model)  # it may have waited
@@ -95,29 +95,29 @@ class Pipeline:
 
 
 class Generation:
-    """A request at the engines.
+    """A request in flight at the engines.
 
     Attributes:
-        work: what was asked.
-        choices: in the answer's order.
+        work: the validated request.
+        choices: in the order of the response.
         prompt_tokens: of all prompts.
-        error: what failed, or None.
-        is_abandoned: whether the client has gone.
-        is_awake: whether something came since whoever writes the answer last set it to false.
-        progress: marked as it comes; None where nothing is reserved.
+        error: the first failure, or None.
+        is_abandoned: whether the client has disconnected.
+        is_awake: whether output arrived since the writer of the response last set it to false.
+        progress: of its budget reservation; None without a marked one.
     """
 
     __slots__ = (
         "_expiry",
-        "_handed",
         "_handles",
         "_is_admitted",
         "_is_closed",
         "_loop",
+        "_notified",
         "_pipeline",
         "_submitted",
         "_ticket",
-        "_trail",
+        "_trace",
         "_waiter",
         "choices",
         "clock",
@@ -143,7 +143,7 @@ class Generation:
         self._handles: list[Handle] = []
         self._expiry: asyncio.TimerHandle | None = None
         self._loop = pipeline.loop
-        self._trail = request_trace.current()
+        self._trace = request_trace.current()
         self._waiter: asyncio.Future[None] | None = None
         self.is_awake = False
         self._is_admitted = False
@@ -155,7 +155,7 @@ class Generation:
         ]
 
     def submit(self) -> None:
-        """Send all prompts, or none."""
+        """Submit all prompts, or none."""
         fleet, n = self._pipeline.fleet, self.work.num_choices
         try:
             for at, request in enumerate(self.work.requests):
@@ -165,8 +165,8 @@ class Generation:
             self._cancel()
             raise
         self._is_admitted = True
-        if self._trail is not None:
-            self._trail.is_sent = True
+        if self._trace is not None:
+            self._trace.is_sent = True
         self._submitted = self.clock()
         self._pipeline.live.add(self)
         if (seconds := self.work.queue_timeout) is not None:
@@ -174,8 +174,8 @@ class Generation:
             self._expiry = self._loop.call_later(left, self._expire, seconds)
         if self.work.principal.lease is not None:
             self.work.principal.lease.add(self._revoke)
-        tell = self._pipeline.observers.admitted
-        if tell is not ignore_event:
+        notify = self._pipeline.observers.admitted
+        if notify is not ignore_event:
             event = RequestAdmitted(
                 request_id=self.work.request_id,
                 tenant=self.work.requests[0].tenant,
@@ -183,26 +183,26 @@ class Generation:
                 prompt_tokens=self.prompt_tokens,
                 priority=self.work.requests[0].priority,
             )
-            notify_observer(tell, event)
-        self._handed = self._submitted if tell is ignore_event else self.clock()
+            notify_observer(notify, event)
+        self._notified = self._submitted if notify is ignore_event else self.clock()
 
     def _expire(self, seconds: float) -> None:
-        """It has waited for as long as it may, if it does."""
+        """Fail the request with a queue timeout unless an engine has admitted it."""
         if any([one.queue_seconds is not None or one.first is not None for one in self.choices]):
             return
         timelines = [timeline for handle in self._handles for timeline in handle.timelines]
         self.fail(queue_timeout(seconds, timelines))
 
     def _revoke(self) -> None:
-        """Its key is good no more."""
+        """Fail the request because its API key was revoked or has expired."""
         lease = self.work.principal.lease
         if lease is not None:
             self.fail(lease.why())
 
-    # For the choices.
+    # ChoiceOwner: callbacks from the choices.
 
     def wake(self) -> None:
-        """Something is there to take."""
+        """Wake the waiter: output is buffered."""
         if not self.is_awake:
             self.is_awake = True
             waiter = self._waiter
@@ -210,11 +210,11 @@ class Generation:
                 waiter.set_result(None)
 
     def gap_observer(self, prompt_index: int) -> Callable[[float], None]:
-        """Who is told the seconds between chunks of a prompt's choice that has got its first."""
+        """Return the observer of seconds between chunks of a prompt's choices."""
         return self._pipeline.metrics.gap_observer(self._handles[prompt_index].replica)
 
     def stop_choice(self, index: int) -> None:
-        """Give the pages of a choice back that its stop string ended."""
+        """Cancel the sequence of a choice that ended by a stop string, to free its KV pages."""
         n = self.work.num_choices
         prompt, at = divmod(index, n)
         if prompt < len(self._handles):
@@ -231,23 +231,23 @@ class Generation:
 
     @property
     def answered_id(self) -> str:
-        """The ``x-request-id`` that its client is told."""
-        return self.work.request_id if self._trail is None else self._trail.answered_id
+        """The ``x-request-id`` of its response."""
+        return self.work.request_id if self._trace is None else self._trace.answered_id
 
     @property
     def arrival(self) -> float:
-        """When it came, by the clock."""
-        return min(self.work.arrival, self._trail.arrival if self._trail else self.work.arrival)
+        """Time of arrival, by the pipeline's clock."""
+        return min(self.work.arrival, self._trace.arrival if self._trace else self.work.arrival)
 
     @property
     def handles(self) -> Sequence[Handle]:
-        """Of its prompts, in their order."""
+        """Engine handles of its prompts, in order."""
         return self._handles
 
-    # For the answer.
+    # For the writer of the response.
 
-    def room(self, queue: QueueCapacity) -> QueueCapacity:
-        """What may come yet: of the tenant's limits, else of the queue."""
+    def remaining_capacity(self, queue: QueueCapacity) -> QueueCapacity:
+        """Return the remaining capacity of the tenant's limits if it has any, else of the queue."""
         return queue if self._ticket is None else self._ticket.remaining_capacity(queue)
 
     @property
@@ -260,39 +260,39 @@ class Generation:
 
     @property
     def completion_tokens(self) -> int:
-        """Of all choices."""
+        """Generated tokens of all choices."""
         return sum([choice.completion_tokens for choice in self.choices])
 
     @property
     def timing(self) -> RequestTiming:
-        """Where its time went so far."""
+        """Timing breakdown so far."""
         return timing_of(self.choices, self.work.arrival, self._submitted)
 
     @property
     def cached_tokens(self) -> int:
         """Prompt tokens found in the prefix cache, each prompt counted once.
 
-        The first choice of a prompt says what was there before the request.
+        The first choice of a prompt reports what was cached before the request.
         """
         firsts = self.choices[:: self.work.num_choices]
         return sum([choice.cached_tokens for choice in firsts])
 
     async def wait(self) -> None:
-        """Wait until something came since the last time."""
+        """Wait until new output is buffered since the last call."""
         if not self.is_awake:
             await self.waiter()
         self.is_awake = False
 
     def waiter(self) -> asyncio.Future[None]:
-        """What ``wake`` completes; one waits at a time, and only while ``is_awake`` is false."""
+        """Create the future that ``wake`` completes; one at a time, while ``is_awake`` is false."""
         self._waiter = self._loop.create_future()
         return self._waiter
 
     async def finish(self) -> None:
-        """Wait until it has ended.
+        """Wait until the request has ended.
 
         Raises:
-            GatewayError: it failed.
+            GatewayError: the request failed.
         """
         while not (self.is_abandoned or self.error or self.is_done):
             await self.wait()
@@ -300,16 +300,16 @@ class Generation:
             raise self.error
 
     def abandon(self) -> None:
-        """The client has gone: stop the engines. Nothing happens after the end."""
+        """Cancel the request because its client disconnected; no effect after the end."""
         if not self._is_closed:
             self.is_abandoned = True
             self._cancel()
             self.wake()
 
     def close(self) -> None:
-        """Account for the request, once; stop what still runs.
+        """Account for the request, once, and cancel sequences that still run.
 
-        Called while an exception is on its way, it knows whether the client left or we failed.
+        If called while an exception propagates, the exception decides between abort and error.
         """
         if self._is_closed:
             return
@@ -326,8 +326,8 @@ class Generation:
             self._pipeline.live.remove(self)
             self._account()
         elif self._ticket is not None:
-            self._withdraw(self._ticket)
-        # Choices and handles lead back here: without them no collector is needed.
+            self._settle_refused(self._ticket)
+        # Choices and handles refer back here: break the cycles, so no garbage collection is needed.
         self.choices = []
         self._handles = []
 
@@ -342,49 +342,49 @@ class Generation:
 
     @property
     def ledger(self) -> TimeLedger:
-        """Where its time went until now, for one that runs."""
+        """Time ledger of the running request up to now."""
         return self._ledger("running", self.clock())
 
     def _ledger(self, outcome: str, now: float) -> TimeLedger:
-        return ledger_of(
+        return build_ledger(
             self.work,
             self.choices,
             [timeline for handle in self._handles for timeline in handle.timelines],
-            self._trail,
+            self._trace,
             outcome=outcome,
             why=self._why(outcome),
             submitted=self._submitted,
-            handed=self._handed,
+            notified=self._notified,
             end=now,
         )
 
-    def _why(self, outcome: str) -> Why | None:
+    def _why(self, outcome: str) -> EndReason | None:
         if self.error is not None:
-            return why_of(self.error)
+            return reason_for(self.error)
         return CLIENT_GONE if outcome == "abort" else None
 
     def _cancel(self) -> None:
         for handle in self._handles:
             handle.cancel()
 
-    def _withdraw(self, ticket: Ticket) -> None:
-        """Not all prompts were taken."""
+    def _settle_refused(self, ticket: Ticket) -> None:
+        """Settle the reservation of a request of which not all prompts were accepted."""
         work, handles = self.work, self._handles
         total_ms = round(1000 * (self.clock() - work.arrival))
         nothing = Spent(self.outcome, 0, 0, 0, total_ms=total_ms)
-        lefts = lefts_of(self.choices, work, len(handles))
-        withdraw(ticket, nothing, lefts, handles, self._loop.call_later)
+        aborted = aborted_prompts(self.choices, work, len(handles))
+        settle_refused(ticket, nothing, aborted, handles, self._loop.call_later)
 
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()
-        ticket, spent, lefts = self._ticket, None, None
+        ticket, spent, aborted = self._ticket, None, None
         if ticket is not None:
-            spent = spent_of(self.choices, self.cached_tokens, work, outcome, now)
+            spent = delivered_usage(self.choices, self.cached_tokens, work, outcome, now)
             if outcome in ("error", "abort"):
-                lefts = lefts_of(self.choices, work, len(self._handles))
+                aborted = aborted_prompts(self.choices, work, len(self._handles))
             else:
-                # Whoever has its answer may send the next request, also while the engine does not
-                # know yet that a stop string has ended this one.
+                # A client that has its answer may send the next request, even while the engine has
+                # not yet processed the cancellation by a stop string.
                 ticket.release(spent.tokens)
         n = work.num_choices
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
@@ -394,16 +394,16 @@ class Generation:
         ledger = self._ledger(outcome, now)
         explained = self._pipeline.metrics.explained
 
-        def settle(all_taken: Sequence[PromptUsage]) -> None:
-            seconds = sum([taken.seconds for taken in all_taken])
+        def settle(usages: Sequence[PromptUsage]) -> None:
+            seconds = sum([taken.seconds for taken in usages])
             if ticket is not None and spent is not None:
-                told = spent._replace(engine_seconds=seconds)
-                ticket.settle(told if lefts is None else charged(told, lefts, all_taken))
+                usage = spent._replace(engine_seconds=seconds)
+                ticket.settle(usage if aborted is None else charge_aborted(usage, aborted, usages))
             explained(msgspec.structs.replace(ledger, engine_seconds=seconds))
 
-        when_taken(self._handles, settle, self._loop.call_later)
-        tell = self._pipeline.observers.finished
-        if tell is not ignore_event:
+        when_usage_known(self._handles, settle, self._loop.call_later)
+        notify = self._pipeline.observers.finished
+        if notify is not ignore_event:
             first = first_token(self.choices)
             event = RequestFinished(
                 request_id=work.request_id,
@@ -415,4 +415,4 @@ class Generation:
                 ttft_seconds=None if first is None else first - work.arrival,
                 seconds=now - work.arrival,
             )
-            notify_observer(tell, event)
+            notify_observer(notify, event)

@@ -1,4 +1,4 @@
-"""The requests that are at the engines now, for operators, and what tenants took a minute ago."""
+"""Requests in flight at the engines, and each tenant's requests and tokens of the last minute."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ _SECONDS = 60
 
 
 class LiveRequest(Protocol):
-    """What is asked of a request that is at the engines."""
+    """Interface of a request in flight, as operators see it."""
 
     @property
     def work(self) -> Work:
-        """What was asked."""
+        """The validated request."""
 
     @property
     def choices(self) -> Sequence[Choice]:
-        """In the answer's order."""
+        """Choices, in the order of the response."""
 
     @property
     def handles(self) -> Sequence[Handle]:
-        """Of its prompts, in their order."""
+        """Engine handles of its prompts, in order."""
 
     @property
     def answered_id(self) -> str:
-        """The ``x-request-id`` that its client is told."""
+        """The ``x-request-id`` of its response."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Of all prompts."""
+        """Tokens of all prompts."""
 
     @property
     def completion_tokens(self) -> int:
-        """Of all choices."""
+        """Generated tokens of all choices."""
 
 
 RequestT = TypeVar("RequestT", bound=LiveRequest)
 
 
-class Minute:
-    """Requests and tokens of the last minute, a bucket for each second.
+class RollingMinute:
+    """Sliding one-minute count of requests and tokens, in one-second buckets.
 
     Args:
         clock: seconds; monotonic.
@@ -60,18 +60,18 @@ class Minute:
         self._second = int(clock())
 
     def add(self, requests: int, tokens: int) -> None:
-        """Count them now."""
+        """Add to the bucket of the current second."""
         at = self._advance() % _SECONDS
         self._requests[at] += requests
         self._tokens[at] += tokens
 
     def sums(self) -> tuple[int, int]:
-        """Requests and tokens of this second and the 59 before it."""
+        """Return requests and tokens of this second and the 59 before it."""
         self._advance()
         return sum(self._requests), sum(self._tokens)
 
     def _advance(self) -> int:
-        """Empty the buckets whose time has come again; which second it is."""
+        """Clear the buckets that are reused since the last call; return the current second."""
         now = int(self._clock())
         for second in range(max(self._second, now - _SECONDS) + 1, now + 1):
             self._requests[second % _SECONDS] = self._tokens[second % _SECONDS] = 0
@@ -80,7 +80,7 @@ class Minute:
 
 
 class LiveRequests(Generic[RequestT]):
-    """In the order in which they were sent.
+    """Requests in flight, in submission order, with per-tenant rates.
 
     Args:
         clock: seconds; monotonic.
@@ -89,7 +89,7 @@ class LiveRequests(Generic[RequestT]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._all: dict[RequestT, None] = {}
-        self._minutes: dict[str, Minute] = {}
+        self._minutes: dict[str, RollingMinute] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -98,17 +98,17 @@ class LiveRequests(Generic[RequestT]):
         return iter(self._all)
 
     def add(self, generation: RequestT) -> None:
-        """It was sent; its prompts count from now on."""
+        """Add a submitted request and count its prompt tokens."""
         self._all[generation] = None
         self._of(generation).add(1, generation.prompt_tokens)
 
     def remove(self, generation: RequestT) -> None:
-        """It is over; what it has generated counts from now on."""
+        """Remove an ended request and count its generated tokens."""
         del self._all[generation]
         self._of(generation).add(0, generation.completion_tokens)
 
     def find(self, request_id: str) -> RequestT | None:
-        """By the gateway's own id, else by the one that the client was told: the latest of them."""
+        """Find a request by the gateway's id, else the latest by its ``x-request-id``."""
         told = None
         for generation in reversed(self._all):
             if generation.work.request_id == request_id:
@@ -118,7 +118,7 @@ class LiveRequests(Generic[RequestT]):
         return told
 
     def generated(self) -> dict[int | None, int]:
-        """Tokens of all that is not over, by the engine that has it or had it last."""
+        """Return generated tokens of all requests in flight, by their current or last engine."""
         found: dict[int | None, int] = {}
         for generation in self._all:
             choices, n = generation.choices, generation.work.num_choices
@@ -129,17 +129,17 @@ class LiveRequests(Generic[RequestT]):
 
     @property
     def num_tenants(self) -> int:
-        """That have ever sent anything."""
+        """Number of tenants that have sent requests since the start."""
         return len(self._minutes)
 
-    def minute(self, tenant: str) -> tuple[int, int]:
-        """Requests that a tenant has sent within the last minute, and tokens."""
+    def last_minute(self, tenant: str) -> tuple[int, int]:
+        """Return a tenant's requests and tokens of the last minute."""
         minute = self._minutes.get(tenant)
         return (0, 0) if minute is None else minute.sums()
 
-    def _of(self, generation: RequestT) -> Minute:
+    def _of(self, generation: RequestT) -> RollingMinute:
         tenant = generation.work.principal.tenant
         minute = self._minutes.get(tenant)
         if minute is None:
-            minute = self._minutes[tenant] = Minute(self._clock)
+            minute = self._minutes[tenant] = RollingMinute(self._clock)
         return minute

@@ -1,4 +1,4 @@
-"""Progress of a request with a reservation: what is settled if the daemon is killed now."""
+"""Progress of a request with a reservation: settled as usage if the daemon is killed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ReservationProgress:
         self._generated = self._prompt = self._cached = 0
 
     def computed(self, prompt: int, tokens: int, cached: int) -> None:
-        """Record how many tokens of a prompt are computed, for whichever choice.
+        """Record how many tokens of a prompt are computed, by any of its choices.
 
         Args:
             prompt: which one, among those of the request.

@@ -1,4 +1,4 @@
-"""Why a request went no further, and the ledger of one that no engine was sent."""
+"""Reasons of refused requests, and the time ledger of one that reached no engine."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import time
 
 from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError
 from gatewayd.tracing.request_trace import RequestOutline, RequestTrace
-from gatewayd.tracing.time_ledger import TimeLedger, Why
+from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
-CLIENT_GONE = Why(499, "client_gone", "its client left, or it was cancelled, before its end")
+CLIENT_GONE = EndReason(499, "client_gone", "its client left, or it was cancelled, before its end")
 
 
 def is_refusal(error: GatewayError) -> bool:
-    """Whether the gateway had no room or no engine for it, and not a fault of its own words."""
+    """Whether the gateway lacked capacity or engines; false for invalid requests."""
     return error.status == 429 or error.status >= 500
 
 
-def why_of(error: GatewayError) -> Why:
-    """What is kept of an error; a sentence about the request itself may quote it, and is not."""
-    return Why(error.status, error.code, error.message if is_refusal(error) else "")
+def reason_for(error: GatewayError) -> EndReason:
+    """Return the reason to record; messages that may quote request content are omitted."""
+    return EndReason(error.status, error.code, error.message if is_refusal(error) else "")
 
 
 def mistake_behind(exception: BaseException | None) -> GatewayError | None:
-    """What a request failed by whose engine had not ended, if its client cannot help it."""
+    """Return the server error behind an exception; None for client errors and disconnects."""
     if isinstance(exception, GatewayError):
         return exception if exception.status >= 500 else None
     is_gone = isinstance(exception, ClientGone | OSError)
@@ -31,23 +31,23 @@ def mistake_behind(exception: BaseException | None) -> GatewayError | None:
 
 
 def refused(
-    trail: RequestTrace, request_id: str, endpoint: str, tenant: str, why: Why
+    trace: RequestTrace, request_id: str, endpoint: str, tenant: str, why: EndReason
 ) -> TimeLedger:
-    """Where its time went until now.
+    """Build the time ledger of a refused request.
 
     Args:
-        trail: of the request; says what it had come to.
+        trace: of the request, with its outline if it was already parsed.
         request_id: the gateway's own.
         endpoint: the route.
         tenant: of its key.
-        why: it goes no further.
+        why: the reason of the refusal.
     """
-    now, asked = time.monotonic(), trail.asked
+    now, asked = time.monotonic(), trace.asked
     if asked is None:
         asked = RequestOutline(Priority.STANDARD, prompt_tokens=0, num_choices=1)
     return TimeLedger(
         request_id=request_id,
-        answered_id=trail.answered_id,
+        answered_id=trace.answered_id,
         endpoint=endpoint,
         tenant=tenant,
         priority=asked.priority,
@@ -57,11 +57,11 @@ def refused(
         completion_tokens=0,
         num_choices=asked.num_choices,
         num_preemptions=0,
-        unix=time.time() - (now - trail.arrival),
-        arrival=trail.arrival,
-        spans=trail.spans,
+        unix=time.time() - (now - trace.arrival),
+        arrival=trace.arrival,
+        spans=trace.spans,
         submitted=now,
-        handed=now,
+        notified=now,
         stretches=(),
         computed=now,
         first=None,

@@ -1,8 +1,8 @@
 """Settles a request that has ended once its engines have reported what it consumed.
 
-Until then it holds its tenant's limits, so that a client cannot avoid charges by disconnecting in
-the middle of a step. A lost engine is not waited for, and one that never reports for at most
-``MOST_SECONDS``.
+Until then it counts against its tenant's limits, so that a client cannot avoid charges by
+disconnecting in the middle of a step. A lost engine is not waited for, and one that never reports
+for at most ``MOST_SECONDS``.
 """
 
 from __future__ import annotations
@@ -21,54 +21,54 @@ from gatewayd.tenants.billing.costs import Spent
 _log = logging.getLogger(__name__)
 
 MOST_SECONDS = 600.0
-"""An engine that hangs in a long step is mostly given up by its watchdog sooner."""
+"""Timeout of usage reports; the watchdog usually restarts an engine that hangs sooner."""
 _WHOLE = 2**31
 
 
 class _Timer(Protocol):
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the scheduled callback."""
 
 
-def when_taken(
+def when_usage_known(
     handles: Sequence[Handle],
     then: Callable[[Sequence[PromptUsage]], None],
     call_later: Callable[[float, Callable[[], None]], _Timer],
 ) -> None:
-    """Call back once, when the consumption of every prompt of a request is known.
+    """Call back once, when the usage of every prompt of a request is known.
 
     Args:
         handles: of the prompts.
-        then: called with the consumption of each prompt, in the same order.
+        then: called with the usage of each prompt, in the same order.
         call_later: schedules a callback after so many seconds.
     """
     found: list[PromptUsage | None] = [None] * len(handles)
     left, timer = len(handles), None
 
-    def told(at: int, taken: PromptUsage) -> None:
+    def on_usage(at: int, usage: PromptUsage) -> None:
         nonlocal left
         if found[at] is not None:
             return
-        found[at], left = taken, left - 1
+        found[at], left = usage, left - 1
         if not left:
             if timer is not None:
                 timer.cancel()
             then([one for one in found if one is not None])
 
-    def give_up() -> None:
+    def on_timeout() -> None:
         late = [at for at, one in enumerate(found) if one is None]
         _log.error("engines did not report the usage of a request within %.0f s", MOST_SECONDS)
         for at in late:
-            told(at, _known(handles[at]))
+            on_usage(at, _known(handles[at]))
 
     for at, handle in enumerate(handles):
-        handle.on_usage_final(partial(told, at))
+        handle.on_usage_final(partial(on_usage, at))
     if left:
-        timer = call_later(MOST_SECONDS, give_up)
+        timer = call_later(MOST_SECONDS, on_timeout)
 
 
 def _known(handle: Handle) -> PromptUsage:
-    """The consumption so far; a prompt without any report counts as computed."""
+    """Return the usage reported so far; a prompt without any report counts as computed."""
     taken = handle.usage
     if taken.prompt_tokens or handle.replica is None:
         return taken
@@ -81,18 +81,18 @@ class AbortedPrompt(NamedTuple):
     Attributes:
         length: tokens of the prompt.
         is_whole: whether tokens followed it, so that all of it was computed.
-        told: delivered tokens of each choice.
-        most: maximum of tokens of each choice; 0 for one that has ended by itself.
+        delivered: delivered tokens of each choice.
+        most: maximum of tokens of each choice; 0 for one that has finished.
     """
 
     length: int
     is_whole: bool
-    told: Sequence[int]
+    delivered: Sequence[int]
     most: Sequence[int]
 
     @classmethod
     def of(cls, length: int, choices: Sequence[Choice], most: int) -> AbortedPrompt:
-        """A prompt of this length, with choices of at most so many tokens."""
+        """Create it from a prompt of ``length`` tokens and its choices of at most ``most`` tokens."""
         return cls(
             length,
             any([one.first is not None or one.is_done for one in choices]),
@@ -101,56 +101,56 @@ class AbortedPrompt(NamedTuple):
         )
 
 
-def charged(
-    spent: Spent, lefts: Sequence[AbortedPrompt], all_taken: Sequence[PromptUsage]
+def charge_aborted(
+    spent: Spent, aborted: Sequence[AbortedPrompt], usages: Sequence[PromptUsage]
 ) -> Spent:
-    """The charge of an aborted request: what was computed of its prompts, and what was generated.
+    """Return the charge of an aborted request: computed prompt and generated tokens.
 
     Args:
-        spent: everything else that is known of it.
-        lefts: its prompts.
-        all_taken: the consumption of each.
+        spent: all other fields of its usage.
+        aborted: its prompts.
+        usages: the reported usage of each.
     """
     prompt = cached = generated = 0
-    for left, taken in zip(lefts, all_taken, strict=True):
+    for left, taken in zip(aborted, usages, strict=True):
         computed = left.length if left.is_whole else min(left.length, taken.prompt_tokens)
         prompt += computed
         cached += min(computed, taken.cached_tokens)
-        made = zip(left.told, left.most, taken.generated, strict=True)
-        generated += sum([max(told, min(most, one)) for told, most, one in made])
+        made = zip(left.delivered, left.most, taken.generated, strict=True)
+        generated += sum([max(sent, min(most, one)) for sent, most, one in made])
     return spent._replace(
         prompt_tokens=prompt,
         cached_tokens=cached,
         completion_tokens=generated,
-        engine_seconds=sum([taken.seconds for taken in all_taken]),
+        engine_seconds=sum([taken.seconds for taken in usages]),
     )
 
 
-def withdraw(
+def settle_refused(
     ticket: Ticket,
     nothing: Spent,
-    lefts: Sequence[AbortedPrompt],
+    aborted: Sequence[AbortedPrompt],
     handles: Sequence[Handle],
     call_later: Callable[[float, Callable[[], None]], _Timer],
 ) -> None:
-    """Settle a request one of whose prompts was refused; others may be running already.
+    """Settle a request of which one prompt was refused, while others may already be running.
 
     Args:
         ticket: of the request.
         nothing: its charge if nothing was computed; no usage row is written then.
-        lefts: the prompts that were sent.
+        aborted: the prompts that were sent.
         handles: of these.
-        call_later: see ``when_taken``.
+        call_later: see ``when_usage_known``.
     """
 
-    def settle(all_taken: Sequence[PromptUsage]) -> None:
-        spent = charged(nothing, lefts, all_taken)
+    def settle(usages: Sequence[PromptUsage]) -> None:
+        spent = charge_aborted(nothing, aborted, usages)
         if spent.tokens or spent.engine_seconds:
             ticket.settle(spent)
         else:
             ticket.cancel()
 
     if handles:
-        when_taken(handles, settle, call_later)
+        when_usage_known(handles, settle, call_later)
     else:
         ticket.cancel()

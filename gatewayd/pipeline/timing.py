@@ -1,4 +1,4 @@
-"""Where a request's time went, from its arrival to its last token."""
+"""Timing breakdown of a request, from its arrival to its last token."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gatewayd.tracing.timeline import Timeline
 
 
 class RequestTiming(NamedTuple):
-    """Seconds of an answer; None for what has not begun.
+    """Timing breakdown of a response in seconds; None for phases that have not started.
 
     Attributes:
-        gateway: checking, encoding and placing the request.
+        gateway: validation, tokenization and routing.
         queue: until an engine admitted it.
-        prefill: from there to the first token.
-        decode: from there to the last token so far.
+        prefill: from admission to the first token.
+        decode: from the first to the latest token.
     """
 
     gateway: float
@@ -30,10 +30,10 @@ class RequestTiming(NamedTuple):
 
 
 def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTimeout:
-    """What a request is told that has waited for so long, and for what most of it.
+    """Return the error of a request whose queue timeout has expired, with the main wait cause.
 
     Args:
-        seconds: that it gave itself.
+        seconds: its ``queue_timeout``.
         timelines: of its choices; none before it was sent to an engine.
     """
     now = time.monotonic()
@@ -52,12 +52,12 @@ def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTi
 
 
 def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> RequestTiming:
-    """Sum up, by the choice that spoke first.
+    """Return the timing of a request, by the choice with the earliest token.
 
     Args:
         choices: of the request.
-        arrival: when it came.
-        submitted: when it was sent to the engines.
+        arrival: time of its arrival.
+        submitted: time at which it was sent to the engines.
     """
     gateway = submitted - arrival
     spoke = [choice for choice in choices if choice.first is not None]

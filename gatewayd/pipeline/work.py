@@ -1,4 +1,4 @@
-"""What a request asks of the engines, once its body has been validated."""
+"""Validated request, as it is submitted to the engines."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from gatewayd.tracing.request_trace import RequestOutline
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What to generate.
+    """Validated generation request.
 
     Attributes:
         request_id: the gateway's id.
         endpoint: the route.
-        requests: one for each prompt.
+        requests: engine requests, one for each prompt.
         num_choices: for each prompt.
         options: of every choice.
-        arrival: when the request came, by the clock.
-        principal: who sends it.
-        model: its name.
-        queue_timeout: seconds from its arrival within which an engine must begin; None for ever.
+        arrival: time of the request's arrival, by the pipeline's clock.
+        principal: the authenticated client.
+        model: the model's name.
+        queue_timeout: seconds from the arrival within which an engine must admit it; None for no
+            limit.
     """
 
     request_id: str
@@ -39,7 +40,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def outline(self) -> RequestOutline:
-        """Its figures, without its prompts."""
+        """Priority and sizes of the request, without its prompts."""
         return RequestOutline(
             self.requests[0].priority,
             sum([len(request.prompt) for request in self.requests]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatewayd.tracing.causes import CAUSES
-from gatewayd.tracing.time_ledger import TimeLedger, Why
+from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd.wire.requests import CausePart, Explanation, WhyPart
 from gatewayd_hooks.scheduling import Priority
 
@@ -56,7 +56,7 @@ def row(ledger: TimeLedger) -> dict[str, object]:
 
 
 def verdict(ledger: TimeLedger) -> str:
-    """Why it was not answered, and what took most of its time."""
+    """Summarize why the request was not answered and the cause that took most of its time."""
     why = ledger.why
     if why is None:
         return _most(ledger)
@@ -75,7 +75,7 @@ def _most(ledger: TimeLedger) -> str:
     return f"{share} % of {1000 * ledger.seconds:.1f} ms: {CAUSES[cause]}{by}"
 
 
-def _why(why: Why | None) -> WhyPart | None:
+def _why(why: EndReason | None) -> WhyPart | None:
     return None if why is None else WhyPart(why.status, why.code, why.message)
 
 

@@ -26,7 +26,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestOutline(NamedTuple):
-    """What a trail keeps of a request: timers of its connection have it, and need no prompts.
+    """What a trace keeps of a request: timers of its connection have it, and need no prompts.
 
     Attributes:
         priority: ``Priority`` as a number.
@@ -60,7 +60,7 @@ class RequestTrace:
     is_sent: bool = False
 
 
-_current: ContextVar[RequestTrace | None] = ContextVar("trail", default=None)
+_current: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
 
 
 def begin(answered_id: str, request_id: str = "") -> None:
@@ -74,9 +74,9 @@ def current() -> RequestTrace | None:
 
 
 @contextmanager
-def about(trail: RequestTrace | None) -> Iterator[None]:
+def about(trace: RequestTrace | None) -> Iterator[None]:
     """What is logged within is about this request, whoever's task it is."""
-    before = _current.set(trail)
+    before = _current.set(trace)
     try:
         yield
     finally:
@@ -86,17 +86,17 @@ def about(trail: RequestTrace | None) -> Iterator[None]:
 class TimedSpan:
     """What happens within is due to a cause, and to a strategy, if one is named."""
 
-    __slots__ = ("_began", "_cause", "_strategy", "_trail")
+    __slots__ = ("_began", "_cause", "_strategy", "_trace")
 
     def __init__(self, cause: str, strategy: str = "") -> None:
         self._cause, self._strategy = cause, strategy
 
     def __enter__(self) -> None:
         """It begins."""
-        self._trail, self._began = _current.get(), time.monotonic()
+        self._trace, self._began = _current.get(), time.monotonic()
 
     def __exit__(self, *error: object) -> None:
         """It ends, however it does."""
-        if self._trail is not None:
+        if self._trace is not None:
             span = Span(self._cause, self._began, time.monotonic(), self._strategy)
-            self._trail.spans.append(span)
+            self._trace.spans.append(span)

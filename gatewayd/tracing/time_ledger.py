@@ -32,7 +32,7 @@ class TimePart(NamedTuple):
     strategy: str = ""
 
 
-class Why(msgspec.Struct, frozen=True, gc=False):
+class EndReason(msgspec.Struct, frozen=True, gc=False):
     """What ended a request that was not answered.
 
     Attributes:
@@ -66,7 +66,7 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         arrival: when it came.
         spans: before it was sent.
         submitted: when it was sent to the engines.
-        handed: when those were told who watch requests.
+        notified: when those were told who watch requests.
         stretches: of the choice that ended last.
         computed: when that was; None if the engines tell nothing.
         first: when the first token came; None without any.
@@ -91,14 +91,14 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     arrival: float
     spans: Sequence[Span]
     submitted: float
-    handed: float
+    notified: float
     stretches: Sequence[Stretch]
     computed: float | None
     first: float | None
     last: float | None
     end: float
     engine_seconds: float = 0.0
-    why: Why | None = None
+    why: EndReason | None = None
 
     @property
     def seconds(self) -> float:
@@ -140,13 +140,13 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def _parts(self) -> Iterator[TimePart]:
         at = self.arrival
         for span in sorted(self.spans, key=lambda span: span.begin):
-            begin, end = max(at, span.begin), min(span.end, self.handed)
+            begin, end = max(at, span.begin), min(span.end, self.notified)
             if end > begin:
                 yield from self._own(at, begin)
                 yield TimePart(span.cause, begin - self.arrival, end - begin, span.strategy)
                 at = end
-        yield from self._own(at, self.handed)
-        at = self.handed
+        yield from self._own(at, self.notified)
+        at = self.notified
         if self.computed is None:
             yield self._part("engine", at, self.end)
             return

@@ -78,7 +78,7 @@ def _view(
     pages: Mapping[str, int],
 ) -> TenantView:
     name = row["tenant"]
-    requests, tokens = live.minute(name)
+    requests, tokens = live.last_minute(name)
     return TenantView(
         tenant=name,
         weight=row["weight"],

@@ -201,7 +201,7 @@ def _with(
 
 
 def _read(generation: Generation, at: int) -> dict[int, float]:
-    scored = generation.choices[at].take_scored()
+    scored = generation.choices[at].pop_scored_tokens()
     if len(scored) != 1:
         raise InternalError("the engine returned no probability of a token")
     one = scored[0].logprobs

@@ -18,7 +18,7 @@ def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
         generation: that has ended, or of which something has come.
         room: in the queue, now.
     """
-    timing, room = generation.timing, generation.room(room)
+    timing, room = generation.timing, generation.remaining_capacity(room)
     spans, total = [], 0.0
     for name, seconds in zip(timing._fields, timing, strict=True):
         if seconds is not None:

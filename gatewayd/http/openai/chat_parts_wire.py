@@ -46,8 +46,8 @@ class ChatPartsWire(ChatWire):
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
         """A chunk for each part, and the reason when it has ended."""
-        parts = choice.take_parts()
-        scored, ids = choice.take_scored(), choice.take_ids()
+        parts = choice.pop_parts()
+        scored, ids = choice.pop_scored_tokens(), choice.pop_token_ids()
         deltas = [encode_json(delta)[1:-1] for part in parts for delta in self._deltas(part)]
         if (scored or ids) and not deltas:
             deltas = [b""]
@@ -89,7 +89,7 @@ class ChatPartsWire(ChatWire):
                 yield {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
 
     def _message(self, choice: Choice) -> dict[str, Any]:
-        parts = choice.take_parts()
+        parts = choice.pop_parts()
         text = "".join([part.text for part in parts if isinstance(part, Text)])
         thought = "".join([part.text for part in parts if isinstance(part, Reasoning)])
         calls = self._calls(parts)

@@ -62,7 +62,7 @@ class ChatWire:
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
         """The text so far, and the reason when it has ended."""
-        text = choice.take()
+        text = choice.pop_text()
         out = b""
         if self._is_plain:
             if text:
@@ -108,21 +108,21 @@ class ChatWire:
         shown: dict[str, Any] = {
             "index": choice.index,
             "message": message,
-            "logprobs": self._logprobs(choice.take_scored()),
+            "logprobs": self._logprobs(choice.pop_scored_tokens()),
             **self._stop(choice),
         }
         if self._identity.with_ids:
-            shown["token_ids"] = choice.take_ids()
+            shown["token_ids"] = choice.pop_token_ids()
         return shown
 
     def _message(self, choice: Choice) -> dict[str, Any]:
-        return {"role": "assistant", "content": choice.take(), "refusal": None}
+        return {"role": "assistant", "content": choice.pop_text(), "refusal": None}
 
     def _stop(self, choice: Choice) -> dict[str, Any]:
         return stop_fields(choice)
 
     def _rich_chunk(self, generation: Generation, choice: Choice, text: str) -> bytes:
-        scored, ids = choice.take_scored(), choice.take_ids()
+        scored, ids = choice.pop_scored_tokens(), choice.pop_token_ids()
         if not (text or scored or ids):
             return b""
         tail = chunk_usage(self._identity, generation)

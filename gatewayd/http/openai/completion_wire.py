@@ -27,7 +27,7 @@ class _News(NamedTuple):
     @classmethod
     def of(cls, choice: Choice) -> _News:
         """Take it; scored tokens follow the text."""
-        return cls(choice.take(), choice.take_scored(), choice.take_ids())
+        return cls(choice.pop_text(), choice.pop_scored_tokens(), choice.pop_token_ids())
 
 
 class CompletionWire:
@@ -80,7 +80,7 @@ class CompletionWire:
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
         """The text so far, and the reason when it has ended."""
         if self._is_plain:
-            text = choice.take()
+            text = choice.pop_text()
             if not text and not choice.is_done:
                 return b""
             return b'%b%d,"text":%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}]%b' % (

@@ -110,11 +110,11 @@ class ProtocolAnswer:
         num_done = 0
         for choice in self._open:
             is_done = choice.is_done
-            parts = choice.take_parts()
+            parts = choice.pop_parts()
             if parts or is_done:
                 self._ready.append(_delta(choice, parts))
                 if self._identity.with_logprobs:
-                    scored.append(choice.take_scored())
+                    scored.append(choice.pop_scored_tokens())
             num_done += is_done
         if num_done:
             self._open = tuple([choice for choice in self._open if not choice.is_done])

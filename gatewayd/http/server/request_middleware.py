@@ -33,10 +33,10 @@ from gatewayd.http.bodies import give_back
 from gatewayd.http.server.edge_errors import REFUSED
 from gatewayd.http.server.request_id import NAME, answered_id, new_id
 from gatewayd.metrics.registry import Metrics
-from gatewayd.pipeline.refusals import CLIENT_GONE, is_refusal, refused, why_of
+from gatewayd.pipeline.refusals import CLIENT_GONE, is_refusal, reason_for, refused
 from gatewayd.tenants.principal import IN_SCOPE
 from gatewayd.tracing import request_trace
-from gatewayd.tracing.time_ledger import Why
+from gatewayd.tracing.time_ledger import EndReason
 
 logger = logging.getLogger("gatewayd.http")
 
@@ -103,7 +103,7 @@ class RequestMiddleware:
             self._note(scope, exchange, CLIENT_GONE)  # counted below as 499
         except GatewayError as error:
             if is_refusal(error):
-                self._note(scope, exchange, why_of(error))
+                self._note(scope, exchange, reason_for(error))
             await self._answer(scope, exchange, error)
             release_frames(error)
         except HTTPException as error:
@@ -112,7 +112,7 @@ class RequestMiddleware:
         except Exception:
             logger.exception("request %s failed", request_id)
             mistake = InternalError(MISTAKE)
-            self._note(scope, exchange, why_of(mistake))
+            self._note(scope, exchange, reason_for(mistake))
             await self._answer(scope, exchange, mistake)
         finally:
             give_back(scope)
@@ -122,7 +122,7 @@ class RequestMiddleware:
             self._metrics.answered(endpoint, method, status)
             logger.debug("%s %s answered with status %d", method, endpoint, status)
 
-    def _note(self, scope: Scope, exchange: RequestScope, why: Why) -> None:
+    def _note(self, scope: Scope, exchange: RequestScope, why: EndReason) -> None:
         """Keep why a request went no further; of those whose key is good, and that wrote."""
         asks, label = request_trace.current(), getattr(scope.get("endpoint"), "label", None)
         if asks is None or asks.is_sent or label is None or scope["method"] != "POST":

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.pipeline.live_requests import LiveRequests, Minute
+from gatewayd.pipeline.live_requests import LiveRequests, RollingMinute
 
 
 def request(number: int, told: str, prompt_tokens: int = 0) -> Any:
@@ -47,15 +47,15 @@ def test_prompts_count_when_they_come_and_answers_at_their_end() -> None:
     live = LiveRequests[Any](lambda: 100.0)
     one = request(1, "x", prompt_tokens=30)
     live.add(one)
-    assert live.minute("a") == (1, 30)
+    assert live.last_minute("a") == (1, 30)
     live.remove(one)
-    assert (live.minute("a"), live.minute("b")) == ((1, 37), (0, 0))
+    assert (live.last_minute("a"), live.last_minute("b")) == ((1, 37), (0, 0))
 
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 9)), max_size=30))
 def test_a_minute_has_what_came_in_its_sixty_seconds(events: list[tuple[int, int]]) -> None:
     now, came = 5.0, []
-    minute = Minute(lambda: now)
+    minute = RollingMinute(lambda: now)
     for pause, tokens in events:
         now += pause
         minute.add(1, tokens)

@@ -35,7 +35,7 @@ async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
         arrival=kept.arrival,
         spans=kept.spans,
         submitted=submitted,
-        handed=handed,
+        notified=handed,
         stretches=(),
         computed=handed,
         end=handed,

@@ -31,7 +31,7 @@ def ledger(**fields: Any) -> TimeLedger:
         "arrival": 10.0,
         "spans": (),
         "submitted": 11.0,
-        "handed": 11.0,
+        "notified": 11.0,
         "stretches": (Stretch(Cause.PREFILL, 11.0, 1.0), Stretch(Cause.DECODE, 12.0, 3.0)),
         "computed": 15.0,
         "first": 12.0,
@@ -57,7 +57,7 @@ def test_the_gateway_s_own_id_is_of_one_ledger_whatever_clients_send() -> None:
 def test_its_time_line_is_cut_into_parts() -> None:
     found = ledger(
         spans=(Span("grammar", 10.25, 10.5), Span("receive", 10.0, 10.125)),
-        handed=11.5,
+        notified=11.5,
         stretches=(
             Stretch(Cause.PAGES, 10.9, 1.1),
             Stretch(Cause.PREFILL, 12.0, 2.0, others=1.0, plugins=0.5),
@@ -88,8 +88,8 @@ def test_its_time_line_is_cut_into_parts() -> None:
         {"stretches": (), "computed": None},
         {"stretches": (), "computed": 11.0, "outcome": "error"},
         # Those who watch requests took longer than the engine.
-        {"handed": 14.5},
-        {"handed": 16.0},
+        {"notified": 14.5},
+        {"notified": 16.0},
         # Spans that overlap, that began before the request, that ended after it was sent.
         {"spans": (Span("grammar", 10.2, 10.8), Span("receive", 9.0, 10.5))},
         {"spans": (Span("grammar", 10.5, 13.0),)},

@@ -36,7 +36,7 @@ from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.tracing.archive import Archive
 from gatewayd.tracing.explanation import explanation, row
-from gatewayd.tracing.recent import REFUSED, Recent
+from gatewayd.tracing.recent import REFUSED, RecentLedgers
 from gatewayd.wire.requests import LimitsBody, PinBody, SwapAnswer, SwapBody
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Admin:
         self,
         control: Control,
         pinning: Pinning,
-        recent: Recent,
+        recent: RecentLedgers,
         record: AuditRecord,
         live: LiveRequests[Generation],
         archive: Archive | None,
@@ -180,7 +180,7 @@ class AdminFront:
 def build_admin(
     control: Control,
     pinning: Pinning,
-    recent: Recent,
+    recent: RecentLedgers,
     tenancy: Tenancy,
     more: Sequence[Route] = (),
     live: LiveRequests[Generation] | None = None,

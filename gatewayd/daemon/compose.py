@@ -47,7 +47,7 @@ from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.store.errors import StoreError
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from gatewayd_hooks.host.loading import PluginError
 
 _log = logging.getLogger("gatewayd.daemon")
@@ -103,7 +103,7 @@ def _compose_with_store(
     fleet = _engines(config, options, plugged)
     control = Control(config, fleet, plugged, durable.overrides)
     archive, live = durable.archive, LiveRequests[Generation]()
-    recent = Recent(keep=archive.add, keep_refused=archive.refuse)
+    recent = RecentLedgers(keep=archive.add, keep_refused=archive.refuse)
     durable.tenancy.directory.watch_quotas(fleet.set_quotas)
     metrics = Metrics(
         fleet,
@@ -115,7 +115,7 @@ def _compose_with_store(
         slo=config.slo,
         running=live.generated,
     )
-    control.on_slo_change = metrics.slo.promise
+    control.on_slo_change = metrics.slo.set_targets
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))

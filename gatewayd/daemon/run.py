@@ -69,7 +69,7 @@ class Daemon:
     async def _run(self, above: LinesAbove | None) -> int:
         parts = self.parts
         if parts.desk is not None:
-            logs.keep(parts.lines)
+            logs.add_handler(parts.lines)
         parts.fleet.start()
         await parts.durable.start()
         managing = asyncio.create_task(parts.manager.run(), name="service manager")
@@ -97,7 +97,7 @@ class Daemon:
         if parts.desk is not None and admin is not None:
             parts.desk.server.should_exit = True
             await admin
-            logs.leave(parts.lines)
+            logs.remove_handler(parts.lines)
         for task in (failing, stopping, managing):
             task.cancel()
         return status

@@ -85,7 +85,7 @@ class SequenceSlot:
         try:
             method(*args)
         except Exception:  # noqa: BLE001 - one sink's fault must not reach the others
-            with request_trace.about(self.job.trail):
+            with request_trace.log_context(self.job.trail):
                 _log.exception(
                     "request %s failed: its output sink raised", self.job.request.request_id
                 )

@@ -1,1 +1,1 @@
-"""Prometheus metrics of requests, engines, objectives, the store and tenants."""
+"""Prometheus metrics of requests, engines, SLOs, the store and tenants."""

@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of the engines, read from the fleet when somebody scrapes."""
+"""Prometheus metrics of the engines, read from the fleet at each scrape."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from gatewayd_engine.process.messages import StrategyRow
 
 
 class ControlFigures(Protocol):
-    """What is known of strategies."""
+    """Interface to strategy metrics: calls, time and swaps."""
 
     swaps: Counter[str]
 
     def costs(self) -> list[tuple[str, StrategyRow]]:
-        """What strategies have cost, with the engine."""
+        """Return the calls and seconds of each strategy, with the engine's name."""
 
 
 class FleetCollector(Collector):
-    """Reads the engines when somebody scrapes."""
+    """Prometheus collector of engine metrics."""
 
     def __init__(
         self, fleet: Fleet, model_name: str, control: ControlFigures | None = None
@@ -40,7 +40,7 @@ class FleetCollector(Collector):
         self._control = control
 
     def collect(self) -> Iterator[Metric]:
-        """Give one sample for each replica."""
+        """Yield all metrics, with one sample per replica."""
         replicas = self._fleet.status()
         yield from self._gauges(replicas)
         yield from self._counters(replicas)
@@ -95,7 +95,7 @@ class FleetCollector(Collector):
         yield from (running, waiting, reasons, usage, pages, token, config, weights)
 
     def _machine(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
-        """What engines take of their machines, of those that have said so."""
+        """Yield the resource usage of engine processes that have reported it."""
         resident = self._gauge(
             "gatewayd_engine_resident_bytes", "Resident memory of the engine process."
         )
@@ -184,7 +184,7 @@ class FleetCollector(Collector):
         return family
 
     def _strategies(self) -> Iterator[Metric]:
-        """What strategies cost, and how often they were replaced."""
+        """Yield calls, seconds and swaps of strategies."""
         if self._control is None:
             return
         labels = ["model_name", "engine", "kind", "name"]

@@ -1,4 +1,4 @@
-"""Histograms that take many values at once, and the bounds of those on ``/metrics``."""
+"""Histograms with batched observation, and the bucket bounds used on ``/metrics``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NUM_PREEMPTIONS = (1, 2, 3, 4, 5, 10, 20)
 
 
 def token_bounds(max_model_len: int) -> list[int]:
-    """1, 2, 5, 10, 20, 50 ... up to the context."""
+    """Return the bucket bounds 1, 2, 5, 10, 20, 50 ... up to ``max_model_len``."""
     bounds: list[int] = []
     scale = 1
     while True:
@@ -30,7 +30,7 @@ def token_bounds(max_model_len: int) -> list[int]:
 
 
 class Histogram:
-    """Counts values between bounds, one by one or many at once."""
+    """Histogram that observes values one by one or many at once."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = list(bounds)
@@ -38,18 +38,18 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count a value."""
+        """Observe one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def observe_all(self, values: Sequence[float]) -> None:
-        """Count many values, at a tenth of the cost for each."""
+        """Observe many values, at a tenth of the cost per value."""
         for at, count in Counter(map(bisect_left, repeat(self._bounds), values)).items():
             self._counts[at] += count
         self._sum += sum(values)
 
     def show(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """Add it to what is scraped."""
+        """Add the histogram to a metric family."""
         add_histogram(family, labels, self._bounds, self._counts, self._sum)
 
 
@@ -60,13 +60,13 @@ def add_histogram(
     counts: Sequence[int],
     total: float,
 ) -> None:
-    """Add counts between bounds, as Prometheus has them: cumulative.
+    """Add a histogram to a metric family, with cumulative buckets as Prometheus requires.
 
     Args:
-        family: what to add to.
+        family: metric family to add to.
         labels: values of its labels.
-        bounds: upper ends.
-        counts: for each bound, and those above the last.
+        bounds: upper bounds of the buckets.
+        counts: values in each bucket, and above the last bound.
         total: sum of all values.
     """
     below, buckets = 0, []

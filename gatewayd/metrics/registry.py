@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows: the names that dashboards for vLLM know, and our own."""
+"""Registry of Prometheus metrics, with vLLM's names so that its dashboards work."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gatewayd.metrics.engines import ControlFigures, FleetCollector
 from gatewayd.metrics.requests import RequestCollector
 from gatewayd.metrics.slo import SloCollector
 from gatewayd.metrics.time_causes import CauseCollector
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from gatewayd.tracing.time_ledger import TimeLedger
 
 
 class GatewayCollector(Collector):
-    """Counts what needs no engine: HTTP answers, and requests refused because too many wait."""
+    """Prometheus collector of HTTP responses and of requests refused because a queue is full."""
 
     def __init__(self, model_name: str) -> None:
         self._model_name = model_name
@@ -28,15 +28,15 @@ class GatewayCollector(Collector):
         self._rejections = Counter(max_num_queued_reqs=0, max_num_queued_tokens=0)
 
     def answered(self, endpoint: str, method: str, status: int) -> None:
-        """Count an HTTP answer."""
+        """Count an HTTP response."""
         self._answers[endpoint, method, status] += 1
 
     def rejected(self, *, by_tokens: bool) -> None:
-        """Count a request that found no room: the cap on tokens is reached, or that on requests."""
+        """Count a request refused by the queue's limit on tokens or on requests."""
         self._rejections["max_num_queued_tokens" if by_tokens else "max_num_queued_reqs"] += 1
 
     def collect(self) -> Iterator[Metric]:
-        """Give all counts."""
+        """Yield both counters."""
         answers = CounterMetricFamily(
             "gatewayd_http_requests",
             "HTTP requests by status; 499: client disconnected.",
@@ -55,14 +55,14 @@ class GatewayCollector(Collector):
 
 
 class Metrics:
-    """The registry and what the gateway counts in it.
+    """Prometheus registry with the gateway's collectors.
 
     Attributes:
-        registry: for ``/metrics`` and for plugins to add to.
-        answered: told each HTTP answer: endpoint and method, from closed lists, and the status.
-        rejected: told each request that found no room to wait.
-        ended: told each prompt that the engines had taken, once, at its end, and the engine.
-        gap_observer: of an engine; told the seconds between chunks of tokens of one choice.
+        registry: served at ``/metrics``; plugins may register their own metrics.
+        answered: counts an HTTP response: endpoint and method, from closed lists, and the status.
+        rejected: counts a request refused because the queue is full.
+        ended: records an ended prompt, once, and the engine that had accepted it.
+        gap_observer: returns an engine's observer of seconds between chunks of one choice.
     """
 
     def __init__(
@@ -73,22 +73,22 @@ class Metrics:
         version: str,
         max_model_len: int,
         control: ControlFigures | None = None,
-        recent: Recent | None = None,
+        recent: RecentLedgers | None = None,
         slo: SloTable | None = None,
         running: Callable[[], Mapping[int | None, int]] = dict,
     ) -> None:
-        """Register everything.
+        """Create and register all collectors.
 
         Args:
             fleet: read at each scrape.
-            model_name: the label's value.
+            model_name: value of the label.
             version: of the daemon.
-            max_model_len: bounds the histograms of token counts.
-            control: knows what strategies cost.
-            recent: keeps the ledgers of the last requests; None for one that nobody asks.
-            slo: what classes are promised; None for the defaults.
-            running: tokens of the requests that have not ended, by engine; none where tokens
-                count at the end.
+            max_model_len: upper bound of the token-count histograms.
+            control: source of strategy metrics.
+            recent: buffer of recent requests' ledgers; None for a private one.
+            slo: SLO targets of the classes; None for the defaults.
+            running: returns the generated tokens of running requests by engine; by default none,
+                so that tokens are counted when a request ends.
         """
         self.registry = CollectorRegistry()
         build = Gauge(
@@ -103,7 +103,7 @@ class Metrics:
         self.registry.register(FleetCollector(fleet, model_name, control))
         self.registry.register(requests)
         self.registry.register(gateway)
-        self._recent = Recent() if recent is None else recent
+        self._recent = RecentLedgers() if recent is None else recent
         self._causes = CauseCollector()
         self.slo = SloCollector(SloTable() if slo is None else slo)
         self.registry.register(self._causes)
@@ -113,12 +113,12 @@ class Metrics:
         self.ended = requests.ended
         self.gap_observer = requests.gap_observer
 
-    def explained(self, ledger: TimeLedger) -> None:
-        """Keep where a request's time went, and count it."""
+    def record_ledger(self, ledger: TimeLedger) -> None:
+        """Record the time ledger of an ended request: buffer, causes and SLOs."""
         self._recent.add(ledger)
         self._causes.ended(ledger)
         self.slo.ended(ledger)
 
-    def refused(self, ledger: TimeLedger) -> None:
-        """Keep why a request went no further than the gateway; it is counted by its status."""
+    def record_refusal(self, ledger: TimeLedger) -> None:
+        """Buffer the ledger of a refused request, which is counted by its HTTP status only."""
         self._recent.refuse(ledger)

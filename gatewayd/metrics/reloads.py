@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of the service: how often its configuration was read again."""
+"""Prometheus metric of configuration reloads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from prometheus_client.registry import Collector
 
 
 class ReloadCollector(Collector):
-    """Reads what has come of reloads."""
+    """Prometheus collector of configuration reloads by outcome."""
 
     def __init__(self, outcomes: Counter[str]) -> None:
         self._outcomes = outcomes
 
     def collect(self) -> Iterator[Metric]:
-        """Give all figures."""
+        """Yield the counter of reloads."""
         reloads = CounterMetricFamily(
             "gatewayd_config_reloads", "Configuration reloads by result.", labels=["outcome"]
         )

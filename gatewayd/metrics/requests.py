@@ -1,9 +1,9 @@
-"""What ``/metrics`` shows of requests: each prompt with its choices, at the engine that served it.
+"""Prometheus metrics of requests: per prompt with its choices, labelled by the serving engine.
 
-Requests are noted once, at their end, and counted by the hundred or when somebody scrapes. The
-one thing counted per chunk of tokens is the time since the one before. Tokens generated are the
-exception: long answers would make their rate nothing for minutes and then a peak, so that a scrape
-adds those of the requests that still run.
+Requests are recorded once, at their end, and aggregated in batches or at a scrape. Only the
+inter-token latency is observed per chunk of tokens. Generated tokens also include those of running
+requests at each scrape, because long responses would otherwise make their rate zero for minutes
+and then a peak.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from gatewayd.metrics.histograms import (
 _LABELS = ("model_name", "engine")
 
 _NO_ENGINE = "none"
-"""The ``engine`` of requests that ended while they waited for one to be ready."""
+"""Label ``engine`` of requests that ended while they waited for an engine to be ready."""
 
 _FOLD_AT = 128
-"""Ended requests that wait to be counted: half a millisecond of the event loop."""
+"""Batch size of aggregation: half a millisecond of the event loop."""
 
 
 class EndedRequest(NamedTuple):
-    """A prompt that the gateway had taken and that has ended; times by one clock, in seconds.
+    """An accepted prompt that has ended; times by one monotonic clock, in seconds.
 
     Attributes:
         outcome: ``stop``, ``length``, ``abort`` or ``error``.
         prompt_tokens: of the prompt.
-        cached_tokens: of these, found in the prefix cache.
+        cached_tokens: of these, prefix-cache hits.
         completion_tokens: of all choices.
-        longest: tokens of the choice that has most.
-        is_prefilled: whether the prompt was computed to its end.
-        is_corrupted: whether it failed because the model's logits were not numbers.
-        num_preemptions: how often its choices gave up their memory for others.
-        num_choices: asked for.
-        max_tokens: asked for, of each choice.
-        queue_seconds: spent in the engine's queue; None if it never left it.
-        arrival: when it came.
-        first: when its first token came, or None.
-        last: when its last token came, or None.
-        end: when the answer was complete.
+        longest: tokens of the longest choice.
+        is_prefilled: whether the prefill was completed.
+        is_corrupted: whether it failed because of NaN or infinite logits.
+        num_preemptions: preemptions of all its choices.
+        num_choices: parameter ``n``.
+        max_tokens: parameter ``max_tokens``, of each choice.
+        queue_seconds: spent in the engine's queue; None if it was never admitted.
+        arrival: time of the request's arrival.
+        first: time of its first token, or None.
+        last: time of its last token, or None.
+        end: time at which the response was complete.
     """
 
     outcome: str
@@ -74,20 +74,20 @@ class EndedRequest(NamedTuple):
 
 
 class EngineRequests:
-    """Counts the requests that one engine served.
+    """Counters and histograms of the requests that one engine served.
 
     Attributes:
-        outcomes: requests by how they ended.
+        outcomes: number of requests by outcome.
         inter_token: seconds between chunks of tokens of one choice.
-        generated_tokens: of requests that have ended.
-        told_tokens: the same and those of the requests that ran at the last scrape.
+        generated_tokens: of ended requests.
+        reported_tokens: of ended requests and of those running at the last scrape.
     """
 
     def __init__(self, max_model_len: int) -> None:
         self._waiting: list[EndedRequest] = []
         self.outcomes: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = self.corrupted = 0
-        self.told_tokens = 0
+        self.reported_tokens = 0
         tokens = token_bounds(max_model_len)
         self.inter_token = Histogram(NEXT_TOKEN)
         self.ttft = Histogram(FIRST_TOKEN)
@@ -107,26 +107,26 @@ class EngineRequests:
 
     @property
     def sources(self) -> dict[str, int]:
-        """Prompt tokens by where they came from."""
+        """Prompt tokens by source: computed or prefix-cache hits."""
         cached = self.cached_tokens
         return {"local_compute": self.prompt_tokens - cached, "local_cache_hit": cached}
 
     def ended(self, request: EndedRequest) -> None:
-        """Note a request; it is counted with others."""
+        """Record an ended request; it is aggregated with others later."""
         self._waiting.append(request)
         if len(self._waiting) >= _FOLD_AT:
             self.fold()
 
-    def tell(self, running_tokens: int) -> None:
-        """Bring ``told_tokens`` up to date.
+    def update_reported_tokens(self, running_tokens: int) -> None:
+        """Update ``reported_tokens`` for a scrape.
 
-        A request whose engine is lost starts over, and has fewer tokens than a moment ago: what has
-        been told stays until it is reached again, as nothing may make a counter smaller.
+        A request whose engine is lost starts over with fewer tokens than before. The reported value
+        then stays until it is reached again, because a counter must not decrease.
         """
-        self.told_tokens = max(self.told_tokens, self.generated_tokens + running_tokens)
+        self.reported_tokens = max(self.reported_tokens, self.generated_tokens + running_tokens)
 
     def fold(self) -> None:
-        """Count what waits, figure by figure."""
+        """Aggregate the recorded requests."""
         requests, self._waiting = self._waiting, []
         if not requests:
             return
@@ -150,7 +150,7 @@ class EngineRequests:
         self._fold_times(requests)
 
     def _fold_times(self, requests: Sequence[EndedRequest]) -> None:
-        """Count the times of requests that got tokens."""
+        """Observe the latencies of requests that received tokens."""
         ttft, prefill, decode, per_token = [], [], [], []
         for one in requests:
             if one.first is None or one.last is None:
@@ -217,7 +217,7 @@ _COUNTERS: tuple[tuple[str, str, str], ...] = (
         "cached_tokens",
         ("Prompt tokens of completed prefills that were prefix-cache hits."),
     ),
-    ("generation_tokens", "told_tokens", "Generated tokens, including running requests."),
+    ("generation_tokens", "reported_tokens", "Generated tokens, including running requests."),
     ("corrupted_requests", "corrupted", "Requests that failed with NaN or infinite logits."),
 )
 
@@ -233,13 +233,13 @@ _SPLIT_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
 
 
 class RequestCollector(Collector):
-    """Counts requests by engine; gives the counts when somebody scrapes.
+    """Prometheus collector of request metrics by engine.
 
     Args:
-        fleet: has the engines.
-        model_name: the label's value.
-        max_model_len: bounds the histograms of token counts.
-        running: tokens of the requests that have not ended, by engine.
+        fleet: of the engines.
+        model_name: value of the label.
+        max_model_len: upper bound of the token-count histograms.
+        running: returns the generated tokens of running requests by engine.
     """
 
     def __init__(
@@ -256,11 +256,11 @@ class RequestCollector(Collector):
         self._engines: dict[int | None, EngineRequests] = {}
 
     def ended(self, engine: int | None, request: EndedRequest) -> None:
-        """Note a request; None for the engine if it never got to one."""
+        """Record an ended request; the engine is None if it never reached one."""
         self._of(engine).ended(request)
 
     def gap_observer(self, engine: int | None) -> Callable[[float], None]:
-        """Who is told the seconds between chunks of tokens of one choice."""
+        """Return the observer of seconds between chunks of tokens of one choice."""
         return self._of(engine).inter_token.observe
 
     def _of(self, engine: int | None) -> EngineRequests:
@@ -270,7 +270,7 @@ class RequestCollector(Collector):
         return found
 
     def collect(self) -> Iterator[Metric]:
-        """Give all counts, those that wait included, and zeros for idle engines."""
+        """Yield all metrics, including requests not yet aggregated, and zeros for idle engines."""
         for replica in self._fleet.status():
             self._of(replica.index)
         running = self._running()
@@ -282,7 +282,7 @@ class RequestCollector(Collector):
         ]
         for engine, counts in self._engines.items():
             counts.fold()
-            counts.tell(running.get(engine, 0))
+            counts.update_reported_tokens(running.get(engine, 0))
         for name, attribute, text in _HISTOGRAMS:
             histogram = HistogramMetricFamily(f"vllm:{name}", text, labels=_LABELS)
             for key, counts in engines:

@@ -11,12 +11,12 @@ from gatewayd.fairness.fair_queue import QueueStats
 
 
 class SharingCollector(Collector):
-    """Reads the counts at each scrape; tenants are never named.
+    """Prometheus collector of queue and refusal counts, without tenant labels.
 
     Args:
-        queues: returns the counts of each queue, by name.
+        queues: returns the statistics of each queue, by name.
         body_bytes: returns the bytes of bodies in memory.
-        refusals: returns refusals since the start by other causes than full queues.
+        refusals: returns refusals since the start for causes other than full queues.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""What ``/metrics`` shows of what classes are promised: who kept it, and how fast the rest goes.
+"""Prometheus metrics of SLOs: requests that met their class's targets, and burn rates.
 
-A request is judged once, at its end. One that failed kept nothing. One whose client left is judged
-by what had come, and by what was late already; for the rest it does not count.
+A request is judged once, at its end. A failed request misses all SLOs. One whose client
+disconnected is judged by the latencies measured until then and by targets already exceeded; for
+the other SLOs it does not count.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gatewayd.config.slo import ClassTargets, SloTable
-from gatewayd.metrics.slo_windows import Windows
+from gatewayd.metrics.slo_windows import SloWindows
 from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
 ALL = "all"
-"""Beside the promises: whether a request kept all of its class. Those are the goodput."""
+"""Additional SLO: whether a request met all targets of its class. Those are the goodput."""
 SLOS = ("ttft", "tpot", "e2e")
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "6h": 21600.0}
 
 
 def judge(ledger: TimeLedger, targets: ClassTargets) -> dict[str, bool]:
-    """Which promises of its class a request has kept, those that it can be judged by."""
+    """Return whether a request met each SLO of its class, without those it cannot be judged by."""
     has_failed, has_left = ledger.outcome == "error", ledger.outcome == "abort"
     found: dict[str, bool] = {}
     for name, limit, seconds, so_far in (
@@ -48,33 +49,33 @@ def judge(ledger: TimeLedger, targets: ClassTargets) -> dict[str, bool]:
 
 
 class SloCollector(Collector):
-    """Counts, by class and promise; what is spent of the error budget is told by window."""
+    """Prometheus collector of SLO attainment by class and SLO, with burn rates by window."""
 
     def __init__(self, table: SloTable, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._windows: dict[tuple[Priority, str], Windows] = {}
-        self.promise(table)
+        self._windows: dict[tuple[Priority, str], SloWindows] = {}
+        self.set_targets(table)
 
-    def promise(self, table: SloTable) -> None:
-        """Judge by these from now on; what was judged before stays as it is."""
+    def set_targets(self, table: SloTable) -> None:
+        """Replace the targets for later requests; counts of earlier ones are unchanged."""
         self._targets: dict[Priority, ClassTargets] = {
             priority: getattr(table, priority.name.lower()) for priority in Priority
         }
         self._windows = {
-            (priority, slo): self._windows.get((priority, slo)) or Windows(self._clock)
+            (priority, slo): self._windows.get((priority, slo)) or SloWindows(self._clock)
             for priority, targets in self._targets.items()
             for slo in (*SLOS, ALL)
             if slo == ALL or getattr(targets, f"{slo}_ms") is not None
         }
 
     def ended(self, ledger: TimeLedger) -> None:
-        """Judge a request."""
+        """Judge an ended request and count it."""
         priority = Priority(ledger.priority)
         for slo, is_good in judge(ledger, self._targets[priority]).items():
             self._windows[priority, slo].add(is_good=is_good)
 
     def collect(self) -> Iterator[Metric]:
-        """Give all of it."""
+        """Yield all metrics."""
         labels = ["class", "slo"]
         good = CounterMetricFamily(
             "gatewayd_slo_good", "Requests that met the SLO of their class.", labels=labels
@@ -102,7 +103,7 @@ class SloCollector(Collector):
             if slo != ALL:
                 target.add_metric([name, slo], getattr(targets, f"{slo}_ms") / 1000)
             for window, seconds in WINDOWS.items():
-                rate = windows.share_bad(seconds) / (1 - targets.objective)
+                rate = windows.bad_ratio(seconds) / (1 - targets.objective)
                 burn.add_metric([name, slo, window], rate)
         for priority, targets in self._targets.items():
             objective.add_metric([priority.name.lower()], targets.objective)

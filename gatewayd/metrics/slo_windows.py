@@ -1,4 +1,4 @@
-"""Counts of good and bad requests over the last minutes and hours, in buckets of fixed number."""
+"""Sliding windows of good and bad requests for SLO burn rates, in a fixed number of buckets."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ BUCKET_SECONDS = 15
 NUM_BUCKETS = 6 * 3600 // BUCKET_SECONDS
 
 
-class Windows:
-    """Good and bad requests, by when they ended; what is older than six hours is forgotten.
+class SloWindows:
+    """Ring of counts of good and bad requests by end time, covering the last six hours.
 
     Args:
         clock: seconds; monotonic.
 
     Attributes:
-        good: since the start.
-        bad: since the start.
+        good: total since the start.
+        bad: total since the start.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -27,7 +27,7 @@ class Windows:
         self.good = self.bad = 0
 
     def add(self, *, is_good: bool) -> None:
-        """Count a request that ends now."""
+        """Count a request in the current bucket."""
         at = self._advance() % NUM_BUCKETS
         if is_good:
             self.good += 1
@@ -36,14 +36,14 @@ class Windows:
             self.bad += 1
             self._bad[at] += 1
 
-    def share_bad(self, seconds: float) -> float:
-        """Of the requests that ended in so many last seconds, those that were bad; 0 of none.
+    def bad_ratio(self, seconds: float) -> float:
+        """Return the ratio of bad requests in the last ``seconds``; 0 without requests.
 
-        The bucket that is being filled counts, beside as many whole ones as fit.
+        Counts the current, partial bucket in addition to as many whole ones as fit.
         """
         now = self._advance()
         count = min(NUM_BUCKETS, round(seconds / BUCKET_SECONDS) + 1)
-        # Snapshots ask for all windows of all promises, and most are kept.
+        # Shortcut: snapshots query all windows of all SLOs, and most have no bad request.
         bad = self._sum(self._bad, now, count) if self.bad else 0
         return bad / (self._sum(self._good, now, count) + bad) if bad else 0.0
 
@@ -55,7 +55,7 @@ class Windows:
         return sum(buckets[:end]) + sum(buckets[end - count :])
 
     def _advance(self) -> int:
-        """Empty the buckets whose time has come again; which one is filled now."""
+        """Clear the buckets that are reused since the last call; return the current number."""
         now = int(self._clock() // BUCKET_SECONDS)
         for number in range(max(self._now + 1, now - NUM_BUCKETS + 1), now + 1):
             self._good[number % NUM_BUCKETS] = self._bad[number % NUM_BUCKETS] = 0

@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of the store, as it was when last verified: within a minute."""
+"""Prometheus metrics of the store, as of its last check, at most a minute ago."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gatewayd.tenants.tenancy import Tenancy
 
 
 class StoreCollector(Collector):
-    """Reads what is used."""
+    """Prometheus collector of disk usage, limits and integrity faults."""
 
     def __init__(self, room: DiskQuota, tenancy: Tenancy) -> None:
         self._room = room
         self._tenancy = tenancy
 
     def collect(self) -> Iterator[Metric]:
-        """Give all figures."""
+        """Yield all metrics."""
         room = self._room
         used = GaugeMetricFamily(
             "gatewayd_store_bytes", "Disk usage of the store in bytes.", labels=["kind"]

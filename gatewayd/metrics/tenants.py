@@ -1,4 +1,4 @@
-"""Metrics of the ledger: inconsistencies, which must stay zero."""
+"""Prometheus metric of inconsistencies of the budget ledger, which must stay zero."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd.tenants.billing.budget_ledger import BudgetLedger
 
 
 class LedgerCollector(Collector):
-    """Reads what the ledger has corrected."""
+    """Prometheus collector of inconsistencies that the budget ledger has corrected."""
 
     def __init__(self, ledger: BudgetLedger) -> None:
         self._ledger = ledger

@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of where requests' time went."""
+"""Prometheus metric of request latency by cause."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
 _FOLD_AT = 16
-"""Ledgers that wait to be counted: a quarter of a millisecond of the event loop."""
+"""Batch size of aggregation: a quarter of a millisecond of the event loop."""
 
 
 class CauseCollector(Collector):
-    """Sums up ledgers by class and cause, several at a time or when somebody scrapes."""
+    """Prometheus collector that sums time ledgers by priority class and cause."""
 
     def __init__(self) -> None:
         self._waiting: list[TimeLedger] = []
         self._seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
 
     def ended(self, ledger: TimeLedger) -> None:
-        """Note a request; it is counted with others."""
+        """Record the ledger of an ended request; it is aggregated with others later."""
         self._waiting.append(ledger)
         if len(self._waiting) >= _FOLD_AT:
             self._fold()
@@ -36,7 +36,7 @@ class CauseCollector(Collector):
                 self._seconds[ledger.priority, part.cause] += part.seconds
 
     def collect(self) -> Iterator[Metric]:
-        """Give all sums; those of a class add up to the time of its requests."""
+        """Yield seconds by class and cause; those of a class sum to its requests' latency."""
         self._fold()
         family = CounterMetricFamily(
             "gatewayd_request_cause_seconds",

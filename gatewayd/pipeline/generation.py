@@ -392,14 +392,14 @@ class Generation:
             ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
         ledger = self._ledger(outcome, now)
-        explained = self._pipeline.metrics.explained
+        record_ledger = self._pipeline.metrics.record_ledger
 
         def settle(usages: Sequence[PromptUsage]) -> None:
             seconds = sum([taken.seconds for taken in usages])
             if ticket is not None and spent is not None:
                 usage = spent._replace(engine_seconds=seconds)
                 ticket.settle(usage if aborted is None else charge_aborted(usage, aborted, usages))
-            explained(msgspec.structs.replace(ledger, engine_seconds=seconds))
+            record_ledger(msgspec.structs.replace(ledger, engine_seconds=seconds))
 
         when_usage_known(self._handles, settle, self._loop.call_later)
         notify = self._pipeline.observers.finished

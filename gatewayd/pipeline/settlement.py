@@ -92,7 +92,7 @@ class AbortedPrompt(NamedTuple):
 
     @classmethod
     def of(cls, length: int, choices: Sequence[Choice], most: int) -> AbortedPrompt:
-        """Create it from a prompt of ``length`` tokens and its choices of at most ``most`` tokens."""
+        """Create it from a prompt of ``length`` tokens, whose choices have at most ``most``."""
         return cls(
             length,
             any([one.first is not None or one.is_done for one in choices]),

@@ -1,1 +1,1 @@
-"""Why a request took as long as it did."""
+"""Tracing: time ledgers that break down request latency by cause, and logging."""

@@ -1,4 +1,4 @@
-"""Where the time of ended requests went, in the store: lengths and times, nothing that was said."""
+"""Persists time ledgers of ended requests: lengths and times, no content."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd.wire.requests import Explanation
 
 AT_ONCE = 500
-"""Rows of a second, in one transaction: of what comes beyond them only the figures are kept."""
+"""Maximum of rows written per second, in one transaction; excess rows are only counted."""
 REFUSED_AT_ONCE = 20
-"""The same of those that no engine was sent: whoever hammers shall not wear out the disk."""
+"""Maximum of refused requests' rows per second, so that a flood does not wear out the disk."""
 _REFUSED_SHARE = 5
-"""One in so many rows is for these, and none of the others: they push out nobody else's."""
+"""Refused requests get 1 / this of all rows, exclusively, so that they evict no served ones."""
 _SECONDS = 1.0
 _DAY = 86_400
 
 
 class Archive:
-    """Of one daemon.
+    """Archive of time ledgers in the store.
 
     Args:
-        database: with the rows.
-        clock: says what is over.
-        days: that a row is kept; 0 keeps none.
-        rows: that are kept at most, the newest.
+        database: the store's.
+        clock: decides which rows have expired.
+        days: retention of rows; 0 stores none.
+        rows: maximum number of rows; the oldest are deleted first.
 
     Attributes:
-        dropped: requests that were too many for their second.
+        dropped: requests not stored because of the limits per second.
     """
 
     def __init__(self, database: Database, clock: StoreClock, *, days: float, rows: int) -> None:
@@ -44,23 +44,23 @@ class Archive:
         self._clock = clock
         self._days = days
         self._rows = rows
-        self._line: list[TimeLedger] = []
+        self._pending: list[TimeLedger] = []
         self._refused: list[TimeLedger] = []
         self.dropped = 0
 
     def add(self, ledger: TimeLedger) -> None:
-        """A request has ended; it is written with others."""
-        self._add(ledger, self._line, AT_ONCE)
+        """Buffer the ledger of an ended request, to be written in a batch."""
+        self._add(ledger, self._pending, AT_ONCE)
 
     def refuse(self, ledger: TimeLedger) -> None:
-        """One has ended that no engine was sent."""
+        """Buffer the ledger of a request that was refused before reaching an engine."""
         self._add(ledger, self._refused, REFUSED_AT_ONCE)
 
-    def _add(self, ledger: TimeLedger, line: list[TimeLedger], most: int) -> None:
+    def _add(self, ledger: TimeLedger, pending: list[TimeLedger], most: int) -> None:
         if self._days <= 0:
             return
-        if len(line) < most:
-            line.append(ledger)
+        if len(pending) < most:
+            pending.append(ledger)
         else:
             self.dropped += 1
 
@@ -71,16 +71,16 @@ class Archive:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has come, without waiting."""
-        line, self._line = self._line, []
+        """Submit buffered ledgers to the database, without waiting."""
+        pending, self._pending = self._pending, []
         refused, self._refused = self._refused, []
-        if line:
-            self._database.submit(partial(_write, ledgers, line))
+        if pending:
+            self._database.submit(partial(_write, ledgers, pending))
         if refused:
             self._database.submit(partial(_write, refusals, refused))
 
     async def find(self, request_id: str) -> Explanation | None:
-        """By the id that the client was told, or the gateway's own; the latest of them.
+        """Find the latest explanation by ``x-request-id`` or by the gateway's own id.
 
         Raises:
             StoreUnavailable: the store cannot be read.
@@ -89,7 +89,7 @@ class Archive:
         return None if found is None else msgspec.json.decode(found, type=Explanation)
 
     async def prune(self) -> None:
-        """Delete what is too old or too much.
+        """Delete expired rows and those beyond the maximum number.
 
         Raises:
             StoreUnavailable: the store cannot be written.
@@ -100,7 +100,7 @@ class Archive:
         await self._database.write(partial(_prune, refusals, since, refused))
 
 
-def _write(table: Table, line: Sequence[TimeLedger], connection: Connection) -> None:
+def _write(table: Table, pending: Sequence[TimeLedger], connection: Connection) -> None:
     encode = msgspec.json.Encoder().encode
     rows = [
         {
@@ -109,7 +109,7 @@ def _write(table: Table, line: Sequence[TimeLedger], connection: Connection) -> 
             "unix": int(ledger.unix),
             "explanation": encode(explanation(ledger)),
         }
-        for ledger in line
+        for ledger in pending
     ]
     connection.execute(insert(table), rows)
 

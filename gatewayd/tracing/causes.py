@@ -1,4 +1,4 @@
-"""What a request's time can be spent on, in words."""
+"""Latency causes of requests, with their descriptions."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ CAUSES: Mapping[str, str] = {
     PLUGIN: "running strategies and plugins",
     ANSWER: "sending the response, as fast as its client reads",
 }
-"""Every cause, in the order of a request's life, and what is said of a request."""
+"""Description of every cause, in the order of a request's lifecycle."""
 
 AT_ENGINE: Mapping[int, str] = {
     NO_ENGINE: WAITED_ENGINE,
     SENT: "engine",
     **{cause: cause.name.lower() for cause in Cause},
 }
-"""The names of what engines tell."""
+"""Names of the causes that engines report."""

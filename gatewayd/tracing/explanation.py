@@ -1,4 +1,4 @@
-"""Ledgers of requests in the admin API's words."""
+"""Conversion of time ledgers to the admin API's response types."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gatewayd_hooks.scheduling import Priority
 
 
 def explanation(ledger: TimeLedger) -> Explanation:
-    """All that is known of a request."""
+    """Convert a ledger to the full explanation of a request."""
     totals = ledger.totals()
     return Explanation(
         id=ledger.answered_id,
@@ -38,7 +38,7 @@ def explanation(ledger: TimeLedger) -> Explanation:
 
 
 def row(ledger: TimeLedger) -> dict[str, object]:
-    """A request in a list."""
+    """Convert a ledger to a row of the request list."""
     cause = next(iter(ledger.totals()), "")
     return {
         "id": ledger.answered_id,
@@ -51,7 +51,7 @@ def row(ledger: TimeLedger) -> dict[str, object]:
         "ms": 1000 * ledger.seconds,
         "ttft_ms": _ms(ledger.ttft),
         "cause": cause,
-        "strategy": ledger.mostly(cause),
+        "strategy": ledger.dominant_strategy(cause),
     }
 
 
@@ -69,7 +69,7 @@ def _most(ledger: TimeLedger) -> str:
     if not totals:
         return "it took no time"
     cause, seconds = next(iter(totals.items()))
-    strategy = ledger.mostly(cause)
+    strategy = ledger.dominant_strategy(cause)
     by = f" ({strategy})" if strategy else ""
     share = round(100 * seconds / ledger.seconds)
     return f"{share} % of {1000 * ledger.seconds:.1f} ms: {CAUSES[cause]}{by}"

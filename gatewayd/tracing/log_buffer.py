@@ -1,4 +1,4 @@
-"""The last lines of the daemon's log, for whoever watches it."""
+"""Ring buffer of the daemon's latest log records, for the admin API and the console."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _HIDDEN = "[hidden]"
 
 
 class LogLines(logging.Handler):
-    """A ring: what comes beyond its size lets go of the oldest.
+    """Logging handler with a ring buffer; the oldest record is dropped when it is full.
 
     Args:
-        secrets: words that no line may show; API keys it knows by their form.
-        most: lines that are kept.
+        secrets: strings to redact; API keys are recognized by their format.
+        most: capacity, in records.
     """
 
     def __init__(self, secrets: Sequence[str] = (), most: int = MOST) -> None:
@@ -34,7 +34,7 @@ class LogLines(logging.Handler):
         self._count = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line; called with the handler's lock, by any thread."""
+        """Append a record; called under the handler's lock, by any thread."""
         try:
             message = record.getMessage()
             if record.exc_info and record.exc_info[1] is not None:
@@ -46,7 +46,7 @@ class LogLines(logging.Handler):
         message, request = self._cleared(message), request_trace.current()
         named = _named(message)
         if request is not None and named not in ("", request.request_id):
-            request = None  # another's, whose client's id nobody here knows
+            request = None  # the record is about another request, whose client id is unknown here
         self._count += 1
         self._lines.append(
             LogView(
@@ -61,7 +61,7 @@ class LogLines(logging.Handler):
         )
 
     def since(self, number: int, most: int = MOST) -> list[LogView]:
-        """Lines behind the one with a number, the latest of them, oldest first."""
+        """Return the latest ``most`` records after the given number, oldest first."""
         self.acquire()
         try:
             wanted = min(most, self._count - number, len(self._lines))
@@ -72,7 +72,7 @@ class LogLines(logging.Handler):
 
     @property
     def last(self) -> int:
-        """The number of the latest line; 0 before the first."""
+        """Number of the latest record; 0 before the first."""
         return self._count
 
     def _cleared(self, message: str) -> str:
@@ -83,6 +83,6 @@ class LogLines(logging.Handler):
 
 
 def _named(message: str) -> str:
-    """Whom a line names, who may be another than whose task has logged it."""
+    """Return the request id in a message, which may differ from that of the logging task."""
     found = _OURS.search(message)
     return "" if found is None else found[0]

@@ -24,7 +24,7 @@ EXEMPT = frozenset(
         "gatewayd.tenants.tenancy",
     }
 )
-"""Never dropped: start, stop and loss of the daemon's parts, the audit, tampering with the store.
+"""Loggers that are never limited: lifecycle of the daemon's parts, audit, store tampering.
 
 Each record reports one change of state, caused by an operator or by the machine.
 """
@@ -51,7 +51,7 @@ class LogRateLimit(logging.Filter):
     ) -> None:
         super().__init__()
         self._most, self._seconds, self._clock = most, seconds, clock
-        # Names are those in the code: as many as there are modules.
+        # Bounded by the number of modules, because logger names are constants in the code.
         self._until: dict[str, float] = {}
         self._count: dict[str, int] = {}
 
@@ -69,7 +69,7 @@ class LogRateLimit(logging.Filter):
         if self._count[name] > self._most:
             return False
         if missing:
-            record.msg = f"{record.getMessage()} ({missing} more were dropped before it)"
+            record.msg = f"{record.getMessage()} ({missing} earlier records were dropped)"
             record.args = ()
         if record.exc_info and record.exc_info[1] is not None:
             kind, error, trace = record.exc_info
@@ -78,7 +78,7 @@ class LogRateLimit(logging.Filter):
 
 
 def innermost(trace: TracebackType | None, most: int = _FRAMES) -> TracebackType | None:
-    """The innermost frames of a traceback: a recursion has a thousand."""
+    """Return the innermost frames of a traceback, because a recursion has a thousand."""
     length, here = 0, trace
     while here is not None:
         length, here = length + 1, here.tb_next

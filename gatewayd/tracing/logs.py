@@ -1,7 +1,7 @@
 """Logging of the daemon process: structlog in front of the standard library's loggers.
 
-Everything goes to standard error, one event a line; where that is systemd's journal, with how
-urgent it is. Nothing that a client sent is logged but its request id.
+Records go to standard error, one per line; with a syslog severity if that is systemd's journal.
+Of what clients send, only request ids are logged.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
             *_renderers(stream, is_text),
         ],
     )
-    is_told_apart = stream is sys.stderr and is_journal()
-    handler.setFormatter(Urgent(lines) if is_told_apart else lines)
+    has_severity = stream is sys.stderr and is_journal()
+    handler.setFormatter(Urgent(lines) if has_severity else lines)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
@@ -48,18 +48,18 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     set_level(table.level)
 
 
-def keep(lines: logging.Handler) -> None:
-    """Send every logger's records to this, too, until ``leave``."""
+def add_handler(lines: logging.Handler) -> None:
+    """Also send every logger's records to a handler, until ``remove_handler``."""
     logging.getLogger().addHandler(lines)
 
 
-def leave(lines: logging.Handler) -> None:
-    """Send it nothing more."""
+def remove_handler(lines: logging.Handler) -> None:
+    """Stop sending records to a handler."""
     logging.getLogger().removeHandler(lines)
 
 
 def is_text(table: LogTable) -> bool:
-    """Whether lines on standard error are for people; otherwise they are JSON."""
+    """Whether lines on standard error are human-readable text instead of JSON."""
     return _is_text(table, sys.stderr)
 
 
@@ -70,7 +70,7 @@ def _is_text(table: LogTable, stream: TextIO) -> bool:
 def _with_request(
     logger: object, method: str, line: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """Say which request a line is about: the gateway's own id, and what its client is told."""
+    """Add the current request's ids: the gateway's own, and the ``x-request-id`` if different."""
     request = request_trace.current()
     if request is not None:
         line["request_id"] = request.request_id
@@ -80,7 +80,7 @@ def _with_request(
 
 
 class _StandardError(logging.StreamHandler[TextIO]):
-    """Looks standard error up for each record: a progress bar stands in for it for a while."""
+    """Stream handler that looks up ``sys.stderr`` per record, because progress bars replace it."""
 
     @property
     def stream(self) -> TextIO:
@@ -88,13 +88,13 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
     @stream.setter
     def stream(self, value: TextIO) -> None:
-        """The base class sets it; there is nothing to keep."""
+        """Ignore the stream that the base class sets."""
 
 
 def set_level(level: str) -> None:
-    """Change what is logged from now on."""
+    """Set the level of all loggers."""
     logging.getLogger().setLevel(level.upper())
-    # Of their own lives the daemon tells better.
+    # The daemon logs the lifecycle of these libraries itself.
     for library in ("alembic", "asyncio", "uvicorn"):
         logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLogger().level))
 
@@ -108,7 +108,7 @@ def _renderers(stream: TextIO, is_text: bool) -> list[structlog.typing.Processor
 def _visible(
     logger: object, name: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """What is told may be a stranger's: it writes no lines of its own, and drives no terminal."""
+    """Escape control characters, so that untrusted text cannot forge lines or control terminals."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = visible(value, keep="\n" if key == "exception" else "")

@@ -1,7 +1,7 @@
-"""What a request waits for before it is sent to an engine, noted where it happens.
+"""Trace of a request: timed spans before it is sent to an engine.
 
-The request that a task works on is known by a context variable, so that what checks grammars or
-waits for a model need not be handed it.
+The trace of the current task's request is in a context variable, so that code such as grammar
+checks need not pass it along.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """Some time, by ``time.monotonic``; due to a strategy, if one is named."""
+    """Time span by ``time.monotonic``, with the responsible strategy, if any."""
 
     cause: str
     begin: float
@@ -26,7 +26,7 @@ class Span(msgspec.Struct, frozen=True, gc=False):
 
 
 class RequestOutline(NamedTuple):
-    """What a trace keeps of a request: timers of its connection have it, and need no prompts.
+    """Sizes of a request; a trace refers to them instead of the request, which holds its prompts.
 
     Attributes:
         priority: ``Priority`` as a number.
@@ -41,15 +41,15 @@ class RequestOutline(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RequestTrace:
-    """One request, from its arrival.
+    """Trace of one request, from its arrival.
 
     Attributes:
-        answered_id: the ``x-request-id`` of its answer.
+        answered_id: the ``x-request-id`` of its response.
         request_id: the gateway's own.
-        arrival: when it came, by ``time.monotonic``.
+        arrival: time of its arrival, by ``time.monotonic``.
         spans: in the order of their ends.
-        asked: what it has come to, once that is known.
-        is_sent: whether that has come to the engines.
+        asked: its outline, once it is validated.
+        is_sent: whether it has been submitted to the engines.
     """
 
     answered_id: str
@@ -60,22 +60,22 @@ class RequestTrace:
     is_sent: bool = False
 
 
-_current: ContextVar[RequestTrace | None] = ContextVar("trace", default=None)
+_current: ContextVar[RequestTrace | None] = ContextVar("request_trace", default=None)
 
 
-def begin(answered_id: str, request_id: str = "") -> None:
-    """A request has come; this task works on it from now on."""
+def start_trace(answered_id: str, request_id: str = "") -> None:
+    """Start the trace of a request and make it the current task's."""
     _current.set(RequestTrace(answered_id, request_id or answered_id))
 
 
 def current() -> RequestTrace | None:
-    """Of the request that this task works on."""
+    """Return the trace of the current task's request."""
     return _current.get()
 
 
 @contextmanager
-def about(trace: RequestTrace | None) -> Iterator[None]:
-    """What is logged within is about this request, whoever's task it is."""
+def log_context(trace: RequestTrace | None) -> Iterator[None]:
+    """Attribute records logged within to the trace's request, regardless of the task."""
     before = _current.set(trace)
     try:
         yield
@@ -84,7 +84,7 @@ def about(trace: RequestTrace | None) -> Iterator[None]:
 
 
 class TimedSpan:
-    """What happens within is due to a cause, and to a strategy, if one is named."""
+    """Context manager that records its duration as a span of the current trace."""
 
     __slots__ = ("_began", "_cause", "_strategy", "_trace")
 
@@ -92,11 +92,11 @@ class TimedSpan:
         self._cause, self._strategy = cause, strategy
 
     def __enter__(self) -> None:
-        """It begins."""
+        """Start the span."""
         self._trace, self._began = _current.get(), time.monotonic()
 
     def __exit__(self, *error: object) -> None:
-        """It ends, however it does."""
+        """Record the span, also after an exception."""
         if self._trace is not None:
             span = Span(self._cause, self._began, time.monotonic(), self._strategy)
             self._trace.spans.append(span)

@@ -1,4 +1,4 @@
-"""Which strategy an engine's causes are due to: of each cause the kind that decides about it."""
+"""Map engine latency causes to the strategies responsible for them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ _KINDS: Mapping[int, Kind] = {
 
 
 def strategy_of(config: EngineConfig, cause: int) -> str:
-    """The strategy's name, of a chain all; empty for what no strategy decides."""
+    """Return the responsible strategy's name, all names of a chain; empty if there is none."""
     kind = _KINDS.get(cause)
     return "" if kind is None else ", ".join([one.name for one in config.choices(kind)])

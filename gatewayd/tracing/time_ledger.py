@@ -1,7 +1,7 @@
-"""Where the time of one request went: parts of its time line, from its arrival to its end.
+"""Time ledger of a request: its latency from arrival to end, broken down by cause.
 
-It is cut at moments, each part from one to the next, so that the parts add up to the whole. While
-several choices are computed, the one that ended last is told of: the answer waited for that.
+The timeline is cut into contiguous parts, so that they add up to the whole. Of several choices,
+the one that ended last is described, because the response waited for it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gatewayd.tracing.timeline import Stretch
 
 
 class TimePart(NamedTuple):
-    """Some of the time.
+    """Part of a request's time, due to one cause.
 
     Attributes:
         cause: a name of ``CAUSES``.
-        begin: seconds after the arrival; None where it happened again and again.
-        seconds: that it took.
-        strategy: that it is due to: the name, of plugins in steps behind their kind; else empty.
+        begin: seconds after the arrival; None for a sum of several intervals.
+        seconds: its duration.
+        strategy: responsible strategy by name, ``kind.name`` for plugins in steps; empty if none.
     """
 
     cause: str
@@ -33,12 +33,12 @@ class TimePart(NamedTuple):
 
 
 class EndReason(msgspec.Struct, frozen=True, gc=False):
-    """What ended a request that was not answered.
+    """Reason why a request ended without being answered.
 
     Attributes:
-        status: of its answer; 499 for a client that has left.
+        status: HTTP status of its response; 499 if the client disconnected.
         code: of the error.
-        message: of the error, where it tells nothing of what its client has said.
+        message: of the error; empty where it may quote the request.
     """
 
     status: int
@@ -47,33 +47,33 @@ class EndReason(msgspec.Struct, frozen=True, gc=False):
 
 
 class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A request that has ended; times by one clock, in seconds.
+    """Time ledger of an ended request; times by one monotonic clock, in seconds.
 
     Attributes:
         request_id: the gateway's own.
-        answered_id: the ``x-request-id`` that its client was told.
+        answered_id: the ``x-request-id`` of its response.
         endpoint: the route.
-        tenant: whose it is.
+        tenant: that sent it.
         priority: its class, as ``Priority``.
         outcome: ``stop``, ``length``, ``abort`` or ``error``; ``refused`` if it was not sent to an
             engine.
         prompt_tokens: of all prompts.
-        cached_tokens: of these, found in the prefix cache.
+        cached_tokens: of these, prefix-cache hits.
         completion_tokens: of all choices.
         num_choices: of all prompts together.
         num_preemptions: of all choices.
-        unix: when it came, by the clock on the wall.
-        arrival: when it came.
-        spans: before it was sent.
-        submitted: when it was sent to the engines.
-        notified: when those were told who watch requests.
+        unix: wall-clock time of its arrival.
+        arrival: time of its arrival.
+        spans: timed before it was submitted.
+        submitted: time at which it was sent to the engines.
+        notified: time at which request observers had been notified of its admission.
         stretches: of the choice that ended last.
-        computed: when that was; None if the engines tell nothing.
-        first: when the first token came; None without any.
-        last: when the last one did.
-        end: when the answer was complete.
-        engine_seconds: that it took of engines, by its share of the tokens of their steps.
-        why: what ended it; None if it was answered.
+        computed: time at which that choice ended; None if the engines report no timelines.
+        first: time of the first token; None without any.
+        last: time of the last token.
+        end: time at which the response was complete.
+        engine_seconds: engine time, by its share of the tokens of each step.
+        why: reason of its end; None if it was answered.
     """
 
     request_id: str
@@ -102,35 +102,35 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def seconds(self) -> float:
-        """From its arrival to its end."""
+        """Latency from arrival to end."""
         return self.end - self.arrival
 
     @property
     def ttft(self) -> float | None:
-        """Seconds to the first token."""
+        """Time to first token, in seconds; None without tokens."""
         return None if self.first is None else self.first - self.arrival
 
     @property
     def tpot(self) -> float | None:
-        """Mean seconds of a token behind the first of its choice; None without such."""
+        """Mean time per output token after the first of each choice; None without such tokens."""
         later = self.completion_tokens / max(1, self.num_choices) - 1
         if self.first is None or self.last is None or later <= 0:
             return None
         return (self.last - self.first) / later
 
     def parts(self) -> list[TimePart]:
-        """All of its time, cause by cause, in the order in which it went."""
+        """Return its parts with their causes, in chronological order."""
         return [part for part in self._parts() if part.seconds > 0]
 
     def totals(self) -> dict[str, float]:
-        """Seconds by cause, the largest first."""
+        """Return the seconds of each cause, largest first."""
         found: dict[str, float] = {}
         for part in self.parts():
             found[part.cause] = found.get(part.cause, 0.0) + part.seconds
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
-    def mostly(self, cause: str) -> str:
-        """The strategy that most of a cause's time is due to; empty if none is."""
+    def dominant_strategy(self, cause: str) -> str:
+        """Return the strategy responsible for most of a cause's time; empty if none is."""
         found: dict[str, float] = {}
         for part in self.parts():
             if part.cause == cause:
@@ -167,19 +167,19 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def _split(
         self, stretch: Stretch, begin: float | None, seconds: float, spent: dict[str, float]
     ) -> Iterator[TimePart]:
-        """A stretch, or what is left of it behind what came before, by who used it."""
+        """Split the last ``seconds`` of a stretch: own time, other prefills, plugins."""
         left = seconds / stretch.seconds
         plugins, others = stretch.plugins * left, stretch.others * left
         since = None if begin is None else begin - self.arrival
         own = seconds - plugins - others
         yield TimePart(AT_ENGINE[stretch.cause], since, own, stretch.strategy)
-        # They are spread over the stretch: there is no moment at which they began.
+        # They are spread over the stretch, so they have no begin.
         yield TimePart(CROWD, None, others)
         for name, share in stretch.shares or (("", stretch.plugins),):
             spent[name] = spent.get(name, 0.0) + share * left
 
     def _own(self, begin: float, end: float) -> Iterator[TimePart]:
-        """What no span speaks of: the gateway's, and those that are told of the request."""
+        """Yield time outside of spans: of the gateway until submission, then of observers."""
         yield self._part(GATEWAY, begin, min(end, self.submitted))
         yield self._part(PLUGIN, max(begin, self.submitted), end)
 

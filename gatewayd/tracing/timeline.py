@@ -1,9 +1,9 @@
-"""Where a choice's time goes while the engines have it, by what they tell once per step.
+"""Timeline of a choice at the engines, built from their reports after each step.
 
-Every moment belongs to one stretch, so that the stretches add up to the whole, whatever is told.
-What an engine tells speaks of the time since its step before; the times are those at which frames
-came, by this process's clock. A stretch in which steps were made is shared between the sequence
-itself, the prompts of others in the same steps, and strategies.
+Every moment belongs to one stretch, so that the stretches add up to the whole, whatever engines
+report. A report covers the time since the previous step; times are those at which frames were
+received, by this process's clock. A stretch with steps is divided among the sequence itself,
+prefills of other sequences in the same steps, and strategies.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
 
 NO_ENGINE = -1
-"""Beside the engines' causes: none is ready, or the one that had it was lost."""
+"""In addition to ``Cause``: no engine is ready, or the engine of the choice was lost."""
 SENT = -2
-"""It was sent to an engine, which has never said anything of it."""
+"""Sent to an engine that has not reported on it yet."""
 
 _STEPPING = frozenset((Cause.PREFILL, Cause.RECOMPUTE))
 _MOST = 48
-"""Stretches that are told one by one; those behind them are summed up by their causes."""
+"""Maximum of individual stretches; later ones are summed by cause."""
 
 
 class Stretch(msgspec.Struct, frozen=True, gc=False):
-    """Some time that was spent on one thing; thousands are kept, and no collector looks at them.
+    """Interval with one cause; thousands are stored, so the garbage collector does not track them.
 
     Attributes:
         cause: a ``Cause``, ``NO_ENGINE`` or ``SENT``.
-        begin: seconds of the clock; None for a sum of several.
-        seconds: that it lasted.
-        others: of these, those in which others' prompts were computed.
-        plugins: of these, those in strategies.
-        shares: of those, the seconds of each, by ``kind.name``.
-        strategy: that the cause is due to; empty if none decides about it.
+        begin: time of the clock, in seconds; None for a sum of several.
+        seconds: its duration.
+        others: seconds of these in prefills of other sequences.
+        plugins: seconds of these in strategies.
+        shares: strategy seconds by ``kind.name``.
+        strategy: responsible for the cause; empty if none is.
     """
 
     cause: int
@@ -49,12 +49,12 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
 
 
 class Totals(NamedTuple):
-    """What the steps of an engine were spent on until some moment.
+    """Cumulative seconds of an engine's steps, by use.
 
     Attributes:
-        crowd: seconds in which chunks of prompts were computed.
+        crowd: seconds of prefill chunks.
         plugins: seconds in strategies.
-        shares: of those, the seconds of each; never changed.
+        shares: strategy seconds by ``kind.name``; never mutated.
     """
 
     crowd: float = 0.0
@@ -65,16 +65,16 @@ class Totals(NamedTuple):
 _NOTHING = Totals()
 
 
-class TokenPace:
-    """What the steps of one engine were spent on, as running totals.
+class StepTimeTotals:
+    """Running totals of what one engine's steps were spent on.
 
     Args:
-        strategy_of: names the strategy that a cause is due to, now.
+        strategy_of: returns the strategy currently responsible for a cause.
 
     Attributes:
-        at: when the last step was told of.
-        totals: until then.
-        before: the same two for the step before it.
+        at: time of the last step's report.
+        totals: up to that time.
+        before: the same two for the previous step.
     """
 
     __slots__ = ("_step", "at", "before", "strategy_of", "totals")
@@ -85,43 +85,43 @@ class TokenPace:
         self.strategy_of = strategy_of
         self._step = -1
 
-    def note(self, step: StepOutput, now: float) -> None:
-        """A frame has come; those that tell of no step change nothing."""
+    def record_step(self, step: StepOutput, now: float) -> None:
+        """Add the step of a received frame; frames without a new step are ignored."""
         if step.stats.step == self._step:
             return
         self._step = step.stats.step
         self.before = self.at, self.totals
         seconds = now - self.at if self.at else 0.0
         crowd, plugins, shares = self.totals
-        whole = sum([told for told in step.plugins.values() if told > 0])
+        whole = sum([reported for reported in step.plugins.values() if reported > 0])
         in_plugins = min(seconds, whole)
         if in_plugins > 0:
             shares, scale = {**shares}, in_plugins / whole
-            for name, told in step.plugins.items():
-                if told > 0:
-                    shares[name] = shares.get(name, 0.0) + told * scale
+            for name, reported in step.plugins.items():
+                if reported > 0:
+                    shares[name] = shares.get(name, 0.0) + reported * scale
         crowd += (seconds - in_plugins) * min(1.0, max(0.0, step.crowd))
         self.totals = Totals(crowd, plugins + in_plugins, shares)
         self.at = now
 
 
 class Timeline:
-    """One choice.
+    """Timeline of one choice.
 
     Attributes:
-        end: when it was over; None while it is not.
+        end: time of its end; None while it runs.
     """
 
     __slots__ = (
         "_begun",
         "_cause",
-        "_line",
         "_others",
         "_pace",
         "_plugins",
         "_silence",
         "_since",
         "_split_until",
+        "_stretches",
         "_sums",
         "end",
     )
@@ -133,44 +133,44 @@ class Timeline:
     _split_until: float
 
     def __init__(self, now: float) -> None:
-        self._line: list[Stretch] = []
+        self._stretches: list[Stretch] = []
         self._sums: dict[int, Stretch] = {}
         self.end: float | None = None
-        self._pace = TokenPace()
+        self._pace = StepTimeTotals()
         self._silence = Cause.TURN
-        self._begin(NO_ENGINE, now, _NOTHING)
+        self._open_stretch(NO_ENGINE, now, _NOTHING)
 
     @property
     def cause(self) -> int:
-        """What its time is spent on now: a ``Cause``, ``NO_ENGINE`` or ``SENT``."""
+        """Current cause: a ``Cause``, ``NO_ENGINE`` or ``SENT``."""
         return self._cause
 
-    def sent(self, now: float, pace: TokenPace, *, follows: bool = False) -> None:
-        """It was sent to an engine whose steps have this pace.
+    def sent(self, now: float, pace: StepTimeTotals, *, follows: bool = False) -> None:
+        """Record that the choice was sent to an engine.
 
         Args:
-            now: when.
-            pace: of the engine.
-            follows: whether another choice of the same prompt computes that for it.
+            now: time of sending.
+            pace: step times of the engine.
+            follows: whether another choice of the same prompt computes the prompt.
         """
-        self._keep(now, self._pace.totals)
+        self._close_stretch(now, self._pace.totals)
         self._pace = pace
-        # An engine reads what it is sent when the step is over that it is in.
+        # An engine reads its messages after the step in progress.
         self._silence = Cause.LEADER if follows else Cause.TURN
-        self._begin(SENT, now, pace.totals)
+        self._open_stretch(SENT, now, pace.totals)
 
     def lost(self, now: float) -> None:
-        """Its engine is gone."""
+        """Record that the engine was lost."""
         if self.end is None:
-            self._keep(now, self._pace.totals)
-            self._begin(NO_ENGINE, now, _NOTHING)
+            self._close_stretch(now, self._pace.totals)
+            self._open_stretch(NO_ENGINE, now, _NOTHING)
 
-    def moved(self, cause: int, share: float) -> None:
-        """The engine tells what it did in the step that its pace was just told of.
+    def on_step(self, cause: int, share: float) -> None:
+        """Record the engine's report on the step that was last recorded in its step times.
 
         Args:
-            cause: that.
-            share: of the step's tokens, those that were a chunk of its own prompt.
+            cause: reported for the choice.
+            share: fraction of the step's tokens that were a prefill chunk of the choice.
         """
         if self.end is not None:
             return
@@ -180,8 +180,8 @@ class Timeline:
             began = max(before, self._since)
             if self._cause == SENT:
                 self._cause = self._silence
-            self._keep(began, totals)
-            self._begin(cause, began, totals)
+            self._close_stretch(began, totals)
+            self._open_stretch(cause, began, totals)
         if cause in _STEPPING:
             seconds = max(0.0, pace.at - max(before, self._split_until))
             in_plugins = min(seconds, pace.totals.plugins - totals.plugins)
@@ -190,26 +190,26 @@ class Timeline:
             self._split_until = pace.at
 
     def stop(self, now: float) -> None:
-        """It is over; what is told later changes nothing."""
+        """End the timeline; later reports are ignored."""
         if self.end is None:
-            self._keep(now, self._pace.totals)
+            self._close_stretch(now, self._pace.totals)
             self.end = now
-            self._pace = TokenPace()
+            self._pace = StepTimeTotals()
 
     def stretches(self, now: float) -> list[Stretch]:
-        """All of it until its end, or until now; their seconds add up."""
-        found = [*self._line, *self._sums.values()]
+        """Return all stretches until the end, or until now; their seconds add up to the whole."""
+        found = [*self._stretches, *self._sums.values()]
         if self.end is None:
             found.append(self._stretch(now, self._pace.totals))
         return found
 
-    def _begin(self, cause: int, at: float, totals: Totals) -> None:
+    def _open_stretch(self, cause: int, at: float, totals: Totals) -> None:
         self._cause, self._since, self._begun = cause, at, totals
         self._others = self._plugins = 0.0
         self._split_until = at
 
     def _stretch(self, end: float, totals: Totals) -> Stretch:
-        """What goes on, if it ended then, when the engine had these totals."""
+        """Return the current stretch as if it ended at ``end``, with the engine's totals then."""
         seconds = end - self._since
         if self._cause == Cause.DECODE:
             in_plugins = totals.plugins - self._begun.plugins
@@ -222,12 +222,12 @@ class Timeline:
         strategy = self._pace.strategy_of(self._cause)
         return Stretch(self._cause, self._since, seconds, others, in_plugins, shares, strategy)
 
-    def _keep(self, end: float, totals: Totals) -> None:
+    def _close_stretch(self, end: float, totals: Totals) -> None:
         one = self._stretch(end, totals)
         if one.seconds <= 0:
             return
-        if len(self._line) < _MOST:
-            self._line.append(one)
+        if len(self._stretches) < _MOST:
+            self._stretches.append(one)
             return
         sum_ = self._sums.get(one.cause, Stretch(one.cause, None, 0.0))
         self._sums[one.cause] = Stretch(
@@ -244,7 +244,7 @@ class Timeline:
 def added(
     some: Sequence[tuple[str, float]], more: Sequence[tuple[str, float]]
 ) -> Sequence[tuple[str, float]]:
-    """Seconds of strategies, each once."""
+    """Sum the seconds of each strategy."""
     found = dict(some)
     for name, seconds in more:
         found[name] = found.get(name, 0.0) + seconds
@@ -252,9 +252,9 @@ def added(
 
 
 def _shared(seconds: float, begun: Totals, totals: Totals) -> Sequence[tuple[str, float]]:
-    """So much time, by what each strategy took between two moments."""
-    spent = [(name, told - begun.shares.get(name, 0.0)) for name, told in totals.shares.items()]
-    whole = sum([told for _, told in spent])
+    """Divide ``seconds`` by the time of each strategy between two totals."""
+    spent = [(name, total - begun.shares.get(name, 0.0)) for name, total in totals.shares.items()]
+    whole = sum([one for _, one in spent])
     if whole <= 0:
-        return ()  # lost in the rounding of the totals
-    return tuple([(name, seconds * told / whole) for name, told in spent if told > 0])
+        return ()  # vanished in the rounding of the totals
+    return tuple([(name, seconds * one / whole) for name, one in spent if one > 0])

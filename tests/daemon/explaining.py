@@ -29,7 +29,7 @@ from gatewayd.metrics.registry import Metrics
 from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from gatewayd.tracing.time_ledger import TimeLedger
 
 PLUGIN = """
@@ -107,7 +107,7 @@ class Subject:
     """
 
     app: App
-    recent: Recent
+    recent: RecentLedgers
     flag: Path
     observe: Callable[[], None] = lambda: None
     count: int = 0
@@ -221,7 +221,7 @@ async def serving(folder: Path, **settings: object) -> AsyncIterator[Subject]:
         plugged.router,
         launch.queue_limits(config),
     )
-    recent = Recent(20_000)
+    recent = RecentLedgers(20_000)
     guides = GuideChecks(lambda: config.guide, str(launch.model_folder(config)), fleet)
     subject = Subject(lambda *_: asyncio.sleep(0), recent, flag)
     subject.app = build_app(

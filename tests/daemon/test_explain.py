@@ -207,7 +207,7 @@ async def wrongly_named(subject: Subject, way: Way, cause: str, strategy: str, t
     for _ in range(times):
         ledger = subject.ledger(await way(subject, rng))
         totals = ledger.totals()
-        if next(iter(totals)) != cause or ledger.mostly(cause) != strategy:
+        if next(iter(totals)) != cause or ledger.dominant_strategy(cause) != strategy:
             wrong.append((way.__name__, totals))
     return wrong
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from gatewayd.tracing.time_ledger import TimeLedger
 from gatewayd.wire.snapshot import LatencyView
 
@@ -31,7 +31,7 @@ class LastMinute:
         recent: the timelines; if it holds less than a minute, its latest ones count.
     """
 
-    def __init__(self, recent: Recent) -> None:
+    def __init__(self, recent: RecentLedgers) -> None:
         self._recent = recent
         self._seen: TimeLedger | None = None
         self._times: deque[_Times] = deque()

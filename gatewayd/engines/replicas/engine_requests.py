@@ -23,8 +23,8 @@ from gatewayd.errors import (
     NumericalError,
     StrategyUnavailable,
 )
-from gatewayd.tracing.request_trace import about
-from gatewayd.tracing.timeline import TokenPace
+from gatewayd.tracing.request_trace import log_context
+from gatewayd.tracing.timeline import StepTimeTotals
 from gatewayd_engine.process.frames import FrameError
 from gatewayd_engine.process.logs import Rarely
 from gatewayd_engine.process.messages import (
@@ -66,7 +66,7 @@ class SentRequests:
         self._choices: dict[int, SequenceSlot] = {}
         self._leaving: dict[int, SequenceSlot] = {}  # cancelled, usage not final yet
         self._rarely = Rarely()
-        self.pace = TokenPace(strategy_of)
+        self.pace = StepTimeTotals(strategy_of)
         self.num_waiting = 0
         self.queued_tokens = 0
         self.dropped_tokens = 0
@@ -136,10 +136,10 @@ class SentRequests:
             raise FrameError("a sequence finished for a reason that does not exist")
         moves = _moves(step) if step.moved else []
         ended = _ended(step) if step.ended else []
-        self.pace.note(step, time.monotonic())
+        self.pace.record_step(step, time.monotonic())
         for sequence, cause, share, _ in moves:
             if choice := self._choices.get(sequence):
-                choice.timeline.moved(cause, share)
+                choice.timeline.on_step(cause, share)
         for admitted in step.admitted:
             self._on_admitted(admitted)
         for sequence, _, _, reached in moves:
@@ -210,7 +210,7 @@ class SentRequests:
         # With overlapped steps the following step may still compute it; its usage comes after that.
         self.remove(choice)
         if finished.reason == ERROR:
-            with about(choice.job.trail):
+            with log_context(choice.job.trail):
                 error = self._error(finished, choice.job.request)
             self._call(choice, choice.sink.failed, error)
         else:

@@ -95,7 +95,7 @@ class RequestMiddleware:
         scope["request_id"] = request_id
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
         echoed_id = answered_id(scope["headers"], request_id)
-        request_trace.begin(echoed_id.decode(), request_id)
+        request_trace.start_trace(echoed_id.decode(), request_id)
         exchange = RequestScope(send, echoed_id)
         try:
             await self._app(scope, receive, exchange.send)
@@ -129,7 +129,7 @@ class RequestMiddleware:
             return
         if exchange.status is None and (principal := scope.get(IN_SCOPE)) is not None:
             tenant = principal.tenant if principal.account is not None else ""
-            self._metrics.refused(refused(asks, scope["request_id"], label, tenant, why))
+            self._metrics.record_refusal(refused(asks, scope["request_id"], label, tenant, why))
 
     async def _answer(
         self,

@@ -13,7 +13,7 @@ from gatewayd.admin.app import build_admin
 from gatewayd.admin.control import Control
 from gatewayd.cli.operate.explain import waterfall
 from gatewayd.tracing.archive import Archive
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from gatewayd.tracing.timeline import Stretch
 from gatewayd.wire.requests import Explanation
 from gatewayd_engine.process.time_causes import Cause
@@ -22,7 +22,7 @@ from tests.gatewayd.tracing.test_ledger import ledger
 
 
 async def get(
-    recent: Recent, path: str, query: str = "", archive: Archive | None = None
+    recent: RecentLedgers, path: str, query: str = "", archive: Archive | None = None
 ) -> tuple[int, Any]:
     """Ask the app."""
     none: Any = None
@@ -48,7 +48,7 @@ async def get(
 
 
 async def test_one_request_is_explained_by_either_id() -> None:
-    recent = Recent()
+    recent = RecentLedgers()
     recent.add(ledger(answered_id="a/b:c"))
     for name in ("a/b:c", "req_1"):
         status, found = await get(recent, f"/admin/requests/{name}")
@@ -61,14 +61,14 @@ async def test_one_request_is_explained_by_either_id() -> None:
 
 
 async def test_what_is_not_kept_is_404_and_says_which_ids_there_are() -> None:
-    status, answer = await get(Recent(), "/admin/requests/nobody")
+    status, answer = await get(RecentLedgers(), "/admin/requests/nobody")
     assert status == 404
     assert "'nobody'" in answer["error"]["message"]
     assert "x-request-id" in answer["error"]["message"]
 
 
 async def test_the_last_and_the_slowest_are_listed() -> None:
-    recent = Recent()
+    recent = RecentLedgers()
     for at in range(3):
         recent.add(ledger(answered_id=f"r{at}", end=16.0 + (at == 1)))
     _, found = await get(recent, "/admin/requests", "limit=2")
@@ -83,13 +83,13 @@ async def test_the_last_and_the_slowest_are_listed() -> None:
     ("query", "param"), [("limit=0", "limit"), ("limit=x", "limit"), ("order=best", "order")]
 )
 async def test_lists_of_what_there_is_not_are_refused(query: str, param: str) -> None:
-    status, answer = await get(Recent(), "/admin/requests", query)
+    status, answer = await get(RecentLedgers(), "/admin/requests", query)
     assert (status, answer["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("first", ["newest", "slowest", "best"])
 async def test_of_a_key_that_comes_twice_the_last_counts(first: str) -> None:
-    recent = Recent()
+    recent = RecentLedgers()
     for at in range(3):
         recent.add(ledger(answered_id=f"r{at}", end=16.0 + (at == 1)))
     query = f"order={first}&order=slowest&limit=9&limit=1"
@@ -100,7 +100,7 @@ async def test_of_a_key_that_comes_twice_the_last_counts(first: str) -> None:
 
 
 async def test_the_waterfall_has_a_bar_for_each_part() -> None:
-    recent = Recent()
+    recent = RecentLedgers()
     recent.add(ledger())
     _, found = await get(recent, "/admin/requests/req_1")
     lines = waterfall(found)
@@ -114,7 +114,7 @@ async def test_the_waterfall_has_a_bar_for_each_part() -> None:
 
 
 async def test_the_strategy_behind_a_cause_is_named_in_all_words() -> None:
-    recent = Recent()
+    recent = RecentLedgers()
     prefill = Stretch(
         Cause.PREFILL, 11.0, 3.0, plugins=2.5, shares=(("scheduler.slow", 2.0), ("drafter.x", 0.5))
     )

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from gatewayd.admin.snapshots.latency import LastMinute
 from gatewayd.admin.snapshots.samples import Collected
 from gatewayd.metrics.registry import Metrics
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl
 from tests.gatewayd.tracing.test_ledger import ledger
@@ -44,7 +44,7 @@ def exposed(collector: Collector) -> dict[str, float]:
 def test_samples_are_those_of_the_exposition_text() -> None:
     metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048, control=FakeControl())
     for number in range(40):
-        metrics.explained(ledger(end=16.0 + number))
+        metrics.record_ledger(ledger(end=16.0 + number))
     metrics.answered("/x", "GET", 200)
     once = Once(metrics.registry)
     found = Collected(once.metrics).samples
@@ -86,7 +86,7 @@ def test_a_collector_that_fails_costs_what_it_would_have_given() -> None:
 def test_promises_are_those_of_the_samples() -> None:
     metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048)
     for number in range(10):
-        metrics.explained(ledger(end=16.0, first=12.0 if number % 2 else 15.5))
+        metrics.record_ledger(ledger(end=16.0, first=12.0 if number % 2 else 15.5))
     collected = Collected(metrics.registry.collect())
     views = {(one.priority, one.slo): one for one in collected.slo}
     ttft = views["standard", "ttft"]
@@ -119,7 +119,7 @@ ENDINGS = st.lists(
 def test_latencies_are_those_of_the_last_minute(
     endings: list[tuple[float, float, str, bool]],
 ) -> None:
-    recent, now = Recent(30), 100.0
+    recent, now = RecentLedgers(30), 100.0
     minute = LastMinute(recent)
     kept = []
     for pause, took, outcome, looks in endings:

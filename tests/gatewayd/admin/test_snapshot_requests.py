@@ -17,7 +17,7 @@ from gatewayd.engines.request_handle import JobHandle
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
-from gatewayd.tracing.timeline import NO_ENGINE, TokenPace
+from gatewayd.tracing.timeline import NO_ENGINE, StepTimeTotals
 from gatewayd.wire.snapshot import MOST_ROWS
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.time_causes import Cause
@@ -71,8 +71,8 @@ def spends_on(found: Given, choice: int, cause: int) -> None:
     job.is_waiting = False
     one = job.choices[choice % n]
     one.is_queued = False
-    one.timeline.sent(NOW - 1, TokenPace())
-    one.timeline.moved(cause, 0.0)
+    one.timeline.sent(NOW - 1, StepTimeTotals())
+    one.timeline.on_step(cause, 0.0)
 
 
 def rows_of(found: list[Given], looks: dict[int, SequenceLook] | None = None) -> RequestRows:

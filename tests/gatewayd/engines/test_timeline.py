@@ -7,7 +7,7 @@ import random
 import msgspec
 import pytest
 
-from gatewayd.tracing.timeline import NO_ENGINE, SENT, Stretch, Timeline, TokenPace, Totals
+from gatewayd.tracing.timeline import NO_ENGINE, SENT, StepTimeTotals, Stretch, Timeline, Totals
 from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
@@ -18,18 +18,18 @@ def step(number: int, *, crowd: float = 0.0, plugins: dict[str, float] | None = 
 
 
 def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None:
-    pace, timeline = TokenPace(), Timeline(10.0)
-    pace.note(step(1), 9.0)
+    pace, timeline = StepTimeTotals(), Timeline(10.0)
+    pace.record_step(step(1), 9.0)
     timeline.sent(10.5, pace)
-    pace.note(step(2), 11.0)  # it was underway when this was sent, and tells nothing of it
-    pace.note(step(3), 12.0)
-    timeline.moved(Cause.PAGES, 0.0)
-    pace.note(step(4), 15.0)
-    pace.note(step(5, crowd=1.0), 16.0)
-    timeline.moved(Cause.PREFILL, 0.75)
-    pace.note(step(6), 17.0)
-    timeline.moved(Cause.DECODE, 0.0)
-    pace.note(step(7, crowd=0.25, plugins={"scheduler.a": 0.15, "drafter.b": 0.05}), 18.0)
+    pace.record_step(step(2), 11.0)  # it was underway when this was sent, and tells nothing of it
+    pace.record_step(step(3), 12.0)
+    timeline.on_step(Cause.PAGES, 0.0)
+    pace.record_step(step(4), 15.0)
+    pace.record_step(step(5, crowd=1.0), 16.0)
+    timeline.on_step(Cause.PREFILL, 0.75)
+    pace.record_step(step(6), 17.0)
+    timeline.on_step(Cause.DECODE, 0.0)
+    pace.record_step(step(7, crowd=0.25, plugins={"scheduler.a": 0.15, "drafter.b": 0.05}), 18.0)
     timeline.stop(18.5)
     *before, last = timeline.stretches(99.0)
     assert before == [
@@ -45,14 +45,14 @@ def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None
 
 
 def test_a_heartbeat_is_no_step() -> None:
-    pace, timeline = TokenPace(), Timeline(0.0)
+    pace, timeline = StepTimeTotals(), Timeline(0.0)
     timeline.sent(0.0, pace)
-    pace.note(step(1), 1.0)
-    timeline.moved(Cause.PREFILL, 1.0)
-    pace.note(step(1), 5.0)
+    pace.record_step(step(1), 1.0)
+    timeline.on_step(Cause.PREFILL, 1.0)
+    pace.record_step(step(1), 5.0)
     assert (pace.at, pace.before) == (1.0, (0.0, Totals()))
-    pace.note(step(2), 6.0)
-    timeline.moved(Cause.DECODE, 0.0)
+    pace.record_step(step(2), 6.0)
+    timeline.on_step(Cause.DECODE, 0.0)
     assert timeline.stretches(7.0) == [
         Stretch(Cause.PREFILL, 0.0, 1.0),
         Stretch(Cause.DECODE, 1.0, 6.0),
@@ -60,23 +60,23 @@ def test_a_heartbeat_is_no_step() -> None:
 
 
 def test_one_that_follows_another_waits_for_its_prompt() -> None:
-    pace, timeline = TokenPace(), Timeline(0.0)
+    pace, timeline = StepTimeTotals(), Timeline(0.0)
     timeline.sent(0.0, pace, follows=True)
-    pace.note(step(1), 1.0)
-    pace.note(step(2), 2.0)
-    timeline.moved(Cause.PREFILL, 1.0)
+    pace.record_step(step(1), 1.0)
+    pace.record_step(step(2), 2.0)
+    timeline.on_step(Cause.PREFILL, 1.0)
     assert timeline.stretches(2.0)[0] == Stretch(Cause.LEADER, 0.0, 1.0)
 
 
 def test_the_time_at_a_lost_engine_stays_and_what_is_told_after_the_end_changes_nothing() -> None:
-    pace, timeline = TokenPace(), Timeline(0.0)
+    pace, timeline = StepTimeTotals(), Timeline(0.0)
     timeline.sent(0.0, pace)
-    pace.note(step(1), 1.0)
-    timeline.moved(Cause.DECODE, 0.0)
+    pace.record_step(step(1), 1.0)
+    timeline.on_step(Cause.DECODE, 0.0)
     timeline.lost(3.0)
-    timeline.sent(4.0, TokenPace())
+    timeline.sent(4.0, StepTimeTotals())
     timeline.stop(6.0)
-    timeline.moved(Cause.PAGES, 0.0)
+    timeline.on_step(Cause.PAGES, 0.0)
     timeline.lost(8.0)
     timeline.stop(9.0)
     assert timeline.end == 6.0
@@ -94,7 +94,7 @@ def random_plugins(random_: random.Random) -> dict[str, float]:
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None:
     random_ = random.Random(seed)
-    now, pace = 100.0, TokenPace()
+    now, pace = 100.0, StepTimeTotals()
     timeline = Timeline(now)
     for number in range(random_.choice([5, 50, 500])):
         now += random_.random()
@@ -105,8 +105,8 @@ def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None
                 timeline.sent(now, pace, follows=random_.random() < 0.5)
             case _:
                 told = step(number, crowd=random_.uniform(-1, 2), plugins=random_plugins(random_))
-                pace.note(told, now)
-                timeline.moved(random_.choice(list(Cause)), random_.uniform(-1, 2))
+                pace.record_step(told, now)
+                timeline.on_step(random_.choice(list(Cause)), random_.uniform(-1, 2))
     found = timeline.stretches(now)
     assert sum(one.seconds for one in found) == pytest.approx(now - 100.0, abs=1e-9)
     assert all(one.others + one.plugins <= one.seconds + 1e-9 for one in found)

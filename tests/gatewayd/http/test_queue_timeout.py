@@ -12,7 +12,7 @@ from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
 from gatewayd.pipeline.timing import queue_timeout
 from gatewayd.text.text_model import TextModel
-from gatewayd.tracing.timeline import Timeline, TokenPace
+from gatewayd.tracing.timeline import StepTimeTotals, Timeline
 from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
@@ -89,11 +89,11 @@ def test_it_is_told_what_it_waited_for() -> None:
         "mostly: no engine was ready, or its engine was lost"
         in queue_timeout(1.0, [waiting]).message
     )
-    pace = TokenPace()
+    pace = StepTimeTotals()
     waiting.sent(time.monotonic() - 0.9, pace)
     step = StepOutput(stats=EngineStats(step=1))
-    pace.note(step, time.monotonic() - 0.8)
-    waiting.moved(Cause.KV_QUOTA, 0.0)
+    pace.record_step(step, time.monotonic() - 0.8)
+    waiting.on_step(Cause.KV_QUOTA, 0.0)
     assert "mostly: queued: its tenant's KV quota" in queue_timeout(1.0, [waiting]).message
 
 

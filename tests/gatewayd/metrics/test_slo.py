@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd.config.slo import ClassTargets, SloTable
 from gatewayd.metrics.slo import SloCollector, judge
-from gatewayd.metrics.slo_windows import BUCKET_SECONDS, NUM_BUCKETS, Windows
+from gatewayd.metrics.slo_windows import BUCKET_SECONDS, NUM_BUCKETS, SloWindows
 from tests.gatewayd.tracing.test_ledger import ledger
 
 
@@ -26,7 +26,7 @@ class Clock:
 def test_windows_count_what_ended_in_them_and_hold_no_more_than_six_hours(seed: int) -> None:
     random_, clock = random.Random(seed), Clock()
     clock.now = random_.uniform(0, 1e6)
-    windows, ended = Windows(clock), []
+    windows, ended = SloWindows(clock), []
     for _ in range(2000):
         clock.now += random_.choice([0, 0, 1, 7, 60, 300, 9000 * random_.random()])
         is_good = random_.random() < 0.7
@@ -35,10 +35,10 @@ def test_windows_count_what_ended_in_them_and_hold_no_more_than_six_hours(seed: 
         seconds = random_.choice([300, 3600, 21600])
         first = clock.now // BUCKET_SECONDS - min(NUM_BUCKETS, seconds / BUCKET_SECONDS + 1) + 1
         inside = [good for at, good in ended if at >= first]
-        assert windows.share_bad(seconds) == pytest.approx(inside.count(False) / len(inside))
+        assert windows.bad_ratio(seconds) == pytest.approx(inside.count(False) / len(inside))
     assert windows.good + windows.bad == 2000
     clock.now += 7 * 3600
-    assert windows.share_bad(21600) == 0.0
+    assert windows.bad_ratio(21600) == 0.0
 
 
 TARGETS = ClassTargets(ttft_ms=1500, tpot_ms=600, e2e_ms=6500)

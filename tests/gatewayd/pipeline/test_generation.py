@@ -101,7 +101,7 @@ async def test_whoever_failed_is_named_by_the_ledger(
     finished: list[RequestFinished] = []
     begun = pipeline(FakeFleet(hangs), finished.append)
     kept: list[TimeLedger] = []
-    begun.metrics.explained = kept.append  # type: ignore[assignment]
+    begun.metrics.record_ledger = kept.append  # type: ignore[assignment]
     generation = await begun.start(work(text))
     with pytest.raises(type(raised)), contextlib.closing(generation):
         raise raised
@@ -151,7 +151,7 @@ async def test_a_choice_that_stops_lets_its_sibling_go_on(text: TextModel) -> No
     generation = await pipeline(fleet, finished.append).start(work(text, stop=(" two",)))
     await generation.finish()
     assert fleet.jobs[0].cancelled == {0}
-    assert [choice.take() for choice in generation.choices] == ["one", "one"]
+    assert [choice.pop_text() for choice in generation.choices] == ["one", "one"]
     assert [choice.stop_reason for choice in generation.choices] == [" two", None]
     generation.close()
     assert [event.outcome for event in finished] == ["length"]
@@ -165,5 +165,5 @@ async def test_half_a_character_at_the_end_is_told_with_and_without_stop_strings
     fleet = FakeFleet(says(half, reason="length"))
     generation = await pipeline(fleet, lambda event: None).start(work(text, stop=stop))
     await generation.finish()
-    assert [choice.take() for choice in generation.choices] == [text.tokenizer.decode(half)] * 2
+    assert [choice.pop_text() for choice in generation.choices] == [text.tokenizer.decode(half)] * 2
     generation.close()

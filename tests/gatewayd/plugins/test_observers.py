@@ -25,7 +25,7 @@ async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     host: Any = Host()
     watched = Ledger(1.0)
     told = ObserverRecord(host, "gatewayd_request_admitted", watched, Watchdog(watched, 10.0))
-    request_trace.begin("mine")
+    request_trace.start_trace("mine")
     submitted = time.monotonic()
     told.notify(object())
     handed = time.monotonic()
@@ -45,5 +45,5 @@ async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     slow = [part for part in parts if part.strategy == "observer.slow"]
     assert [part.cause for part in slow] == ["plugin"]
     assert slow[0].seconds > 0.045
-    assert found.mostly("plugin") == "observer.slow"
+    assert found.dominant_strategy("plugin") == "observer.slow"
     assert {part.cause for part in parts} == {"gateway", "plugin"}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
-from gatewayd.tracing.recent import Recent
+from gatewayd.tracing.recent import RecentLedgers
 from gatewayd.tracing.request_trace import Span
 from gatewayd.tracing.time_ledger import TimeLedger, TimePart
 from gatewayd.tracing.timeline import Stretch
@@ -43,7 +43,7 @@ def ledger(**fields: Any) -> TimeLedger:
 
 
 def test_the_gateway_s_own_id_is_of_one_ledger_whatever_clients_send() -> None:
-    recent = Recent(2)
+    recent = RecentLedgers(2)
     first, second = ledger(), ledger(request_id="req_2", answered_id="req_1")
     recent.add(first)
     recent.add(second)
@@ -120,7 +120,7 @@ def test_how_fast_its_tokens_came() -> None:
 
 
 def test_the_last_requests_are_found_by_both_ids_and_the_oldest_are_forgotten() -> None:
-    recent = Recent(3)
+    recent = RecentLedgers(3)
     made = [ledger(request_id=f"req_{i}", answered_id=f"c{i}", end=16.0 + i % 3) for i in range(5)]
     for one in made:
         recent.add(one)
@@ -132,7 +132,7 @@ def test_the_last_requests_are_found_by_both_ids_and_the_oldest_are_forgotten() 
 
 
 def test_of_requests_with_the_same_id_the_latest_is_found() -> None:
-    recent = Recent(2)
+    recent = RecentLedgers(2)
     made = [ledger(request_id=f"req_{i}", answered_id="same") for i in range(3)]
     for at, one in enumerate(made):
         recent.add(one)
@@ -141,7 +141,7 @@ def test_of_requests_with_the_same_id_the_latest_is_found() -> None:
 
 
 def test_who_hammers_pushes_out_only_what_was_refused() -> None:
-    recent = Recent(2)
+    recent = RecentLedgers(2)
     recent.add(ledger(request_id="req_a", answered_id="same"))
     made = [ledger(request_id=f"req_{i}", answered_id=f"c{i}", end=17.0 + i) for i in range(5)]
     for one in made:

@@ -52,9 +52,9 @@ def test_a_line_says_of_whom_it_speaks() -> None:
     other = f"req_{24 * 'f'}"
     say(lines, "request %s: its sink raised", ours)
     say(lines, "nobody")
-    request_trace.begin("mine")
+    request_trace.start_trace("mine")
     say(lines, "somebody")
-    request_trace.begin("mine", ours)
+    request_trace.start_trace("mine", ours)
     say(lines, "of both")
     say(lines, "of another: %s", other)
     found = [(line.request_id, line.x_request_id) for line in lines.since(0)]

@@ -87,7 +87,7 @@ def test_how_many_were_not_told_is_told_later() -> None:
     now = 60.0
     say()
     say()
-    assert told[3:] == ["failed 7 (3 more were dropped before it)", "failed 7"]
+    assert told[3:] == ["failed 7 (3 earlier records were dropped)", "failed 7"]
 
 
 def loggers_of_the_package() -> set[str]:

@@ -1,1 +1,1 @@
-"""Text to tokens and back: tokenizer, chat template, detokenizer, stop strings. No HTTP."""
+"""Tokenizer, chat template, detokenizer and stop strings, independent of HTTP."""

@@ -1,8 +1,8 @@
-"""Token ids to text, piece by piece, without ever giving half a character.
+"""Incremental detokenization that never returns incomplete UTF-8 characters.
 
-The pieces, joined, equal the tokenizer's decoding of all ids at once, except where bytes are no
-characters: there the tokenizer may take back what it has decoded. The prompt is never decoded
-here, so none of its text can appear in an answer.
+The concatenated pieces equal the tokenizer's decoding of all ids at once, except for invalid
+UTF-8, where the tokenizer may revise already decoded text. The prompt is never decoded here, so
+none of its text can appear in a response.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 
 
 class Detokenizer(Protocol):
-    """Decodes one sequence."""
+    """Incremental detokenizer of one sequence."""
 
     @property
     def is_opening(self) -> bool:
-        """Whether the next token begins a text, so that spaces before it may be dropped."""
+        """Whether the next token is the first of a text, whose leading spaces may be dropped."""
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Take more ids; give the characters that are complete."""
+        """Decode more ids; return the complete characters."""
 
     def finish(self) -> str:
-        """The sequence is at its end: give the rest, U+FFFD for half a character."""
+        """Return the rest at the end of the sequence, U+FFFD for an incomplete character."""
 
 
 @dataclass(frozen=True, slots=True)
 class ByteTable:
-    """What each token id stands for, wherever it stands.
+    """Context-independent bytes and text of each token id.
 
     Attributes:
-        pieces: the bytes of each id, shape ``[vocab_size]``; empty for ids to skip.
-        texts: the same as text where the bytes are whole characters, else None.
+        pieces: bytes of each id, shape ``[vocab_size]``; empty for skipped ids.
+        texts: the same as text if the bytes are complete characters, else None.
     """
 
     pieces: Sequence[bytes]
@@ -43,7 +43,7 @@ class ByteTable:
 
     @classmethod
     def of(cls, pieces: Sequence[bytes]) -> ByteTable:
-        """Make both columns from the bytes."""
+        """Build a table from the bytes of each id."""
         return cls(pieces, [_whole(piece) for piece in pieces])
 
 
@@ -55,7 +55,7 @@ def _whole(piece: bytes) -> str | None:
 
 
 class ByteDetokenizer:
-    """For tokens that are bytes: a table and an incremental UTF-8 decoder."""
+    """Detokenizer for context-independent tokens: a byte table and an incremental UTF-8 decoder."""
 
     __slots__ = ("_decoder", "_is_whole", "_num_stripped", "_pieces", "_size", "_texts")
 
@@ -75,11 +75,11 @@ class ByteDetokenizer:
 
     @property
     def is_opening(self) -> bool:
-        """Until a text has begun."""
+        """Whether leading spaces may still be dropped."""
         return self._num_stripped > 0
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Decode; ids beyond the tokenizer's vocabulary have no text."""
+        """Decode more ids; ids beyond the tokenizer's vocabulary have no text."""
         if len(ids) == 1 and self._is_whole and 0 <= ids[0] < self._size:
             text = self._texts[ids[0]]
             if text is not None:
@@ -92,11 +92,11 @@ class ByteDetokenizer:
         return text
 
     def finish(self) -> str:
-        """Give U+FFFD if the last character is incomplete."""
+        """Return U+FFFD if the last character is incomplete."""
         return self._decoder.decode(b"", final=True)
 
     def _strip(self, text: str) -> str:
-        """Drop spaces until the first other character has come."""
+        """Drop up to ``num_stripped`` leading spaces of the text."""
         while self._num_stripped and text.startswith(" "):
             text = text[1:]
             self._num_stripped -= 1
@@ -105,14 +105,14 @@ class ByteDetokenizer:
         return text
 
 
-_PATIENCE = 16
-"""Ids that may wait for the rest of a character, which has at most four bytes."""
+_MAX_WAITING = 16
+"""Maximum ids that wait for the rest of a character, which has at most four bytes."""
 
 
 class WindowDetokenizer:
-    """For other vocabularies, whose decoding of a token depends on its neighbours.
+    """Detokenizer for vocabularies whose decoding of a token depends on its neighbours.
 
-    Decodes the ids before the new ones twice, without and with them, and gives the difference.
+    Decodes the preceding ids without and with the new ones, and returns the difference.
     """
 
     __slots__ = ("_before", "_decode", "_waiting")
@@ -122,7 +122,7 @@ class WindowDetokenizer:
 
         Args:
             decode: the tokenizer's own decoding of a run of ids.
-            before: ids to decode the first ones after; empty for the beginning of a text.
+            before: ids that precede the first fed ones; empty at the beginning of a text.
         """
         self._decode = decode
         self._before = list(before)
@@ -130,26 +130,26 @@ class WindowDetokenizer:
 
     @property
     def is_opening(self) -> bool:
-        """Until something was fed."""
+        """Whether no ids have been fed yet."""
         return not (self._before or self._waiting)
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Decode; a text that ends in U+FFFD may be incomplete, so it waits for a few ids."""
+        """Decode more ids; text ending in U+FFFD may be incomplete, so it waits for further ids."""
         self._waiting.extend(ids)
         return self._advance(is_final=False)
 
     def finish(self) -> str:
-        """Give what waited."""
+        """Decode the waiting ids."""
         return self._advance(is_final=True)
 
     def _advance(self, *, is_final: bool) -> str:
         together = [*self._before, *self._waiting]
         text = self._decode(together)[len(self._decode(self._before)) :]
-        is_late = len(self._waiting) > _PATIENCE
+        is_late = len(self._waiting) > _MAX_WAITING
         if text and (is_final or is_late or not text.endswith("\ufffd")):
             self._before, self._waiting = self._waiting, []
             return text
         if is_late:
-            # Special tokens, which have no text. Were they to stay, each step would cost more.
-            del self._waiting[: _PATIENCE // 2]
+            # Special tokens without text; dropped, because each step would cost more otherwise.
+            del self._waiting[: _MAX_WAITING // 2]
         return ""

@@ -1,6 +1,6 @@
-"""What an answer is made of: its text through the parsers of its model, behind a fence.
+"""Parsing of model output into text, reasoning and tool calls, with fault isolation.
 
-A parser that raises costs its answer the parsing and nothing else: from there on all is text.
+If a parser raises, the rest of that response is returned as unparsed text.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ _log = logging.getLogger(__name__)
 
 
 class Parsers(NamedTuple):
-    """How answers of one request are read.
+    """Parsers for the responses of one request.
 
     Attributes:
-        reasoning: makes what finds reasoning; None for a model without.
-        tools: makes what finds calls in the text beside it; None without tools.
-        most_calls: that are told; None for all.
-        keeps_reasoning: whether reasoning is told.
-        marks: special tokens that they see although text leaves such out.
-        armed: calls what calls them again and again, and watches over all of it; None for nobody
-            who watches.
+        reasoning: creates the reasoning parser; None for a model without reasoning.
+        tools: creates the tool-call parser for text outside reasoning; None without tools.
+        most_calls: maximum of tool calls returned; None for all.
+        keeps_reasoning: whether reasoning is returned.
+        marks: special tokens visible to the parsers although they are omitted from text.
+        armed: runs a function that calls the parsers under their watchdog; None for no watchdog.
     """
 
     reasoning: Callable[[], OutputParser] | None = None
@@ -35,20 +34,20 @@ class Parsers(NamedTuple):
     armed: Callable[[Callable[[], list[Part]]], list[Part]] | None = None
 
     def reader(self) -> OutputReader:
-        """For one answer."""
+        """Create a reader for one response."""
         return OutputReader(self)
 
 
 class OutputReader:
-    """Reads one answer.
+    """Incremental reader of one response.
 
     Attributes:
-        num_calls: that were told.
-        reasoning_pieces: how many pieces there were up to the last that ended in reasoning.
+        num_calls: number of tool calls returned.
+        reasoning_pieces: number of pieces up to the last one that ended in reasoning.
     """
 
     def __init__(self, parsers: Parsers) -> None:
-        """Begin at the beginning of an answer."""
+        """Create the parsers for a new response."""
         self._parsers = parsers
         self._reasoning: OutputParser | None = None
         self._tools: OutputParser | None = None
@@ -61,17 +60,17 @@ class OutputReader:
             self._reasoning = parsers.reasoning() if parsers.reasoning else None
             self._tools = parsers.tools() if parsers.tools else None
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._break(error)
+            self._disable(error)
 
     def read(self, pieces: Sequence[str], *, is_last: bool) -> list[Part]:
-        """Take what was said next.
+        """Parse the next pieces of the response.
 
         Args:
-            pieces: in order, one for each token where ``reasoning_pieces`` is to be tokens.
-            is_last: whether nothing follows. May be said again.
+            pieces: in order, one per token where ``reasoning_pieces`` is to count tokens.
+            is_last: whether the response ends with them; may be repeated.
 
         Returns:
-            Parts in order, neighbours of one kind put together.
+            Parts in order, adjacent ones of the same kind merged.
         """
         armed = self._parsers.armed
         if armed is None:
@@ -86,24 +85,24 @@ class OutputReader:
                 parts += _text(piece)
             elif piece:
                 self._unread.append(piece)
-                parts += self._fenced(lambda piece=piece: self._feed(piece))  # type: ignore[misc]
+                parts += self._guarded(lambda piece=piece: self._feed(piece))  # type: ignore[misc]
         if is_last and not self._is_finished:
             self._is_finished = True
             if not self._is_broken:
-                parts += self._fenced(self._finish)
-        return _joined(self._kept(parts))
+                parts += self._guarded(self._finish)
+        return _merged(self._filtered(parts))
 
     def _feed(self, text: str) -> list[Part]:
         if self._reasoning is None:
             return self._read_text(text)
-        return self._apart(self._reasoning.feed(text))
+        return self._parse_calls(self._reasoning.feed(text))
 
     def _finish(self) -> list[Part]:
-        parts = [] if self._reasoning is None else self._apart(self._reasoning.finish())
+        parts = [] if self._reasoning is None else self._parse_calls(self._reasoning.finish())
         return parts if self._tools is None else [*parts, *self._tools.finish()]
 
-    def _apart(self, parts: Sequence[Part]) -> list[Part]:
-        """Look for calls in the text beside the reasoning."""
+    def _parse_calls(self, parts: Sequence[Part]) -> list[Part]:
+        """Parse tool calls in the text outside reasoning."""
         found: list[Part] = []
         for part in parts:
             found += self._read_text(part.text) if isinstance(part, Text) else [part]
@@ -112,11 +111,11 @@ class OutputReader:
     def _read_text(self, text: str) -> list[Part]:
         return list(self._tools.feed(text)) if self._tools else _text(text)
 
-    def _fenced(self, work: Callable[[], list[Part]]) -> list[Part]:
+    def _guarded(self, work: Callable[[], list[Part]]) -> list[Part]:
         try:
             parts = work()
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._break(error)
+            self._disable(error)
             return _text("".join(self._unread))
         if parts:
             self._unread.clear()
@@ -124,14 +123,14 @@ class OutputReader:
                 self.reasoning_pieces = self._num_pieces
         return parts
 
-    def _break(self, error: Exception) -> None:
+    def _disable(self, error: Exception) -> None:
         self._is_broken = True
-        # What it says may be of the answer itself.
+        # The error's message may quote the response.
         _log.debug(
             "parser failed, returning the rest of an answer as text: %s", type(error).__name__
         )
 
-    def _kept(self, parts: Iterable[Part]) -> list[Part]:
+    def _filtered(self, parts: Iterable[Part]) -> list[Part]:
         most, kept = self._parsers.most_calls, []
         for part in parts:
             if isinstance(part, ToolCall | Arguments):
@@ -148,7 +147,7 @@ def _text(text: str) -> list[Part]:
     return [Text(text)] if text else []
 
 
-def _joined(parts: Sequence[Part]) -> list[Part]:
+def _merged(parts: Sequence[Part]) -> list[Part]:
     joined: list[Part] = []
     for part in parts:
         last = joined[-1] if joined else None

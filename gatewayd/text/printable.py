@@ -1,10 +1,10 @@
-"""What a terminal may be shown of a text that somebody else wrote."""
+"""Sanitization of untrusted text for terminals."""
 
 from __future__ import annotations
 
 
 def printable(text: str, most: int) -> str:
-    """One line of it, at most so many characters: what is no printable one is a space."""
+    """Truncate a text to ``most`` characters and replace unprintable ones by spaces."""
     text = text[:most]
     if text.isprintable():
         return text

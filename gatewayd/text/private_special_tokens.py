@@ -1,8 +1,8 @@
-"""A tokenizer that knows its special tokens under names that nobody can guess.
+"""Tokenizer whose special tokens have secret names, against special-token injection.
 
-Whatever a client writes is text to it, while a trusted text can still have special tokens in it,
-by those names. All else about the tokens stays as it is: their ids, and whether they swallow the
-spaces beside them or stand only between words.
+Text from clients is always encoded as ordinary text, while trusted text can contain special tokens
+by their secret names. All other properties of the tokens are unchanged: their ids, and whether
+they strip adjacent spaces or match only whole words.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from typing import Any
 from tokenizers import Tokenizer as Backend
 
 
-class Disguise:
-    """The tokenizer and the names.
+class SecretSpecialTokens:
+    """Secret names of special tokens, and a tokenizer that uses them.
 
     Attributes:
-        backend: knows special tokens by their secret names only.
+        backend: tokenizer that recognizes special tokens by their secret names only.
     """
 
     def __init__(self, spec: Mapping[str, Any], genuine: Backend) -> None:
-        """Rename the special tokens of a tokenizer.
+        """Build a copy of a tokenizer with renamed special tokens.
 
         Args:
-            spec: a ``tokenizer.json``.
-            genuine: the tokenizer that it describes; it may correct the ids of added tokens.
+            spec: contents of a ``tokenizer.json``.
+            genuine: tokenizer built from it, which may correct the ids of added tokens.
         """
         secret = secrets.token_hex(8)
         known = {token.content: i for i, token in genuine.get_added_tokens_decoder().items()}
@@ -41,20 +41,20 @@ class Disguise:
             name = self._names.get(token["content"], token["content"])
             renamed.append({**token, "content": name})
             ids[name] = known[token["content"]]
-        # Without a place in the model's vocabulary a new name would get a new id.
+        # A name that is not in the model's vocabulary would get a new id.
         model = {**spec["model"], "vocab": _extended(spec["model"]["vocab"], ids)}
         disguised = {**spec, "added_tokens": renamed, "model": model}
         self.backend = Backend.from_str(json.dumps(disguised, ensure_ascii=False))
 
-    def apply(self, text: str) -> str:
-        """Write the special tokens of a trusted text by their secret names."""
+    def rename(self, text: str) -> str:
+        """Replace the special tokens in a trusted text by their secret names."""
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda found: self._names[found[0]], text)
 
 
 def _alternatives(tokens: list[dict[str, Any]]) -> str:
-    """Finds what the tokenizer would: the longest, and whole words where it asks for them."""
+    """Build a pattern with the tokenizer's matching rules: longest first, ``single_word``."""
     longest_first = sorted(tokens, key=lambda token: len(token["content"]), reverse=True)
     return "|".join(
         rf"(?<!\w){re.escape(token['content'])}(?!\w)"
@@ -65,7 +65,7 @@ def _alternatives(tokens: list[dict[str, Any]]) -> str:
 
 
 def _extended(vocab: Any, ids: Mapping[str, int]) -> Any:  # noqa: ANN401 - two forms
-    """The vocabulary of a model with more names for some of its ids, or with new ids."""
+    """Return a model's vocabulary with additional names for its ids, or with new ids."""
     if isinstance(vocab, dict):
         return {**vocab, **ids}
     pieces = list(vocab)  # Unigram's: pieces with scores, by id; new ids follow the last one

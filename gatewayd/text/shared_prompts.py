@@ -1,4 +1,4 @@
-"""Conversations that differ in how their last message ends: what they share is encoded once."""
+"""Prompts that differ only in the end of the last message: the shared prefix is encoded once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
-from gatewayd.text.special_tokens import Hiding, any_text
+from gatewayd.text.special_tokens import SpecialTokenEscaper, any_text
 from gatewayd.text.text_model import TextModel
 
 Messages = Sequence[Mapping[str, Any]]
@@ -18,8 +18,8 @@ class Endings(NamedTuple):
     """A rendered conversation with its endings.
 
     Attributes:
-        size: of it, in characters.
-        encode: makes the token ids of each prompt; of much text it takes long.
+        size: total length in characters.
+        encode: returns the token ids of each prompt; slow for long text.
     """
 
     size: int
@@ -35,39 +35,39 @@ def render_endings(
     param: str,
     arguments: Mapping[str, Any] = MappingProxyType({}),
 ) -> Endings:
-    """Render a conversation once for each ending; special tokens that it spells stay text.
+    """Render a conversation with several endings; spelled special tokens are ordinary text.
 
     Args:
         text: of the model.
-        messages: each with ``role`` and a ``content`` string. A user's last one goes on, behind an
-            empty line; behind any other the ending is a message of its own.
-        endings: of the user's last message; they begin alike.
-        limit: tokens of the context, to refuse hopeless lengths without encoding them.
+        messages: each with ``role`` and a ``content`` string. The ending is appended to a user's
+            last message after an empty line; after any other it is a new user message.
+        endings: of the user's last message, with a common prefix.
+        limit: context length in tokens, to refuse far longer prompts without encoding them.
         param: the request's field, for errors.
-        arguments: of the template.
+        arguments: additional variables of the template.
 
     Raises:
-        InvalidRequest: the model has no chat template, or the template refuses them.
-        ContextLengthExceeded: they are certainly longer than the context.
+        InvalidRequest: the model has no chat template, or the template rejects the messages.
+        ContextLengthExceeded: a prompt is certainly longer than the context.
     """
     template, tokenizer = text.template, text.tokenizer
     if template is None:
         raise InvalidRequest("this model has no chat template, so it cannot be asked", param=param)
     mark = token_hex(16)
     given: Any = (_marked(messages, mark), endings)
-    hiding = None
+    escaper = None
     special = tokenizer.special_pattern
     try:
         if special is not None and any_text(given, tokenizer.spells_special):
-            hiding = Hiding(special, given)
-            given = hiding.hide(given)
+            escaper = SpecialTokenEscaper(special, given)
+            given = escaper.escape(given)
         rendered = template.render(given[0], arguments=arguments)
     except RecursionError:
         raise InvalidRequest(f"{param} is nested too deeply", param=param) from None
     except InvalidRequest as error:
         raise InvalidRequest(error.message, param=param) from error
-    if hiding is not None:
-        rendered = tokenizer.disguise(rendered)
+    if escaper is not None:
+        rendered = tokenizer.rename_special_tokens(rendered)
     head, *rest = rendered.split(mark)
     if len(rest) != 1:
         raise InvalidRequest(
@@ -83,13 +83,13 @@ def render_endings(
         )
 
     def encode(part: str) -> list[int]:
-        if hiding is None:
+        if escaper is None:
             return tokenizer.encode(part, trusted=True)
-        return tokenizer.encode(hiding.show(part))
+        return tokenizer.encode(escaper.unescape(part))
 
     def encode_all() -> list[list[int]]:
         first = encode(head)
-        # Some vocabularies see where a text begins, or merge over any border.
+        # Some tokenizers treat the beginning of a text specially, or merge across the boundary.
         if encode(head + tails[0]) != first + encode(tails[0]):
             return [encode(head + tail) for tail in tails]
         return [first + encode(tail) for tail in tails]

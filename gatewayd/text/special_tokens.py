@@ -1,6 +1,7 @@
-"""Keeps special tokens that clients spell from becoming special tokens.
+"""Protection against special-token injection by clients.
 
-A numbered mark stands for each spelled token while a template writes genuine ones.
+Special tokens spelled in a request are replaced by numbered marks while the template, which writes
+genuine ones, is rendered.
 """
 
 from __future__ import annotations
@@ -14,46 +15,46 @@ from gatewayd.errors import InvalidRequest
 _PRIVATE_USE = range(0xE000, 0xF8FF)
 
 
-class Hiding:
-    """Hides what is spelled in values of JSON, and finds it again in the text made of them."""
+class SpecialTokenEscaper:
+    """Replaces special tokens spelled in JSON values by marks, and restores their text."""
 
     def __init__(self, special: re.Pattern[str], values: object) -> None:
-        """Choose a mark.
+        """Choose a mark character that occurs in none of the values.
 
         Args:
-            special: finds special tokens.
-            values: all that will be hidden.
+            special: pattern of special tokens.
+            values: all values that will be escaped.
 
         Raises:
-            InvalidRequest: there is no character left to mark with.
+            InvalidRequest: the values use every possible mark character.
         """
         self._special = special
         self._mark = _unused_character(values)
         self._spelled: list[str] = []
 
-    def hide(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
-        """The same value with marks, in all its strings and keys."""
+    def escape(self, value: Any) -> Any:  # noqa: ANN401 - any JSON value
+        """Return the value with special tokens replaced by marks in all its strings and keys."""
         if isinstance(value, str):
-            return self._special.sub(self._note, value)
+            return self._special.sub(self._mark_of, value)
         if isinstance(value, Mapping):
-            return {self.hide(key): self.hide(entry) for key, entry in value.items()}
+            return {self.escape(key): self.escape(entry) for key, entry in value.items()}
         if isinstance(value, list | tuple):
-            return [self.hide(entry) for entry in value]
+            return [self.escape(entry) for entry in value]
         return value
 
-    def show(self, text: str) -> str:
-        """Put back what the marks stand for."""
+    def unescape(self, text: str) -> str:
+        """Restore the special tokens' text in place of the marks."""
         marked = re.compile(f"{self._mark}([0-9]+){self._mark}")
         return marked.sub(lambda found: self._spelled[int(found[1])], text)
 
-    def _note(self, found: re.Match[str]) -> str:
+    def _mark_of(self, found: re.Match[str]) -> str:
         self._spelled.append(found[0])
         return f"{self._mark}{len(self._spelled) - 1}{self._mark}"
 
 
 def any_text(value: object, is_wanted: Callable[[str], bool]) -> bool:
-    """Whether any string or key in a value of JSON is one that is looked for."""
-    # Of each chat; twice as fast as going over ``_texts``.
+    """Whether any string or key in a JSON value satisfies a predicate."""
+    # Runs for each chat; twice as fast as iterating over ``_texts``.
     if isinstance(value, str):
         return is_wanted(value)
     if isinstance(value, list | tuple):

@@ -1,8 +1,8 @@
-"""Stop strings, found exactly once however the text is cut.
+"""Incremental matching of stop strings, independent of how tokens split the text.
 
 The match that completes first wins; of those that complete at the same character, the longest.
-That is what reading one character at a time would find, so the answer does not depend on how
-tokens split the text. Only what may still become a stop string is held back.
+This equals matching one character at a time. Only text that may still become a stop string is
+withheld.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class StopMatcher:
-    """Watches one text.
+    """Stop-string matcher for one text.
 
     Attributes:
         matched: the stop string that ended the text, or None.
@@ -24,7 +24,7 @@ class StopMatcher:
 
         Args:
             stops: strings of at least one character.
-            include: whether the stop string itself belongs to the text.
+            include: whether the matched stop string is part of the text.
         """
         self._stops = tuple(stops)
         self._include = include
@@ -33,9 +33,9 @@ class StopMatcher:
         self.matched: str | None = None
 
     def feed(self, text: str) -> str:
-        """Take more text; give what can no longer be part of a stop string.
+        """Feed text; return the text that can no longer be part of a stop string.
 
-        Call no more once ``matched`` is set.
+        Must not be called once ``matched`` is set.
         """
         text = self._held + text
         best_end, best_start = len(text) + 1, 0
@@ -54,12 +54,12 @@ class StopMatcher:
         return text[:cut]
 
     def finish(self) -> str:
-        """The text is at its end: give what was held back."""
+        """Return the withheld text at the end of the text."""
         held, self._held = self._held, ""
         return held
 
     def _holdback(self, text: str) -> int:
-        """Length of the longest end of ``text`` that begins a stop string."""
+        """Return the length of the longest suffix of ``text`` that is a prefix of a stop string."""
         tail = text[-self._reach :] if self._reach else ""
         longest = 0
         for stop in self._stops:

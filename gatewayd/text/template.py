@@ -1,7 +1,7 @@
-"""The model's own chat template, in a sandbox.
+"""Chat template of the model, rendered in a sandbox.
 
-Templates come only from the model's folder, never from a request, and may neither reach Python's
-internals nor change what they are given, nor take more time and memory than ``template_bounds``.
+Templates come only from the model's folder, never from a request. They can neither access Python's
+internals nor modify their variables, and ``template_bounds`` limits their time and memory.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.text.template_bounds import BoundedEnvironment, begun
+from gatewayd.text.template_bounds import BoundedEnvironment, new_meter
 
 RESERVED = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now")
 )
-"""What no request may give to a template by itself; beside these, all that ends in ``_token``."""
+"""Variables that requests must not set, in addition to all that end in ``_token``."""
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
 class _Environment(BoundedEnvironment):
-    """The sandbox, without an exception for each ``message.role``."""
+    """Sandbox with a fast path for ``message.role``, which avoids an exception per access."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - jinja2's
-        """Look into plain dictionaries first, unless they have a method of that name."""
+        """Look up keys of plain dicts first, unless dicts have a method of that name."""
         if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
             return obj[attribute]
         return super().getattr(obj, attribute)
 
 
 class _Generation(Extension):
-    """``{% generation %}`` marks what the model wrote, for training; here it changes nothing."""
+    """Support for ``{% generation %}``, which marks model output in training; no effect here."""
 
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """Give the block's body, in a scope of its own as in training."""
+        """Return the block's body, in its own scope as in training."""
         scope = nodes.Scope(lineno=next(parser.stream).lineno)
         scope.body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return scope
 
 
 class ChatTemplate:
-    """Renders messages to the prompt the model was trained on."""
+    """Chat template that renders messages to a prompt in the model's training format."""
 
     def __init__(
         self, source: str, tokens: Mapping[str, str] | None = None, *, tool_source: str = ""
@@ -58,9 +58,9 @@ class ChatTemplate:
         """Compile a template.
 
         Args:
-            source: jinja2.
-            tokens: names such as ``bos_token`` that the template may use.
-            tool_source: of another one that is taken where there are tools; empty for the same.
+            source: of the template, for jinja2.
+            tokens: variables such as ``bos_token`` for the template.
+            tool_source: of the template for requests with tools; empty to use the same.
 
         Raises:
             ValueError: it does not compile.
@@ -85,7 +85,7 @@ class ChatTemplate:
         except TemplateError as error:
             raise ValueError(f"the chat template does not compile: {error}") from error
         for template in (self._template, self._tool_template):
-            # jinja2 chains them, and would walk the chain for each rendering.
+            # Flattened, because jinja2 would walk its chain of mappings at each rendering.
             template.globals = {**template.globals, **(tokens or {})}
 
     @classmethod
@@ -93,7 +93,7 @@ class ChatTemplate:
         """Read ``chat_template.jinja`` or the entry of ``tokenizer_config.json``.
 
         Returns:
-            None where the model has none.
+            The template; None if the model has none.
 
         Raises:
             ValueError: it does not compile.
@@ -113,8 +113,8 @@ class ChatTemplate:
             return None
         return cls(source, _special_tokens(config), tool_source=tool_source)
 
-    def takes(self, name: str) -> bool:
-        """Whether the template looks at a variable."""
+    def uses_variable(self, name: str) -> bool:
+        """Whether the template refers to a variable."""
         return name in self._variables
 
     def render(
@@ -130,17 +130,17 @@ class ChatTemplate:
         Args:
             messages: each with its ``role``.
             tools: that the model may call; None for none.
-            add_generation_prompt: end with the beginning of an answer.
-            arguments: the request's own, none of them ``RESERVED``.
+            add_generation_prompt: append the prefix of an assistant message.
+            arguments: additional variables from the request, none of them ``RESERVED``.
 
         Raises:
-            InvalidRequest: the template refuses them.
+            InvalidRequest: the template rejects the messages.
         """
         template = self._template if tools is None else self._tool_template
         try:
             return template.render(
                 **arguments,
-                **begun(),
+                **new_meter(),
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,

@@ -1,9 +1,10 @@
-"""What rendering a template may take: turns of loops, calls, and characters.
+"""Resource limits of chat-template rendering: loop iterations, calls, and characters.
 
-A template is the model's, but time and memory are the daemon's, and jinja2's sandbox bounds
-neither: a hundred characters can make a gigabyte, or turn for hours. What could take much at once
-is looked at before it is done; what adds up is counted. Lists and tuples are counted when they are
-written, with all in them: one that has itself twice, forty times, could not even be compared.
+A template comes with the model, but runs in the daemon, and jinja2's sandbox limits neither time
+nor memory: a hundred characters can produce a gigabyte, or loop for hours. Operations that could
+be expensive are checked before they run; cumulative costs are counted. Lists and tuples are
+counted with all their contents when they are created: one that contains its predecessor twice,
+forty levels deep, could not even be compared.
 """
 
 from __future__ import annotations
@@ -17,56 +18,56 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.visitor import NodeTransformer
 
-from gatewayd.text.template_meter import LOOKED_AT, WHOLE, TemplateMeter, check_bits, size
+from gatewayd.text.template_meter import CHECKED, MATERIALIZED, TemplateMeter, check_bits, size
 
 _SMALL = 1 << 12
-"""A sum of so many characters is not worth counting: a loop's turns bound them."""
+"""Sums up to this length are not counted, because the limit on iterations bounds them."""
 _CALL = 4
-"""Turns that a call counts for, in time."""
-_KEY = "what this rendering has taken"
-"""No name that a template can write."""
+"""Iterations that a call counts as, by its time."""
+_KEY = "meter of this rendering"
+"""Context key of the meter; not an identifier, so templates cannot refer to it."""
 
 
-def begun() -> dict[str, Any]:
-    """What a rendering is given beside its variables."""
+def new_meter() -> dict[str, Any]:
+    """Return the context variable with a new meter, to render a template with."""
     return {_KEY: TemplateMeter()}
 
 
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, with an end.
+    """Jinja2 sandbox with resource limits.
 
     Args:
-        options: of jinja2.
+        options: passed to jinja2's environment.
     """
 
     intercepted_binops = frozenset(("*", "**", "%", "+"))
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401 - jinja2's
-        super().__init__(finalize=_measured, **options)
+        super().__init__(finalize=_counted_chars, **options)
         self.globals.pop("lipsum")
         self.bound_filters()
-        self.filters[_KEY] = _turning
-        self.filters[_KEY + "~"] = _measured
-        self.filters[_KEY + "()"] = _entered
+        self.filters[_KEY] = _counted_iterations
+        self.filters[_KEY + "~"] = _counted_chars
+        self.filters[_KEY + "()"] = _counted_entry
 
     def bound_filters(self) -> None:
-        """Bound those that are there now; once for each."""
+        """Wrap all current filters with limits, each once."""
         for name, found in self.filters.items():
             if not hasattr(found, "is_bounded"):
                 self.filters[name] = _bounded(name, found)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
-        """The template, with every loop counted and all parts of joined texts measured."""
+        """Parse a template and instrument its loops, macros and concatenations with counters."""
         found = super()._parse(source, name, filename)
-        _Measuring(self).visit(found)
+        _MeteredValues(self).visit(found)
         for loop in found.find_all(nodes.For):
-            if loop.recursive:  # it goes over more than what stands there
+            if loop.recursive:  # it iterates over more than the given iterable
                 self._count(loop)
             else:
                 own = nodes.Const(_own(loop))
                 loop.iter = self.filtered(loop.iter, _KEY, own)
         for joined in found.find_all(nodes.Concat):
-            joined.nodes = [self.measured(part) for part in joined.nodes]
+            joined.nodes = [self.metered(part) for part in joined.nodes]
         macros: list[nodes.Macro | nodes.CallBlock] = [*found.find_all(nodes.Macro)]
         macros += found.find_all(nodes.CallBlock)
         for macro in macros:
@@ -74,91 +75,91 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         return found
 
     def _count(self, block: nodes.For | nodes.Macro | nodes.CallBlock) -> None:
-        """Count each time that a body is begun."""
+        """Count each entry into the body of a block."""
         counted = self.filtered(nodes.Const(""), _KEY + "()", nodes.Const(_own(block)))
         block.body.insert(0, nodes.Output([counted], lineno=block.lineno))
 
-    def measured(self, node: nodes.Node) -> nodes.Filter:
-        """An expression that counts what it gives."""
+    def metered(self, node: nodes.Node) -> nodes.Filter:
+        """Wrap an expression to count the characters of its value."""
         return self.filtered(node, _KEY + "~")
 
     def filtered(self, node: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filter:
-        """An expression behind a filter."""
+        """Wrap an expression in a filter."""
         made = nodes.Filter(cast(nodes.Expr, node), name, list(arguments), [], None, None)
         made.set_lineno(node.lineno or 1)
         made.set_environment(self)
         return made
 
     def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-        """Call what the sandbox lets be called."""
-        taken: TemplateMeter = __context.parent[_KEY]
-        taken.turn(turns=_CALL)
-        # A text's format is a function of the sandbox, around the method.
+        """Call an object that the sandbox permits, within the limits."""
+        meter: TemplateMeter = __context.parent[_KEY]
+        meter.count_iterations(iterations=_CALL)
+        # The sandbox replaces str.format by a function that wraps the method.
         method = getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if isinstance(owner, str) and (name in LOOKED_AT or name == "format_map"):
+        if isinstance(owner, str) and (name in CHECKED or name == "format_map"):
             if name == "join" and len(args) == 1:
                 args = ([*args[0]],)
-                taken.look(name, args[0], (owner,))
+                meter.check_operation(name, args[0], (owner,))
             else:
                 name = "format" if name == "format_map" else name
-                taken.look(name, owner, (*args, *kwargs.values()))
+                meter.check_operation(name, owner, (*args, *kwargs.values()))
         found = super().call(__context, __obj, *args, **kwargs)
-        taken.made(found)
+        meter.count_result(found)
         if __obj is dict:
-            taken.write(size(found))
+            meter.count_chars(size(found))
         return found
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401
-        """Compute."""
-        if operator == "+":  # of most templates the only one, some for each message
+        """Evaluate a binary operator, within the limits."""
+        if operator == "+":  # fast path: most templates use no other, several times per message
             found = left + right
             if not hasattr(found, "__len__") or len(found) <= _SMALL:
                 return found
-            context.parent[_KEY].made(found)
+            context.parent[_KEY].count_result(found)
             return found
-        taken: TemplateMeter = context.parent[_KEY]
+        meter: TemplateMeter = context.parent[_KEY]
         if operator == "*":
             each, times = (left, right) if hasattr(left, "__len__") else (right, left)
             if hasattr(each, "__len__") and isinstance(times, int):
-                taken.write((len(each) + size(each)) * max(0, times))
+                meter.count_chars((len(each) + size(each)) * max(0, times))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             check_bits(left.bit_length() * max(0, right))
         elif operator == "%" and isinstance(left, str):
-            taken.look("format", left, right if isinstance(right, tuple) else (right,))
-            taken.write(size(right))
+            meter.check_operation("format", left, right if isinstance(right, tuple) else (right,))
+            meter.count_chars(size(right))
         found = super().call_binop(context, operator, left, right)
-        taken.made(found)
+        meter.count_result(found)
         if isinstance(found, int):
             check_bits(found.bit_length())
         return found
 
 
-class _Measuring(NodeTransformer):
-    """Measures what puts values into each other: lists, tuples, objects, and what macros get."""
+class _MeteredValues(NodeTransformer):
+    """Meters expressions that nest values: lists, tuples, dicts, and extra macro arguments."""
 
     def __init__(self, environment: BoundedEnvironment) -> None:
         self._environment = environment
 
     def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
-        """One that is the same each time needs none."""
+        """Meter a list or dict unless it is constant."""
         self.generic_visit(node)
         try:
             node.as_const()
         except nodes.Impossible:
-            return self._environment.measured(node)
+            return self._environment.metered(node)
         return node
 
     visit_Dict = visit_List
 
     def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
-        """As a list; but one of names to assign to is no value."""
+        """Meter a tuple like a list, unless it is an assignment target."""
         return self.visit_List(node) if node.ctx == "load" else node
 
     def visit_Name(self, node: nodes.Name) -> nodes.Node:
-        """A macro's other arguments are a tuple, or an object."""
+        """Meter a macro's ``varargs`` and ``kwargs``, which are a tuple and a dict."""
         is_more = node.ctx == "load" and node.name in ("varargs", "kwargs")
-        return self._environment.measured(node) if is_more else node
+        return self._environment.metered(node) if is_more else node
 
 
 def _own(block: nodes.Node) -> int:
@@ -166,56 +167,56 @@ def _own(block: nodes.Node) -> int:
 
 
 @pass_context
-def _measured(context: Context, value: Any) -> Any:  # noqa: ANN401 - any value
-    """What is written or joined, counted."""
-    taken: TemplateMeter = context.parent[_KEY]
-    taken.write(len(value) if isinstance(value, str) else size(value))
+def _counted_chars(context: Context, value: Any) -> Any:  # noqa: ANN401 - any value
+    """Count the characters of an output or concatenated value and return the value."""
+    meter: TemplateMeter = context.parent[_KEY]
+    meter.count_chars(len(value) if isinstance(value, str) else size(value))
     return value
 
 
 @pass_context
-def _turning(context: Context, values: Iterable[Any], chars: int) -> Iterable[Any]:
-    """What a loop goes over, counted as it goes."""
-    taken: TemplateMeter = context.parent[_KEY]
-    return _each(values, taken, chars)
+def _counted_iterations(context: Context, values: Iterable[Any], chars: int) -> Iterable[Any]:
+    """Return a loop's iterable that counts each iteration."""
+    meter: TemplateMeter = context.parent[_KEY]
+    return _each(values, meter, chars)
 
 
 @pass_context
-def _entered(context: Context, nothing: str, chars: int) -> str:
-    """The beginning of a macro's body."""
-    taken: TemplateMeter = context.parent[_KEY]
-    taken.turn(chars)
+def _counted_entry(context: Context, nothing: str, chars: int) -> str:
+    """Count an entry into a block's body; renders nothing."""
+    meter: TemplateMeter = context.parent[_KEY]
+    meter.count_iterations(chars)
     return nothing
 
 
-def _each(values: Iterable[Any], taken: TemplateMeter, chars: int) -> Iterator[Any]:
+def _each(values: Iterable[Any], meter: TemplateMeter, chars: int) -> Iterator[Any]:
     for value in values:
-        taken.turn(chars)
+        meter.count_iterations(chars)
         yield value
 
 
 def _bounded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
     passed = getattr(filter_, "jinja_pass_arg", None)
     wants = None if passed is None else passed.name
-    is_looked_at, is_whole = name in LOOKED_AT, name in WHOLE
+    is_checked, is_whole = name in CHECKED, name in MATERIALIZED
 
     @pass_context
     @wraps(filter_)
     def call(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - jinja2's
-        taken: TemplateMeter = context.parent[_KEY]
+        meter: TemplateMeter = context.parent[_KEY]
         value, *arguments = args
         if is_whole and not isinstance(value, str | list | tuple):
             value = [*value]
             args = (value, *arguments)
-        taken.filter()
-        if is_looked_at:
-            taken.look(name, value, [*arguments, *kwargs.values()])
+        meter.count_filter()
+        if is_checked:
+            meter.check_operation(name, value, [*arguments, *kwargs.values()])
         if wants == "context":
             args = (context, *args)
         elif wants is not None:
             args = (context.eval_ctx if wants == "eval_context" else context.environment, *args)
         found = filter_(*args, **kwargs)
-        taken.made(found)
+        meter.count_result(found)
         return found
 
     call.is_bounded = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What one rendering of a template has taken, and what its next operation would make at once."""
+"""Meter of one template rendering: counts its cost and checks expensive operations beforehand."""
 
 from __future__ import annotations
 
@@ -9,134 +9,136 @@ from typing import Any
 
 from jinja2.utils import Namespace
 
-MOST_TURNS = 1_000_000
-"""Of all loops; a long conversation takes some thousands."""
+MOST_ITERATIONS = 1_000_000
+"""Maximum iterations of all loops; a long conversation takes some thousands."""
 MOST_CHARS = 1 << 26
-"""That are made, also to be thrown away: some times as many as a body may have."""
+"""Maximum characters created, including temporary ones: several times a request body's maximum."""
 MOST_SECONDS = 2.0
-"""Of a processor: each operation is short, and there may be a million."""
+"""Maximum CPU time of a rendering, in addition to the limits on counts."""
 _MOST_NUMBER = 1 << 20
-"""Of a width or a count."""
+"""Maximum of a width or count argument."""
 _MOST_BITS = 1 << 12
-_LOOKED, _FILTER = 256, 16
-"""Turns after which the clock is asked, and as how many of them a filter may be as slow."""
+_CHECK_INTERVAL, _FILTER_WEIGHT = 256, 16
+"""Iterations between clock reads, and the number of iterations that a slow filter counts as."""
 _ENTRY = 32
-"""Characters that one of a list counts for, in time as in memory."""
+"""Characters that a list entry counts as, by its time and memory."""
 _WIDE = re.compile(r"%[^A-Za-z%]*\*|\{[^{}:]*:[^{}]*\{")
-"""A width that somebody gives."""
+"""Format field whose width is an argument."""
 _WIDTH = re.compile(r"%[^A-Za-z%]*?(\d+)|\{[^{}:]*:[^{}]*?(\d+)")
 _WIDENING = frozenset(("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice"))
 _WIDENING |= frozenset(("tojson", "wordwrap", "zfill"))
-"""Fill up to a width, or by one."""
+"""Filters and methods that pad to a width, or by one."""
 _SPREADING = frozenset(("indent", "join", "replace", "urlize", "wordwrap"))
-"""Put one text wherever another has something."""
+"""Filters and methods that insert a text at many positions of another."""
 _WRITING = frozenset(("e", "escape", "forceescape", "join", "pprint", "string", "tojson"))
 _WRITING |= frozenset(("urlencode", "urlize", "xmlattr"))
-"""Make text of what is none."""
+"""Filters that convert values to text."""
 _NESTING = frozenset(("batch", "dictsort", "groupby", "slice"))
-"""Put what they are given one level deeper."""
-LOOKED_AT = _WIDENING | _SPREADING | _WRITING | _NESTING | {"format", "sum"}
-WHOLE = frozenset(("batch", "groupby", "join", "slice", "sum"))
-"""Are looked at with all that they go over."""
+"""Filters that nest their input one level deeper."""
+CHECKED = _WIDENING | _SPREADING | _WRITING | _NESTING | {"format", "sum"}
+MATERIALIZED = frozenset(("batch", "groupby", "join", "slice", "sum"))
+"""Filters whose iterable input is materialized before the check."""
 
 
-class TooMuch(Exception):
-    """A rendering takes more than it may."""
+class RenderLimitExceeded(Exception):
+    """A rendering exceeds one of its resource limits."""
 
 
 class TemplateMeter:
-    """By one rendering."""
+    """Counts iterations, characters and CPU time of one rendering."""
 
-    __slots__ = ("_began", "_look_at", "chars", "turns")
+    __slots__ = ("_began", "_next_check", "chars", "iterations")
 
     def __init__(self) -> None:
-        self.turns = self.chars = 0
-        self._look_at = _LOOKED
-        self._began: float | None = None  # most end before the clock, a system call, is asked
+        self.iterations = self.chars = 0
+        self._next_check = _CHECK_INTERVAL
+        self._began: float | None = None  # read late: most end before the first clock read
 
-    def turn(self, chars: int = 0, turns: int = 1) -> None:
-        """Count one of a loop, or some, with so much of the template's own text in it.
+    def count_iterations(self, chars: int = 0, iterations: int = 1) -> None:
+        """Count iterations of a loop, with the characters of template text in its body.
 
         Raises:
-            TooMuch: that was one too many.
+            RenderLimitExceeded: a limit is exceeded.
         """
-        self.turns += turns
-        if self.turns >= self._look_at:
+        self.iterations += iterations
+        if self.iterations >= self._next_check:
             self._check()
         if chars:
-            self.write(chars)
+            self.count_chars(chars)
 
-    def filter(self) -> None:
-        """Count what may go over a whole list.
+    def count_filter(self) -> None:
+        """Count a filter call, which may iterate over a whole list.
 
         Raises:
-            TooMuch: that was one too many.
+            RenderLimitExceeded: a limit is exceeded.
         """
-        self._look_at -= _FILTER
-        self.turn()
+        self._next_check -= _FILTER_WEIGHT
+        self.count_iterations()
 
     def _check(self) -> None:
-        self._look_at = self.turns + _LOOKED
-        if self.turns > MOST_TURNS:
-            raise TooMuch(f"it takes more than {MOST_TURNS:,} turns and calls")
+        self._next_check = self.iterations + _CHECK_INTERVAL
+        if self.iterations > MOST_ITERATIONS:
+            raise RenderLimitExceeded(
+                f"it makes more than {MOST_ITERATIONS:,} iterations and calls"
+            )
         now = time.thread_time()
         if self._began is None:
             self._began = now
         if now - self._began > MOST_SECONDS:
-            raise TooMuch(f"it takes more than {MOST_SECONDS:g} seconds")
+            raise RenderLimitExceeded(f"it takes more than {MOST_SECONDS:g} seconds")
 
-    def write(self, chars: int) -> None:
-        """Count characters, or entries of a list.
+    def count_chars(self, chars: int) -> None:
+        """Count created characters, or list entries.
 
         Raises:
-            TooMuch: these were too many.
+            RenderLimitExceeded: the limit is exceeded.
         """
         self.chars += chars
         if self.chars > MOST_CHARS:
-            raise TooMuch(f"it makes more than {MOST_CHARS:,} characters")
+            raise RenderLimitExceeded(f"it makes more than {MOST_CHARS:,} characters")
 
-    def made(self, found: object) -> None:
-        """Count what a method, a filter or an operator gave."""
+    def count_result(self, found: object) -> None:
+        """Count the size of the result of a method, filter or operator."""
         if isinstance(found, str | list | tuple):
-            self.write(len(found))
+            self.count_chars(len(found))
 
-    def look(self, name: str, value: Any, arguments: Sequence[Any]) -> None:  # noqa: ANN401
-        """See before a method or a filter is called that it does not make too much at once.
+    def check_operation(self, name: str, value: Any, arguments: Sequence[Any]) -> None:  # noqa: ANN401
+        """Check before a method or filter is called that its result would not be too large.
 
         Args:
-            name: of it; only ``LOOKED_AT`` can.
-            value: that it is of.
-            arguments: that it is given.
+            name: of the method or filter; only those of ``CHECKED`` can be too large.
+            value: that it is applied to.
+            arguments: that it is called with.
 
         Raises:
-            TooMuch: it would.
+            RenderLimitExceeded: the result would be too large.
         """
         if name == "format":
-            self.write(0 if isinstance(value, str) else size(value))
-            _look_at_format(str(value), arguments)
+            self.count_chars(0 if isinstance(value, str) else size(value))
+            _check_format(str(value), arguments)
         if name in _WIDENING:
-            _look_at_widths(name, value, arguments)
+            _check_widths(name, value, arguments)
         if name in _SPREADING and arguments:
             longest = max([size(one) for one in arguments], default=0)
-            _see(name, (1 + _places(value)) * longest)
+            _check_chars(name, (1 + _num_positions(value)) * longest)
         if name == "sum" and any(isinstance(one, list | tuple) for one in arguments):
-            _see(name, len(value) * size(value))
+            _check_chars(name, len(value) * size(value))
         if name in _NESTING or (name in _WRITING and not isinstance(value, str)):
-            self.write(size(value))
+            self.count_chars(size(value))
 
 
 def check_bits(bits: int) -> None:
-    """See that a number is not too long.
+    """Check the size of an integer.
 
     Raises:
-        TooMuch: it is.
+        RenderLimitExceeded: it has too many bits.
     """
     if bits > _MOST_BITS:
-        raise TooMuch(f"it computes with numbers of more than {_MOST_BITS:,} bits")
+        raise RenderLimitExceeded(f"it computes with numbers of more than {_MOST_BITS:,} bits")
 
 
 def size(value: object) -> int:
-    """Characters of the texts in a value, about; no more than one beyond what there may be."""
+    """Estimate the characters of all texts in a value; stops counting beyond ``MOST_CHARS``."""
     if isinstance(value, str):
         return len(value)
     found, left = 0, [value]
@@ -147,7 +149,7 @@ def size(value: object) -> int:
         if isinstance(one, str):
             found += len(one)
         elif isinstance(one, bytes):
-            found += 4 * len(one)  # as they are shown
+            found += 4 * len(one)  # rendered as ``\xNN``
         elif isinstance(one, Mapping):
             left += [*one, *one.values()]
             found += _ENTRY * len(one)
@@ -161,46 +163,46 @@ def _entries(view: Any) -> Iterable[Any]:  # noqa: ANN401 - keys, values or item
     return view  # type: ignore[no-any-return]
 
 
-def _see(name: str, chars: int) -> None:
+def _check_chars(name: str, chars: int) -> None:
     if chars > MOST_CHARS:
-        raise TooMuch(f"{name} makes more than {MOST_CHARS:,} characters")
+        raise RenderLimitExceeded(f"{name} makes more than {MOST_CHARS:,} characters")
 
 
-def _places(value: object) -> int:
-    """At which something may be put; a number has no more digits than it may have bits."""
+def _num_positions(value: object) -> int:
+    """Return the number of insertion positions; a number has at most as many digits as bits."""
     return len(value) if isinstance(value, str | list | tuple) else _MOST_BITS
 
 
-def _look_at_format(text: str, arguments: Sequence[Any]) -> None:
-    """Each field may be filled with the longest, and is as wide as the widest."""
+def _check_format(text: str, arguments: Sequence[Any]) -> None:
+    """Check a format's result, if every field has the longest argument and the largest width."""
     if _WIDE.search(text):
-        raise TooMuch("it fills up to a width that is given")
+        raise RenderLimitExceeded("it pads to a width from an argument")
     widest = max([int((a or b)[:9]) for a, b in _WIDTH.findall(text)], default=0)
     if widest > _MOST_NUMBER:
-        raise TooMuch(f"it fills up to more than {_MOST_NUMBER:,} characters")
+        raise RenderLimitExceeded(f"it pads to more than {_MOST_NUMBER:,} characters")
     longest = max([size(one) for one in arguments], default=0)
-    _see("format", (text.count("{") + text.count("%")) * (widest + longest))
+    _check_chars("format", (text.count("{") + text.count("%")) * (widest + longest))
 
 
-def _look_at_widths(name: str, value: Any, arguments: Sequence[Any]) -> None:  # noqa: ANN401
+def _check_widths(name: str, value: Any, arguments: Sequence[Any]) -> None:  # noqa: ANN401
     widest = max([abs(one) for one in arguments if isinstance(one, int)], default=0)
     if widest > _MOST_NUMBER:
-        raise TooMuch(f"{name} is given more than {_MOST_NUMBER:,}")
+        raise RenderLimitExceeded(f"{name} has an argument above {_MOST_NUMBER:,}")
     if name == "expandtabs":
-        _see(name, value.count("\t") * max(8, widest))
+        _check_chars(name, value.count("\t") * max(8, widest))
     elif name == "indent" and isinstance(value, str):
-        _see(name, (1 + len(value.splitlines())) * widest)
+        _check_chars(name, (1 + len(value.splitlines())) * widest)
     elif name == "tojson" and widest and isinstance(value, Mapping | list | tuple):
-        # Each entry on a line of its own, as far to the right as it is deep.
-        _see(name, size(value) // _ENTRY * widest * _depth(value))
+        # Each entry is on its own line, indented by its depth.
+        _check_chars(name, size(value) // _ENTRY * widest * _depth(value))
 
 
 def _depth(value: object) -> int:
-    """Lists and objects in each other, at most."""
+    """Return the nesting depth of lists and objects in a value."""
     depth, level = 0, [value]
     while level:
         depth += 1
-        inner: dict[int, object] = {}  # what stands at several places is looked at once
+        inner: dict[int, object] = {}  # shared values are visited once per level
         for one in level:
             for part in one.values() if isinstance(one, Mapping) else one:  # type: ignore[attr-defined]
                 if isinstance(part, Mapping | list | tuple):

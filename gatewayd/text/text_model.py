@@ -1,4 +1,4 @@
-"""The text side of a served model: its tokenizer and its chat template."""
+"""Tokenizer and chat template of a served model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
-from gatewayd.text.special_tokens import Hiding, any_text
+from gatewayd.text.special_tokens import SpecialTokenEscaper, any_text
 from gatewayd.text.template import ChatTemplate
 from gatewayd.text.tokenizer import Tokenizer
 
@@ -18,9 +18,9 @@ class ChatText(NamedTuple):
     """A rendered conversation.
 
     Attributes:
-        size: of it, in characters.
-        encode: makes its token ids; of a long one it takes long.
-        is_marked: whether ``encode`` renders the conversation again, and keeps it until then.
+        size: its length in characters.
+        encode: returns its token ids; slow for long conversations.
+        is_marked: whether ``encode`` renders the conversation again, and refers to it until then.
     """
 
     size: int
@@ -30,11 +30,11 @@ class ChatText(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TextModel:
-    """What turns messages and prompts into token ids.
+    """Renders and encodes messages and prompts to token ids.
 
     Attributes:
         tokenizer: of the model.
-        template: None where the model has none and so cannot chat.
+        template: chat template; None if the model has none and so cannot chat.
     """
 
     tokenizer: Tokenizer
@@ -46,19 +46,19 @@ class TextModel:
 
         Raises:
             FileNotFoundError: there is no ``tokenizer.json``.
-            ValueError: a file cannot be used.
+            ValueError: a file is invalid.
         """
         return cls(Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder))
 
     async def encode_prompt(
         self, text: str, *, limit: int, add_special: bool = True, param: str = "prompt"
     ) -> list[int]:
-        """Encode a prompt; special tokens that it spells stay text.
+        """Encode a prompt; spelled special tokens are encoded as ordinary text.
 
         Args:
             text: the prompt.
-            limit: tokens of the context, to refuse hopeless lengths without encoding them.
-            add_special: add what the tokenizer puts around a text, such as BOS.
+            limit: context length in tokens, to refuse far longer prompts without encoding them.
+            add_special: add the special tokens that the tokenizer puts around a text, such as BOS.
             param: the request's field, for the error.
 
         Raises:
@@ -76,7 +76,7 @@ class TextModel:
     ) -> list[int]:
         """Render and encode messages; see ``render_chat``."""
         text = self.render_chat(messages, limit=limit, add_generation_prompt=add_generation_prompt)
-        return await self.tokenizer.apart(text.size, text.encode)
+        return await self.tokenizer.run_by_size(text.size, text.encode)
 
     def render_chat(
         self,
@@ -88,19 +88,19 @@ class TextModel:
         is_continued: bool = False,
         arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> ChatText:
-        """Render messages; special tokens that they, tools or arguments spell stay text.
+        """Render messages; special tokens spelled in them, tools or arguments are ordinary text.
 
         Args:
             messages: each with ``role`` and a ``content`` string.
-            limit: tokens of the context, to refuse hopeless lengths without encoding them.
+            limit: context length in tokens, to refuse far longer prompts without encoding them.
             tools: that the model may call.
-            add_generation_prompt: end with the beginning of an answer.
-            is_continued: end where the text of the last message ends.
-            arguments: of the template.
+            add_generation_prompt: append the prefix of an assistant message.
+            is_continued: cut the prompt where the text of the last message ends.
+            arguments: additional variables of the template.
 
         Raises:
-            InvalidRequest: the model has no chat template, or the template refuses them.
-            ContextLengthExceeded: they are certainly longer than the context.
+            InvalidRequest: the model has no chat template, or the template rejects the messages.
+            ContextLengthExceeded: the prompt is certainly longer than the context.
         """
         template = self.template
         if template is None:
@@ -129,19 +129,19 @@ class TextModel:
         return ChatText(len(text), lambda: self._encode_marked(render, given), is_marked=True)
 
     def _encode_marked(self, render: Callable[[Sequence[Any]], str], given: object) -> list[int]:
-        """Encode what spells special tokens."""
+        """Render and encode values in which special tokens are spelled."""
         special = self.tokenizer.special_pattern
         if special is None:
-            raise RuntimeError("there is nothing to mark")
-        hiding = Hiding(special, given)
-        disguised = self.tokenizer.disguise(render(hiding.hide(given)))
-        return self.tokenizer.encode(hiding.show(disguised))
+            raise RuntimeError("the tokenizer has no special tokens")
+        escaper = SpecialTokenEscaper(special, given)
+        renamed = self.tokenizer.rename_special_tokens(render(escaper.escape(given)))
+        return self.tokenizer.encode(escaper.unescape(renamed))
 
     def check_length(self, text: str, limit: int, param: str) -> None:
-        """Refuse a text without encoding it.
+        """Check a text's length without encoding it.
 
         Raises:
-            ContextLengthExceeded: it is certainly longer than so many tokens.
+            ContextLengthExceeded: it certainly has more than ``limit`` tokens.
         """
         at_least = len(text) // self.tokenizer.longest_token
         if at_least > limit:
@@ -153,10 +153,10 @@ class TextModel:
 
 
 def _up_to(text: str, message: str) -> str:
-    """A rendered conversation without what its template puts behind the last message.
+    """Cut a rendered conversation after the text of its last message.
 
     Raises:
-        InvalidRequest: the template changes the message.
+        InvalidRequest: the template does not contain the message unchanged.
     """
     for shown in (message, message.strip()):
         at = text.rfind(shown)

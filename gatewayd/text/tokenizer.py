@@ -1,4 +1,4 @@
-"""A checkpoint's ``tokenizer.json``: encoding, decoding and what each token is made of."""
+"""Tokenizer of a checkpoint's ``tokenizer.json``: encoding, decoding and token bytes."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ from gatewayd.fairness.fair_threads import FairThreads
 from gatewayd.runtime import malloc_limits
 from gatewayd.runtime.cpu_count import available_cores
 from gatewayd.text.detokenizer import Detokenizer
-from gatewayd.text.private_special_tokens import Disguise
+from gatewayd.text.private_special_tokens import SecretSpecialTokens
 from gatewayd.text.vocabulary import vocabulary_of
 
 INLINE_SIZE = 2048
-"""Texts of more characters or tokens go to a thread: 0.4 ms, what that costs on a busy core."""
+"""Maximum characters or tokens processed on the event loop: 0.4 ms, the cost of a thread switch."""
 LONG_SIZE = 32 << 10
-"""Longer ones are encoded one at a time, apart from the others: the library takes up to 250 bytes
-for each token of a text until it is through, 8 MiB at this size."""
+"""Longer texts are encoded one at a time, in a separate thread: the library allocates up to 250
+bytes per token of a text during encoding, 8 MiB at this size."""
 PER_TEXT = 16
-"""Characters that cost about as much as encoding an empty text."""
+"""Overhead of encoding a text, expressed in characters."""
 
-# One text at a time needs no threads of the library's own, which complain at each fork.
+# Texts are encoded one at a time, so the library's threads, which warn at each fork, are unused.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 T = TypeVar("T")
 
 
 class Tokenizer:
-    """Encodes and decodes.
+    """Tokenizer of a model: encodes and decodes.
 
-    Text that spells a special token is text, unless the caller says that the text is trusted.
+    Spelled special tokens are encoded as ordinary text, unless the caller trusts the text.
     """
 
     def __init__(self, serialized: str) -> None:
-        """Build from the text of a ``tokenizer.json``.
+        """Build from the contents of a ``tokenizer.json``.
 
         Raises:
-            ValueError: it is not one.
+            ValueError: it is invalid.
         """
         try:
             self._trusting = Backend.from_str(serialized)
             spec = json.loads(serialized)
-            self._disguise = Disguise(spec, self._trusting)
+            self._secret_names = SecretSpecialTokens(spec, self._trusting)
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"not a tokenizer.json: {error}") from error
-        for backend in (self._trusting, self._disguise.backend):
+        for backend in (self._trusting, self._secret_names.backend):
             backend.no_truncation()
             backend.no_padding()
         self._threads = FairThreads("gatewayd-tokenize", 2)
-        # Of two cores it takes half of one: the other is the engine's, which may run on them.
+        # On two cores it uses half of one, because the engine may run on both.
         rest = 1 / max(1, available_cores() - 1)
         self._long_thread = FairThreads("gatewayd-tokenize-long", 1, rest=rest)
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}
         self._special_starts = {text[0] for text in self.special_texts}
-        # Made now, not at the first request: a large vocabulary takes a tenth of a second.
+        # Built eagerly, because a large vocabulary would delay the first request by 0.1 s.
         self._vocabulary = vocabulary_of(
             self._trusting, spec.get("decoder") or {}, self.special_ids
         )
         self.vocab_size = len(self._vocabulary.pieces)
-        """Ids that the tokenizer knows; the model may have more."""
+        """Number of ids in the tokenizer; the model may have more."""
         self.longest_token = max(map(len, self._vocabulary.pieces))
         """Bytes of the longest token: a text has at least ``len / longest`` tokens."""
 
@@ -77,14 +77,14 @@ class Tokenizer:
         """Read ``tokenizer.json`` of a checkpoint.
 
         Raises:
-            FileNotFoundError: there is none.
-            ValueError: it cannot be read as one.
+            FileNotFoundError: the file does not exist.
+            ValueError: the file is invalid.
         """
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"))
 
     @property
     def queues(self) -> dict[str, QueueStats]:
-        """Counts of its queues."""
+        """Statistics of its thread queues."""
         return {
             "tokenizer": self._threads.stats,
             "tokenizer_long": self._long_thread.stats,
@@ -92,13 +92,13 @@ class Tokenizer:
 
     @cached_property
     def special_pattern(self) -> re.Pattern[str] | None:
-        """Finds the text of a special token, the longest where several fit."""
+        """Pattern that matches any special token's text, longest first; None without any."""
         texts = sorted(self.special_texts, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, texts))) if texts else None
 
     def spells_special(self, text: str) -> bool:
-        """Whether a text has the text of a special token in it."""
-        # Nearly every text is free of the one character that special tokens begin with.
+        """Whether a text contains the text of a special token."""
+        # Fast path: most texts lack the characters that special tokens begin with.
         for start in self._special_starts:
             if start in text:
                 break
@@ -111,43 +111,43 @@ class Tokenizer:
 
         Args:
             text: without lone surrogates.
-            add_special: add what the tokenizer puts around a text, such as BOS.
-            trusted: whether spelled special tokens become special tokens.
+            add_special: add the special tokens that the tokenizer puts around a text, such as BOS.
+            trusted: whether spelled special tokens are encoded as special tokens.
         """
-        backend = self._trusting if trusted else self._disguise.backend
+        backend = self._trusting if trusted else self._secret_names.backend
         if len(text) <= INLINE_SIZE:
             found = backend.encode(text, add_special_tokens=add_special)
         else:
-            # Unlike encode it lets other threads run meanwhile, the event loop's above all.
+            # Unlike encode, it releases the GIL, so that the event loop can run.
             found = backend.encode_batch_fast([text], add_special_tokens=add_special)[0]
         ids: list[int] = found.ids
         return ids
 
-    def disguise(self, text: str) -> str:
-        """Write special tokens so that ``encode`` finds them although the text is not trusted."""
-        return self._disguise.apply(text)
+    def rename_special_tokens(self, text: str) -> str:
+        """Rename special tokens so that ``encode`` recognizes them in text that is not trusted."""
+        return self._secret_names.rename(text)
 
     async def encode_async(
         self, text: str, *, add_special: bool = False, trusted: bool = False
     ) -> list[int]:
-        """Encode; a long text in a thread."""
-        return await self.apart(
+        """Encode a text, in a thread if it is long."""
+        return await self.run_by_size(
             len(text), lambda: self.encode(text, add_special=add_special, trusted=trusted)
         )
 
-    async def apart(self, size: int, work: Callable[[], T]) -> T:
-        """Work on so many characters or tokens: here if they are few, else in a thread.
+    async def run_by_size(self, size: int, work: Callable[[], T]) -> T:
+        """Run work on ``size`` characters or tokens: inline if small, else in a thread.
 
-        Tenants take turns at the threads, and one alone leaves a thread free while others come.
+        Threads are shared fairly between tenants; a single tenant leaves one free for others.
         """
         if size <= INLINE_SIZE:
             return work()
         if size <= LONG_SIZE:
             return await self._threads.run(work)
-        return await self._long_thread.run(lambda: _and_give_back(work))
+        return await self._long_thread.run(lambda: _then_trim_memory(work))
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
-        """Decode all ids at once; ids without a token have no text."""
+        """Decode all ids at once; ids outside the vocabulary have no text."""
         text: str = self._trusting.decode(list(ids), skip_special_tokens=skip_special)
         return text
 
@@ -158,13 +158,13 @@ class Tokenizer:
         continues: bool = False,
         shown: Collection[str] = (),
     ) -> Detokenizer:
-        """Start decoding a sequence piece by piece.
+        """Create an incremental detokenizer for a sequence.
 
         Args:
-            skip_special: special tokens have no text.
-            continues: the text goes on after another, so it keeps the space that SentencePiece
-                vocabularies drop at the beginning of a text.
-            shown: special tokens that have their text all the same; others are ignored.
+            skip_special: whether special tokens are omitted from the text.
+            continues: whether the text continues another, so that it keeps the space that
+                SentencePiece vocabularies drop at the beginning of a text.
+            shown: special tokens that are not omitted; other strings are ignored.
         """
         ids = frozenset(self.special_texts[text] for text in shown if text in self.special_texts)
         return self._vocabulary.detokenizer(
@@ -172,18 +172,18 @@ class Tokenizer:
         )
 
     def piece(self, token: int, *, opens: bool = False) -> bytes:
-        """The bytes of one token, special or not; empty for an unknown id.
+        """Return the bytes of one token, special or not; empty for an unknown id.
 
         Args:
             token: its id.
-            opens: whether it begins a text, rather than going on after another token.
+            opens: whether it is the first token of a text.
         """
         if not 0 <= token < self.vocab_size:
             return b""
-        return self._vocabulary.opening(token) if opens else self._vocabulary.pieces[token]
+        return self._vocabulary.opening_piece(token) if opens else self._vocabulary.pieces[token]
 
 
-def _and_give_back(work: Callable[[], T]) -> T:
+def _then_trim_memory(work: Callable[[], T]) -> T:
     try:
         return work()
     finally:

@@ -1,4 +1,4 @@
-"""What the tokens of a vocabulary stand for: the bytes of each, and the text of a sequence."""
+"""Vocabulary of a tokenizer: bytes of each token, and detokenizers for sequences."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from gatewayd_hooks.helpers.spelling import Spelling, byte_of, has_byte_tokens, 
 
 
 class TokenTexts(Protocol):
-    """Made once for a tokenizer.
+    """Token bytes of a tokenizer, computed once.
 
     Attributes:
-        pieces: the bytes of each token where it follows another, shape ``[vocab_size]``.
+        pieces: bytes of each token when it follows another, shape ``[vocab_size]``.
     """
 
     pieces: Sequence[bytes]
 
-    def opening(self, token: int) -> bytes:
-        """The bytes of a token where it begins a text."""
+    def opening_piece(self, token: int) -> bytes:
+        """Return the bytes of a token at the beginning of a text."""
 
     def detokenizer(
         self, *, skip_special: bool, continues: bool, shown: frozenset[int]
     ) -> Detokenizer:
-        """Start decoding a sequence; see ``Tokenizer.detokenizer``."""
+        """Create a detokenizer; see ``Tokenizer.detokenizer``."""
 
 
 _SPREAD, _GAP = 4, 1 << 16
-"""Ids that a vocabulary may have for each token, and beside; most have none too many."""
+"""Maximum number of ids: so many per token, plus a constant; most vocabularies have no gaps."""
 
 
 def vocabulary_of(
     backend: Backend, decoder: dict[str, Any], special_ids: frozenset[int]
 ) -> TokenTexts:
-    """Read the vocabulary of a tokenizer with this decoder."""
+    """Read a tokenizer's vocabulary; its ``decoder`` section decides how tokens are decoded."""
     ids = backend.get_vocab(with_added_tokens=True)
     last = max(ids.values())
-    if last > _SPREAD * len(ids) + _GAP:  # each id between takes memory: one could take all
+    if last > _SPREAD * len(ids) + _GAP:  # each unused id takes memory, so one could exhaust it
         raise ValueError(f"it has {len(ids):,} tokens, and one of them the id {last:,}")
     tokens = [""] * (last + 1)
     for token, i in ids.items():
         tokens[i] = token
     spelling = spelling_of(decoder)
     if spelling is not None:
-        return _Spelled(tokens, spelling, special_ids)
-    return _Neighbours(tokens, backend, special_ids, has_bytes=has_byte_tokens(decoder))
+        return _ContextFreeTexts(tokens, spelling, special_ids)
+    return _ContextualTexts(tokens, backend, special_ids, has_bytes=has_byte_tokens(decoder))
 
 
-class _Spelled:
-    """Tokens that are spelled alike wherever they stand."""
+class _ContextFreeTexts:
+    """Vocabulary whose tokens have the same bytes in every context."""
 
     def __init__(
         self, tokens: Sequence[str], spelling: Spelling, special_ids: frozenset[int]
@@ -65,7 +65,7 @@ class _Spelled:
     def _without(self, hidden: frozenset[int]) -> ByteTable:
         return ByteTable.of([b"" if i in hidden else one for i, one in enumerate(self.pieces)])
 
-    def opening(self, token: int) -> bytes:
+    def opening_piece(self, token: int) -> bytes:
         piece = self.pieces[token]
         num_spaces = len(piece) - len(piece.lstrip(b" "))
         return piece[min(num_spaces, self._num_stripped) :]
@@ -82,8 +82,8 @@ class _Spelled:
         return ByteDetokenizer(table, num_stripped=0 if continues else self._num_stripped)
 
 
-class _Neighbours:
-    """Tokens whose text depends on what is before them, as the tokenizer itself decodes it."""
+class _ContextualTexts:
+    """Vocabulary whose tokens depend on preceding ones, decoded by the tokenizer itself."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class _Neighbours:
         self._special_ids = special_ids
         added = backend.get_added_tokens_decoder()
         ordinary = (i for i in range(len(tokens)) if i not in added)
-        # Stands for whatever was before; a word, as a space or a mark could melt with the next.
+        # Stands for preceding text: a word, as spaces or punctuation could merge with the next.
         anchor = next((i for i in ordinary if self._decode([i]).isalnum()), None)
         self._before = [] if anchor is None else [anchor]
         self._bytes = {
@@ -109,7 +109,7 @@ class _Neighbours:
             for i in range(len(tokens))
         ]
 
-    def opening(self, token: int) -> bytes:
+    def opening_piece(self, token: int) -> bytes:
         return self._bytes.get(token) or self._decode([token]).encode()
 
     def detokenizer(

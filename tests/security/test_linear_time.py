@@ -360,7 +360,7 @@ def test_special_tokens_in_a_text_are_found_in_linear_time() -> None:
 
             def find() -> None:
                 tokenizer.spells_special(text)
-                tokenizer.disguise(text)
+                tokenizer.rename_special_tokens(text)
 
             return best_seconds(find)
 

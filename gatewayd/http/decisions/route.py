@@ -52,7 +52,7 @@ class Decisions:
             return rendered.encode(), ids
 
         size = rendered.size + sum([len(label) + PER_TEXT for label in spelled])
-        prompts, ids = await tokenizer.apart(size, encode)
+        prompts, ids = await tokenizer.run_by_size(size, encode)
         labels = [[ids[label] for label in one.labels] for one in questions]
         _check_lengths(prompts, labels, model.max_model_len)
         asking = Continuations(
@@ -104,7 +104,7 @@ class Decisions:
         text, parsers = self._services.text, self._services.parsers
         template = text.template
         shows_calls = template is not None and "tool_calls" in template.source
-        thinks = template is not None and template.takes("enable_thinking")
+        thinks = template is not None and template.uses_variable("enable_thinking")
         rendered = render_endings(
             text,
             conversation(request.input, parsers, shows_calls=shows_calls),

@@ -52,7 +52,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
     """
     if not _is_large(request, services.limits.thread_bytes):
         text, prompt = _rendered(services, request, limit)
-        token_ids = await services.text.tokenizer.apart(text.size, text.encode)
+        token_ids = await services.text.tokenizer.run_by_size(text.size, text.encode)
         return prompt._replace(token_ids=token_ids)
 
     def render() -> tuple[ChatText | None, ChatPrompt]:
@@ -66,7 +66,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
     unencoded, prompt = await body_threads.apart(render)
     if unencoded is None:
         return prompt
-    token_ids = await services.text.tokenizer.apart(unencoded.size, unencoded.encode)
+    token_ids = await services.text.tokenizer.run_by_size(unencoded.size, unencoded.encode)
     return prompt._replace(token_ids=token_ids)
 
 
@@ -74,7 +74,7 @@ def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[Cha
     """The text, and all but its token ids."""
     parsers, template = services.parsers, services.text.template
     continued = continued_of(request)
-    takes_tools = template is not None and template.takes("tools")
+    takes_tools = template is not None and template.uses_variable("tools")
     offer = offer_of(request, parsers, takes_tools=takes_tools)
     arguments = arguments_of(request, template)
     text = services.text.render_chat(

@@ -70,7 +70,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         echoed = None
         if request.echo:
             size = sum([len(one.ids) for one in prompts if one.text is None])
-            echoed = await tokenizer.apart(
+            echoed = await tokenizer.run_by_size(
                 size, lambda: [_shown(prompt, tokenizer) for prompt in prompts]
             )
         identity = identity_of(
@@ -115,7 +115,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             ]
 
         size = sum([len(one) + PER_TEXT for one in given if isinstance(one, str)])
-        prompts = await text.tokenizer.apart(size, encode)
+        prompts = await text.tokenizer.run_by_size(size, encode)
         if not all([prompt.ids for prompt in prompts]):
             raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
         return prompts

@@ -166,7 +166,7 @@ def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Templat
     taken = {
         name: value
         for name, (_, value) in wishes.items()
-        if template is not None and template.takes(name)
+        if template is not None and template.uses_variable(name)
     }
     heard = {field for name, (field, _) in wishes.items() if name in taken}
     ignored = dict.fromkeys(field for field, _ in wishes.values() if field not in heard)

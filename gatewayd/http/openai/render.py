@@ -45,7 +45,7 @@ class Render:
         model = await services.loaded_model()
         tokenizer = services.text.tokenizer
         size = sum([len(one.prompt) for one in prepared.requests])
-        answer = await tokenizer.apart(
+        answer = await tokenizer.run_by_size(
             size, lambda: encode_json(rendered(prepared, model, tokenizer))
         )
         await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])

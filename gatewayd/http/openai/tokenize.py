@@ -49,7 +49,9 @@ class Tokenize:
             ids = await self._encoded(request.prompt or "", model.max_model_len, request)
         tokenizer = services.text.tokenizer
         shown = tokenizer if request.return_token_strs else None
-        answer = await tokenizer.apart(len(ids), lambda: _answer(ids, model.max_model_len, shown))
+        answer = await tokenizer.run_by_size(
+            len(ids), lambda: _answer(ids, model.max_model_len, shown)
+        )
         await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
 
     async def _encoded(
@@ -103,5 +105,5 @@ class Detokenize:
             )
         check_ids(ids, model.vocab_size, "tokens")
         tokenizer = services.text.tokenizer
-        text = await tokenizer.apart(len(ids), lambda: tokenizer.decode(ids))
+        text = await tokenizer.run_by_size(len(ids), lambda: tokenizer.decode(ids))
         await send_json(send, {"prompt": text}, headers=ignored_header(ignored))

@@ -38,7 +38,9 @@ class Detect:
                 code="watermark_not_configured",
             )
         ids = await self._ids(request)
-        found = await services.text.tokenizer.apart(len(ids), lambda: detector.detect(ids, tenant))
+        found = await services.text.tokenizer.run_by_size(
+            len(ids), lambda: detector.detect(ids, tenant)
+        )
         answer = {"object": "watermark.detection", "num_tokens": len(ids), **asdict(found)}
         await send_json(send, answer, headers=ignored_header(ignored))
 

@@ -137,7 +137,7 @@ async def _encode(
             raise InvalidRequest(f"{one.param} has no tokens; it needs one", param=one.param)
         return ids
 
-    return await tokenizer.apart(length + PER_TEXT * len(given), encode)
+    return await tokenizer.run_by_size(length + PER_TEXT * len(given), encode)
 
 
 def _too_long(one: Given, count: str, most: int) -> ContextLengthExceeded:

@@ -22,7 +22,7 @@ def resident():
 async def main(tokenizer, text):
     before = resident()
     await asyncio.gather(*(
-        tokenizer.apart(len(text), lambda: len(tokenizer.encode(text))) for _ in range(6)
+        tokenizer.run_by_size(len(text), lambda: len(tokenizer.encode(text))) for _ in range(6)
     ))
     return resident() - before
 

@@ -107,7 +107,7 @@ def test_added_tokens_keep_the_ids_that_the_tokenizer_gives_them(
     spec["added_tokens"].append({**spec["added_tokens"][-1], "content": "<y>", "special": False})
     tokenizer = Tokenizer(json.dumps(spec))
     for sample in ("<|user|>\n", "<|end|>", "<s>", "h<y>w"):
-        disguised = tokenizer.disguise(sample)
+        disguised = tokenizer.rename_special_tokens(sample)
         assert (disguised == sample) == (sample == "h<y>w")
         assert tokenizer.encode(disguised) == tokenizer.encode(sample, trusted=True)
 

@@ -89,7 +89,7 @@ BLOWING = [
 def test_what_takes_too_much_is_refused_before_it_has_it(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_meter, "MOST_TURNS", 20_000)
+    monkeypatch.setattr(template_meter, "MOST_ITERATIONS", 20_000)
     monkeypatch.setattr(template_meter, "MOST_CHARS", 1 << 20)
     template = ChatTemplate(source)
     tracemalloc.start()
@@ -105,7 +105,7 @@ def test_what_takes_too_much_is_refused_before_it_has_it(
 
 def test_a_million_turns_are_the_end_and_a_long_conversation_is_far_from_it() -> None:
     turns = "{% for i in range(1800) %}{% for j in range(1800) %}{% endfor %}{% endfor %}"
-    with pytest.raises(InvalidRequest, match="takes more than 1,000,000 turns"):
+    with pytest.raises(InvalidRequest, match="makes more than 1,000,000 iterations"):
         ChatTemplate(turns).render(MESSAGES)
     many = [{"role": "user", "content": "x" * 200}] * 20_000
     source = "{% for m in messages %}{{ '<' + m.role + '>' + m.content | trim + '\n' }}{% endfor %}"

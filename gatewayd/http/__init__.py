@@ -1,1 +1,1 @@
-"""The OpenAI-compatible HTTP side: edge, routes, request tables, answers."""
+"""OpenAI-compatible HTTP API: connections, routes, request schemas and responses."""

@@ -1,4 +1,4 @@
-"""The data plane's ASGI app: routes inside, gate and guard around them, front around everything."""
+"""ASGI app of the data plane: middleware, authentication, request gate and routes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from starlette.routing import Match, Route, Router
 
 from gatewayd.http.asgi import App, Receive, Scope, Send
-from gatewayd.http.bodies import Bodies
+from gatewayd.http.bodies import BodyBudget
 from gatewayd.http.decisions.route import Decisions
 from gatewayd.http.openai.chat import ChatRoute
 from gatewayd.http.openai.completions import CompletionRoute
@@ -32,7 +32,7 @@ from gatewayd.http.vectors.rerank import Rerank, Score
 
 
 class Routes:
-    """Looks a fixed path up at once; what is left goes through starlette's patterns."""
+    """Router with a direct lookup of fixed paths; others are matched by starlette's patterns."""
 
     def __init__(self, router: Router) -> None:
         self._router = router
@@ -44,7 +44,7 @@ class Routes:
         }
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass a request on; not a coroutine of its own, which each chunk would pay for."""
+        """Dispatch a request; not a coroutine, whose frame each chunk would have to pass."""
         path = scope.get("path", "")
         app = self._fixed.get((scope.get("method", ""), path))
         if app is None:
@@ -53,7 +53,7 @@ class Routes:
         return app(scope, receive, send)
 
     def endpoint(self, scope: Scope) -> App | None:
-        """Who would answer a request; None for nobody."""
+        """Return the app that would answer a request; None if no route matches."""
         found = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
         if found is not None:
             return found
@@ -64,11 +64,11 @@ class Routes:
 
 
 def build_app(services: Services) -> App:
-    """Put the app together."""
+    """Build the data plane's app."""
     protocols = Protocols(services)
     router = build_router(services, protocols)
     routes = Routes(router)
-    bodies = Bodies(services.limits.bodies_bytes)
+    bodies = BodyBudget(services.limits.bodies_bytes)
     gate = RequestGate(routes, routes.endpoint, bodies)
     services.metrics.registry.register(sharing(services, bodies, gate))
     directory = None
@@ -87,7 +87,7 @@ def build_app(services: Services) -> App:
 
 
 def build_router(services: Services, protocols: Protocols) -> Router:
-    """Every route of the data plane."""
+    """Build the router with every route of the data plane."""
     tokenize, detokenize = Tokenize(services), Detokenize(services)
     chat, completion = ChatRoute(services), CompletionRoute(services)
     rerank, score = Rerank(services), Score(services)

@@ -1,4 +1,4 @@
-"""The few ASGI pieces that every route needs: types, headers, bodies, answers."""
+"""ASGI helpers for routes: types, headers, request bodies, responses and errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewayd.errors import (
     RequestCancelled,
     UnsupportedMediaType,
 )
-from gatewayd.http.bodies import FREE_BYTES, claim
+from gatewayd.http.bodies import FREE_BYTES, reserve_body
 from gatewayd.tracing.causes import RECEIVE
 from gatewayd.tracing.request_trace import TimedSpan
 
@@ -40,11 +40,11 @@ JSON_HEADER: Header = (b"content-type", b"application/json")
 _LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
 _MAY_LEAVE_BODY_UNREAD = frozenset((401, 403, 429, 503))
 _DRAINED_BYTES = 1 << 20
-"""Of a body that nobody wants; a client of a longer one is cut off, and may lose the answer."""
+"""Maximum of an unwanted body to read; longer ones close the connection, losing the response."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of a name in lower case, or None."""
+    """Return the first header with a lower-case name, or None."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
@@ -52,13 +52,13 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 async def read_json_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Receive a body, counting while it comes.
+    """Receive a JSON body, enforcing the limit while it arrives.
 
     Raises:
-        UnsupportedMediaType: it is not plain JSON; told before it is read.
-        PayloadTooLarge: it is, or says it is, over the limit in bytes.
-        NotAdmitted: the bodies that are here leave no room for it.
-        ClientGone: it did not come to its end.
+        UnsupportedMediaType: it is not plain JSON; raised before it is read.
+        PayloadTooLarge: its actual or declared size is over the limit in bytes.
+        NotAdmitted: the memory budget for bodies is used up.
+        ClientGone: the client disconnected before its end.
     """
     if not is_json(scope):
         raise UnsupportedMediaType("the body must be JSON: send content-type: application/json")
@@ -66,7 +66,7 @@ async def read_json_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 def is_json(scope: Scope) -> bool:
-    """Whether a request says that its body is JSON."""
+    """Whether a request's content type is JSON."""
     value = header(scope, b"content-type")
     return value is not None and (
         value == b"application/json" or _JSON_TYPE.fullmatch(value) is not None
@@ -74,13 +74,13 @@ def is_json(scope: Scope) -> bool:
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Receive a body of any type, counting while it comes.
+    """Receive a body of any type, enforcing the limit while it arrives.
 
     Raises:
-        UnsupportedMediaType: it is compressed; told before it is read.
-        PayloadTooLarge: it is, or says it is, over the limit in bytes.
-        NotAdmitted: the bodies that are here leave no room for it.
-        ClientGone: it did not come to its end.
+        UnsupportedMediaType: it is compressed; raised before it is read.
+        PayloadTooLarge: its actual or declared size is over the limit in bytes.
+        NotAdmitted: the memory budget for bodies is used up.
+        ClientGone: the client disconnected before its end.
     """
     stated = _check_headers(scope, limit)
     with TimedSpan(RECEIVE):
@@ -89,18 +89,18 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 async def _receive(scope: Scope, receive: Receive, stated: int, limit: int) -> bytes:
     if stated > FREE_BYTES:
-        claim(scope, stated)
+        reserve_body(scope, stated)
     message = await receive()
     body: bytes = message.get("body", b"")
     parts, size = [body], len(body)
     if size > FREE_BYTES:
-        claim(scope, size)
+        reserve_body(scope, size)
     while message["type"] == "http.request" and message.get("more_body") and size <= limit:
         message = await receive()
         part = message.get("body", b"")
         size += len(part)
         if size > FREE_BYTES:
-            claim(scope, size)
+            reserve_body(scope, size)
         parts.append(part)
     if message["type"] == "http.disconnect":
         raise ClientGone
@@ -110,7 +110,7 @@ async def _receive(scope: Scope, receive: Receive, stated: int, limit: int) -> b
 
 
 def _check_headers(scope: Scope, limit: int) -> int:
-    """Bytes that the body is said to have; 0 where nothing is said."""
+    """Check encoding and length headers; return the declared length, 0 without one."""
     stated = 0
     for name, value in scope["headers"]:
         if name == b"content-encoding" and value.strip().lower() != b"identity":
@@ -125,10 +125,10 @@ def _check_headers(scope: Scope, limit: int) -> int:
 
 
 def closes(scope: Scope, error: GatewayError) -> bool:
-    """Whether a connection must end with an error that came before its body was read.
+    """Whether a connection must be closed after an error raised before its body was read.
 
-    Behind a refusal of a key, a right or a limit a body is thrown away as it comes, unless it is
-    long, has no known end, or its client waits to be asked for it.
+    After a refusal by authentication, authorization or a limit the body is discarded as it arrives,
+    unless it is long, has no declared length, or the client waits for ``100 Continue``.
     """
     if error.status not in _MAY_LEAVE_BODY_UNREAD:
         return False
@@ -143,7 +143,7 @@ def _too_large(size: str, limit: int) -> PayloadTooLarge:
 
 
 def encode_entries(values: Sequence[object]) -> bytes:
-    """A list as JSON without its brackets; where it is long, other threads get their turns."""
+    """Encode a list as JSON without brackets, in slices so that other threads can run."""
     return b",".join(
         [
             encode_json(values[at : at + _ENTRIES_AT_ONCE])[1:-1]
@@ -159,10 +159,10 @@ async def send_body(
     status: int = 200,
     headers: Sequence[Header] = (JSON_HEADER,),
 ) -> None:
-    """Answer with a whole body."""
+    """Send a response with a complete body."""
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
-    # Whoever sends copies what the client does not take at once: little at a time.
+    # The transport copies what the client does not read immediately, so send in small parts.
     at = 0
     while len(body) - at > _BYTES_AT_ONCE:
         part = body[at : at + _BYTES_AT_ONCE]
@@ -174,17 +174,17 @@ async def send_body(
 async def send_json(
     send: Send, value: object, *, status: int = 200, headers: Sequence[Header] = ()
 ) -> None:
-    """Answer with JSON."""
+    """Send a JSON response."""
     await send_body(send, encode_json(value), status=status, headers=[JSON_HEADER, *headers])
 
 
 class Shaped(NamedTuple):
-    """An error in the form of the API that was used.
+    """Error response in the format of another API.
 
     Attributes:
-        status: of the answer.
-        headers: of that form.
-        body: whole.
+        status: of the response.
+        headers: of the response.
+        body: the complete body.
     """
 
     status: int
@@ -195,7 +195,7 @@ class Shaped(NamedTuple):
 async def send_error(
     send: Send, error: GatewayError, headers: Sequence[Header] = (), shaped: Shaped | None = None
 ) -> None:
-    """Answer with OpenAI's error object, or in another form."""
+    """Send an error response: OpenAI's error object, or one in another API's format."""
     if shaped is None:
         shaped = Shaped(error.status, [JSON_HEADER], encode_json(error.body()))
     extra = [*shaped.headers, *error_headers(error), *headers]
@@ -205,29 +205,29 @@ async def send_error(
 
 
 def error_headers(error: GatewayError) -> list[Header]:
-    """What the answer says of an error beside its body."""
+    """Return the headers of an error response."""
     found: list[Header] = []
     if error.retry_after is not None:
         found.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
-        # Whole seconds are coarse; OpenAI's clients look here first.
+        # Whole seconds are coarse; OpenAI's clients prefer this header.
         found.append((b"retry-after-ms", b"%d" % math.ceil(1000 * error.retry_after)))
     if isinstance(error, RateLimited):
         found += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     elif _is_vain(error):
-        found.append((b"x-should-retry", b"false"))  # OpenAI's clients would, on any 429 or 503
+        found.append((b"x-should-retry", b"false"))  # OpenAI's clients retry any 429 or 503
     if error.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found
 
 
 def _is_vain(error: GatewayError) -> bool:
-    """Whether trying again is in vain, or not wanted."""
+    """Whether a retry is useless or unwanted."""
     is_spent = isinstance(error, InsufficientQuota) and error.retry_after is None
     return is_spent or isinstance(error, RequestCancelled)
 
 
 def ignored_header(names: Sequence[str]) -> list[Header]:
-    """``x-gateway-ignored-params``, or nothing; names a header cannot carry are counted."""
+    """Return the ``x-gateway-ignored-params`` header, if any; unsafe names are only counted."""
     if not names:
         return []
     safe = [name for name in names if re.fullmatch(r"[A-Za-z0-9_.\[\]-]{1,96}", name)][:32]

@@ -1,4 +1,4 @@
-"""A memory budget for request bodies over all connections, shared between tenants.
+"""Memory budget for request bodies of all connections, shared fairly between tenants.
 
 Bodies up to ``FREE_BYTES`` are not counted: the limit on connections bounds them, and most requests
 are smaller.
@@ -14,18 +14,18 @@ from gatewayd.fairness.fair_queue import current_tenant
 from gatewayd.fairness.shared_capacity import SharedCapacity
 
 FREE_BYTES = 64 * 1024
-_IN_SCOPE, _CLAIM = "gatewayd.bodies", "gatewayd.body"
+_IN_SCOPE, _RESERVATION = "gatewayd.bodies", "gatewayd.body"
 _RETRY_SECONDS = 1.0
 
 _Scope = MutableMapping[str, Any]
-"""As in ``asgi``, which reads bodies and is above this."""
+"""As in ``asgi``, which reads bodies and imports this module."""
 
 
-class Bodies:
-    """Counts body bytes by tenant.
+class BodyBudget:
+    """Budget of body bytes, counted by tenant.
 
     Args:
-        most: bytes of all bodies together.
+        most: maximum bytes of all bodies together.
     """
 
     def __init__(self, most: int) -> None:
@@ -35,15 +35,15 @@ class Bodies:
 
     @property
     def total(self) -> int:
-        """Bytes held by all tenants."""
+        """Bytes reserved by all tenants."""
         return self._capacity.total
 
-    def take(self, tenant: str, num_bytes: int) -> None:
+    def reserve(self, tenant: str, num_bytes: int) -> None:
         """Reserve bytes for a tenant.
 
         Raises:
             TenantNotAdmitted: the tenant's share is used up.
-            NotAdmitted: others hold too much of the budget.
+            NotAdmitted: too much of the budget is reserved by other tenants.
         """
         capacity = self._capacity
         if capacity.is_over_share(tenant, num_bytes):
@@ -64,53 +64,53 @@ class Bodies:
             )
         capacity.reserve(tenant, num_bytes)
 
-    def give_back(self, tenant: str, num_bytes: int) -> None:
+    def release(self, tenant: str, num_bytes: int) -> None:
         """Release bytes of a tenant."""
         self._capacity.release(tenant, num_bytes)
 
 
-class _Claim:
+class _BodyReservation:
     """The bytes reserved for one request."""
 
     __slots__ = ("_bodies", "_num_bytes", "_tenant")
 
-    def __init__(self, bodies: Bodies) -> None:
+    def __init__(self, bodies: BodyBudget) -> None:
         self._bodies = bodies
         self._tenant = current_tenant()
         self._num_bytes = 0
 
     def grow_to(self, num_bytes: int) -> None:
         if num_bytes > self._num_bytes:
-            self._bodies.take(self._tenant, num_bytes - self._num_bytes)
+            self._bodies.reserve(self._tenant, num_bytes - self._num_bytes)
             self._num_bytes = num_bytes
 
-    def give_back(self) -> None:
-        self._bodies.give_back(self._tenant, self._num_bytes)
+    def release(self) -> None:
+        self._bodies.release(self._tenant, self._num_bytes)
         self._num_bytes = 0
 
 
-def attach_body_budget(scope: _Scope, bodies: Bodies) -> None:
+def attach_body_budget(scope: _Scope, bodies: BodyBudget) -> None:
     """Count the body of a scope's request against ``bodies``."""
     scope[_IN_SCOPE] = bodies
 
 
-def claim(scope: _Scope, num_bytes: int) -> None:
-    """Reserve so many bytes in total for a request's body, until it is answered.
+def reserve_body(scope: _Scope, num_bytes: int) -> None:
+    """Reserve ``num_bytes`` in total for a request's body, until it is answered.
 
     Raises:
         NotAdmitted: the budget is used up.
     """
-    held: _Claim | None = scope.get(_CLAIM)
-    if held is None:
-        bodies: Bodies | None = scope.get(_IN_SCOPE)
+    reservation: _BodyReservation | None = scope.get(_RESERVATION)
+    if reservation is None:
+        bodies: BodyBudget | None = scope.get(_IN_SCOPE)
         if bodies is None:  # no gate: a test of one route
             return
-        held = scope[_CLAIM] = _Claim(bodies)
-    held.grow_to(num_bytes)
+        reservation = scope[_RESERVATION] = _BodyReservation(bodies)
+    reservation.grow_to(num_bytes)
 
 
-def give_back(scope: _Scope) -> None:
-    """Release a request's bytes; it was answered."""
-    held: _Claim | None = scope.get(_CLAIM)
-    if held is not None:
-        held.give_back()
+def release_body(scope: _Scope) -> None:
+    """Release the bytes of an answered request."""
+    reservation: _BodyReservation | None = scope.get(_RESERVATION)
+    if reservation is not None:
+        reservation.release()

@@ -1,4 +1,4 @@
-"""Works on large bodies beside the event loop, while the cyclic garbage collector is held."""
+"""Threads for large bodies, off the event loop and with the cyclic garbage collector paused."""
 
 from __future__ import annotations
 
@@ -16,57 +16,57 @@ from gatewayd_hooks.protocols import RequestRefusal
 T = TypeVar("T")
 
 _MANY = 100_000
-"""Objects that the collector walks in some tens of milliseconds, while everybody waits."""
+"""Objects that the collector traverses in some tens of milliseconds, blocking all threads."""
 
-# Parsers hold the interpreter lock, so more threads would not parse faster. At least half of the
+# Parsers hold the GIL, so more threads would not parse faster. At least half of the
 # time is left to everything else, however many bodies arrive.
 threads = FairThreads("gatewayd-body", 1, rest=1.0)
 
 _lock = threading.Lock()
-_num_holding = 0
+_num_pauses = 0
 
 
 @contextmanager
-def held() -> Iterator[None]:
-    """Hold it: it would walk a large body again and again while it grows.
+def gc_paused() -> Iterator[None]:
+    """Pause the garbage collector, which would traverse a growing body again and again.
 
-    Whoever comes last lets it go; a thread that asked whether it is on while another was about to
-    switch it on again would leave it off for good.
+    Pauses are counted and the last one to end resumes it. Saving and restoring the state per thread
+    would race and could leave it disabled.
     """
-    global _num_holding
+    global _num_pauses
     with _lock:
-        _num_holding += 1
+        _num_pauses += 1
         gc.disable()
     try:
         yield
     finally:
         with _lock:
-            _num_holding -= 1
-            if not _num_holding:
+            _num_pauses -= 1
+            if not _num_pauses:
                 gc.enable()
 
 
-async def apart(work: Callable[[], T]) -> T:
-    """Work on a large body in a thread, with the collector held.
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Run work on a large body in a thread, with the garbage collector paused.
 
-    What is made of a body and needed no more should be gone when ``work`` returns: to let it go
-    takes its time too, wherever that is.
+    Objects that are not needed any more should be released before ``work`` returns, because
+    deallocation takes time, too, and would otherwise block the event loop.
     """
 
-    def held_work() -> T:
-        with held():
+    def guarded_work() -> T:
+        with gc_paused():
             try:
                 return work()
             except (GatewayError, RequestRefusal) as error:
-                # Their frames would keep the body alive until the refusal has been told.
+                # Their frames would keep the body alive until the error has been sent.
                 error.__cause__ = error.__context__ = None
                 raise error.with_traceback(None) from None
             finally:
                 if gc.get_count()[0] > _MANY:
-                    # What is left becomes old at once, or the collector would walk all of it next.
-                    # What was frozen when the daemon began becomes as old as that.
+                    # Moves the surviving objects to the oldest generation; otherwise the collector
+                    # would traverse them next. Objects frozen at start move there, too.
                     gc.freeze()
                     gc.unfreeze()
                 malloc_limits.trim()
 
-    return await threads.run(held_work)
+    return await threads.run(guarded_work)

@@ -1,4 +1,4 @@
-"""``multipart/form-data``: short fields, and one file that goes on as it comes."""
+"""Streaming parser of ``multipart/form-data`` with short fields and one file."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from gatewayd.errors import ClientGone, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from gatewayd.http.asgi import Receive, Scope, header
-from gatewayd.http.bodies import claim
-from gatewayd.http.server.body_deadline import more_time
+from gatewayd.http.bodies import reserve_body
+from gatewayd.http.server.body_deadline import extend_deadline
 
 MAX_FIELD_BYTES = 16 * 1024
 MAX_PARTS = 32
 _AT_ONCE = 1 << 20
 _FRAMING_BYTES = 256 * 1024
-"""That a body may have beside its file."""
+"""Maximum bytes of a body in addition to its file."""
 
 
 class Sink(Protocol):
-    """Where the file goes."""
+    """Destination of the uploaded file."""
 
     async def write(self, data: bytes) -> None:
-        """Take what has come."""
+        """Write the next data of the file."""
 
 
 class MultipartForm:
-    """What was sent.
+    """Incrementally parsed form.
 
     Attributes:
-        fields: by their names.
-        filename: of the file; None before it has come.
+        fields: values by name.
+        filename: of the file; None until its part has arrived.
     """
 
     def __init__(self, boundary: bytes, limit: int) -> None:
@@ -60,10 +60,10 @@ class MultipartForm:
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> None:
-        """Take a part of the body.
+        """Parse the next bytes of the body.
 
         Raises:
-            InvalidRequest: it is no such form.
+            InvalidRequest: the form is malformed.
             PayloadTooLarge: the file is over the limit.
         """
         try:
@@ -71,22 +71,22 @@ class MultipartForm:
         except FormParserError as error:
             raise InvalidRequest(f"the form cannot be read: {error}", code="invalid_form") from None
 
-    def take(self) -> bytes:
-        """What has come of the file since the last time."""
+    def pop_file_data(self) -> bytes:
+        """Return and clear the file data parsed since the last call."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         return data
 
     def close(self) -> None:
-        """Nothing more comes: end the cycle of form and parser."""
+        """Break the reference cycle between form and parser."""
         self._parser.callbacks = {}
         self._pieces.clear()
 
     def check(self) -> None:
-        """The body has ended.
+        """Check that the form is complete, at the end of the body.
 
         Raises:
-            InvalidRequest: the form has not, or there is no file.
+            InvalidRequest: the form is incomplete, or there is no file.
         """
         if not self._is_whole:
             raise InvalidRequest("the form ends too early", code="invalid_form")
@@ -95,7 +95,7 @@ class MultipartForm:
                 "file is required", param="file", code="missing_required_parameter"
             )
 
-    # The parser's
+    # Parser callbacks
 
     def _begin(self) -> None:
         self._num_parts += 1
@@ -154,27 +154,27 @@ class MultipartForm:
 
 
 def too_large(limit: int) -> PayloadTooLarge:
-    """The refusal of a file."""
+    """Return the error for a file over the limit."""
     return PayloadTooLarge(
         f"the file has more bytes than the maximum of {limit}, [files] bytes", param="file"
     )
 
 
 async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -> MultipartForm:
-    """Receive a form; at most a megabyte of it is in memory.
+    """Receive a form with at most one megabyte of it in memory.
 
     Args:
         scope: of the request.
         receive: its body.
-        sink: takes the file.
-        limit: bytes of the file.
+        sink: destination of the file.
+        limit: maximum bytes of the file.
 
     Raises:
-        UnsupportedMediaType: it is no form.
-        InvalidRequest: the form is wrong.
+        UnsupportedMediaType: the body is not a form.
+        InvalidRequest: the form is malformed.
         PayloadTooLarge: the file is, or must be, over the limit.
-        NotAdmitted: the bodies that are here leave no room for it.
-        ClientGone: it did not come to its end.
+        NotAdmitted: the memory budget for bodies is used up.
+        ClientGone: the client disconnected before its end.
     """
     kind, options = parse_options_header(header(scope, b"content-type") or b"")
     if kind != b"multipart/form-data" or not options.get(b"boundary"):
@@ -190,7 +190,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
         form = MultipartForm(options[b"boundary"], limit)
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}", code="invalid_form") from None
-    claim(scope, _AT_ONCE)
+    reserve_body(scope, _AT_ONCE)
     try:
         await _receive_into(form, scope, receive, sink, limit)
     finally:
@@ -217,19 +217,19 @@ async def _receive_into(
                 await _discard(receive)
             raise
         if waiting >= _AT_ONCE:
-            await sink.write(form.take())
-            more_time(scope)
+            await sink.write(form.pop_file_data())
+            extend_deadline(scope)
             waiting = 0
         if not message.get("more_body"):
             break
     form.check()
-    await sink.write(form.take())
+    await sink.write(form.pop_file_data())
 
 
 async def _discard(receive: Receive) -> None:
-    """Read to the end, or for as long as a body has time.
+    """Read and discard the rest of the body, until its deadline.
 
-    Most clients look at an answer only when they have sent all, and lose it if they are cut off.
+    Most clients read a response only after sending all, and lose it if the connection is closed.
     """
     while (message := await receive())["type"] == "http.request" and message.get("more_body"):
         pass

@@ -1,4 +1,4 @@
-"""Several methods of one path, each with an app of its own."""
+"""Dispatch by HTTP method: one path with an app for each method."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gatewayd.http.asgi import App, Receive, Scope, Send
 
 
 class Methods:
-    """An ASGI app that chooses by the method; routing has refused all others."""
+    """ASGI app that dispatches by method; the router has already refused other methods."""
 
     def __init__(self, path: str, apps: Mapping[str, App]) -> None:
         self.label = path
@@ -19,10 +19,10 @@ class Methods:
             self._apps["HEAD"] = self._apps["GET"]
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Pass it on."""
+        """Dispatch a request to the app of its method."""
         return self._apps[scope["method"]](scope, receive, send)
 
 
 def route(path: str, **apps: App) -> Route:
-    """One path, with an app for each method."""
+    """Create the route of a path with an app for each method."""
     return Route(path, Methods(path, apps), methods=list(apps))

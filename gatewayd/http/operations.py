@@ -1,4 +1,4 @@
-"""What operators and load balancers ask: is it alive, is it ready, which version, what figures."""
+"""Operational endpoints: liveness, readiness, version, metrics and API documents."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gatewayd.http.services import Services
 
 
 class LiveRoute:
-    """200 while the process answers at all."""
+    """Liveness probe: 200 while the process responds."""
 
     label = "/livez"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response."""
         await send_json(send, {"status": "ok"})
 
 
 class ReadyRoute:
-    """200 while a request sent now would be served now, else 503."""
+    """Readiness probe: 200 while requests can be served, else 503."""
 
     label = "/readyz"
 
@@ -32,7 +32,7 @@ class ReadyRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; with ``?verbose=1``, which is not for everybody, in detail."""
+        """Send the response; with details for ``?verbose=1``, which requires authorization."""
         fleet = self._services.fleet
         is_ready = fleet.is_ready
         answer: dict[str, Any] = {"status": fleet.condition}
@@ -64,7 +64,7 @@ class ReadyRoute:
 
 
 class Version:
-    """The daemon's version."""
+    """Version of the daemon."""
 
     label = "/version"
 
@@ -72,12 +72,12 @@ class Version:
         self._version = services.version
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response."""
         await send_json(send, {"version": self._version})
 
 
 class MetricsPage:
-    """Prometheus' text format."""
+    """Metrics in Prometheus' text format."""
 
     label = "/metrics"
 
@@ -86,18 +86,18 @@ class MetricsPage:
         self._registry = services.metrics.registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, when the engines have said what they take."""
+        """Send the metrics, after the engines have reported their resource usage."""
         await self._fleet.refresh_stats()
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
         await send_body(send, generate_latest(self._registry), headers=headers)
 
 
 class Document:
-    """A description of the API, made when it is first asked for: a start need not wait for it.
+    """API document, generated lazily at the first request so that it does not delay the start.
 
     Args:
         label: its path.
-        make: says what it says; called in a thread.
+        make: generates the document; called in a thread.
     """
 
     def __init__(self, label: str, make: Callable[[], dict[str, Any]]) -> None:
@@ -106,7 +106,7 @@ class Document:
         self._body: bytes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response."""
         if self._body is None:
             self._body = await asyncio.to_thread(lambda: encode_json(self._make()))
         await send_body(send, self._body)

@@ -1,4 +1,4 @@
-"""``GET /v1/gateway/usage``: what a key's own tenant has used, and what is left to it."""
+"""``GET /v1/gateway/usage``: usage, limits and remaining budget of the key's own tenant."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from gatewayd.tenants.billing.usage import summed
 from gatewayd.tenants.principal import Principal, principal_of
 
 _DIGITS = 12
-"""Of a Unix time, at most."""
+"""Maximum digits of a Unix time."""
 
 
 class OwnUsage:
-    """The route.
+    """Route of a tenant's own usage.
 
     Args:
         database: of the store.
-        room: in it.
-        believed: Unix time by which budgets count.
+        room: disk quota of the store.
+        believed: returns the Unix time by which budget periods are determined.
     """
 
     def __init__(self, database: Database, room: DiskQuota, believed: Callable[[], float]) -> None:
@@ -37,7 +37,7 @@ class OwnUsage:
         self._believed = believed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the response."""
         principal, now = principal_of(scope), self._believed()
         since = _since(query_of(scope))
         answer = await self._database.read(lambda c: _answer(c, principal, since, now))
@@ -69,7 +69,7 @@ def _answer(
 
 
 def _amounts(row: Mapping[str, Any], unit: str) -> dict[str, int] | None:
-    """Of a budget; None without one."""
+    """Return limit, usage and remainder of a budget; None without one."""
     most, used, reserved = (row[f"{name}_{unit}"] for name in ("most", "used", "reserved"))
     if most is None:
         return None

@@ -1,4 +1,4 @@
-"""Bytes to a checked request: strict JSON, then the table of fields."""
+"""Parsing and validation of request bodies: strict JSON, then the request's schema."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from gatewayd_hooks.requests.tables import RequestTable
 TableT = TypeVar("TableT", bound=RequestTable)
 
 _SMALL_BYTES = 16 * 1024
-"""Of a body of which so few objects are made that the garbage collector may come by."""
+"""Maximum size of bodies parsed with the garbage collector enabled, as they create few objects."""
 
 
 def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
-    """Check a body.
+    """Parse and validate a body.
 
     Returns:
-        The request, and the names of fields that were accepted and not acted on.
+        The request, and the names of fields that were accepted but ignored.
 
     Raises:
-        InvalidRequest: it is not JSON, or a field is wrong or not supported.
+        InvalidRequest: it is not JSON, or a field is invalid or not supported.
     """
     if len(body) <= _SMALL_BYTES:
         return check(table, _object(body))
-    with body_threads.held():
+    with body_threads.gc_paused():
         return check(table, _object(body))
 
 
 def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str]]:
-    """Check a body that has been decoded.
+    """Validate a decoded body.
 
     Returns:
         As ``parse``.
 
     Raises:
-        InvalidRequest: a field is wrong or not supported.
+        InvalidRequest: a field is invalid or not supported.
     """
     try:
         return checking.check(table, fields)
     except RequestRefusal as refusal:
-        # Not a variable of this frame: the error leads to it, and it to the body.
+        # Not stored in a local variable, as the error's traceback would keep the body alive.
         raise _invalid(refusal) from None
 
 

@@ -1,4 +1,4 @@
-"""What stands behind the question mark of lists: where to begin, how many, in which order."""
+"""Query parameters of list endpoints: ``after``, ``limit`` and ``order``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd.store.paging import Page
 
 
 def query_of(scope: Scope) -> dict[str, str]:
-    """The query; of a name that comes twice the last one counts."""
+    """Parse the query string; the last of repeated names wins."""
     text = scope["query_string"].decode("latin-1")
     try:
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=64))
@@ -21,10 +21,10 @@ def query_of(scope: Scope) -> dict[str, str]:
 
 
 def page_of(query: Mapping[str, str], *, default: int, most: int) -> Page:
-    """Which part of a list is asked for.
+    """Return the requested page of a list.
 
     Raises:
-        InvalidRequest: the limit or the order is wrong.
+        InvalidRequest: the limit or the order is invalid.
     """
     limit = query.get("limit", str(default))
     if not (limit.isascii() and limit.isdigit() and len(limit) < 10 and 1 <= int(limit) <= most):
@@ -36,11 +36,11 @@ def page_of(query: Mapping[str, str], *, default: int, most: int) -> Page:
 
 
 def listed(found: Sequence[dict[str, Any]], page: Page) -> dict[str, Any]:
-    """OpenAI's list.
+    """Build OpenAI's list object.
 
     Args:
-        found: one more than the page's limit where there are more.
-        page: that was asked for.
+        found: rows of the page, plus one more if further pages exist.
+        page: the requested page.
     """
     shown = found[: page.limit]
     return {

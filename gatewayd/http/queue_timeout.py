@@ -1,4 +1,4 @@
-"""The time that a request gives itself until an engine begins with it runs while it is prepared."""
+"""Enforcement of ``queue_timeout`` while a request is prepared, before it reaches an engine."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 async def in_time(preparing: Awaitable[T], seconds: float | None, left: float) -> T:
-    """Wait for what prepares it, which may wait for a model to be loaded.
+    """Await a request's preparation, which may wait for the model to be loaded.
 
     Args:
-        preparing: that.
-        seconds: its ``queue_timeout``; None for all the time there is.
-        left: of these.
+        preparing: the preparation.
+        seconds: the request's ``queue_timeout``; None for no limit.
+        left: the remaining seconds of it.
 
     Raises:
-        QueueTimeout: they are over.
+        QueueTimeout: the timeout expired.
     """
     if seconds is None:
         return await preparing

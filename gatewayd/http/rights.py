@@ -1,4 +1,4 @@
-"""Which right each path asks of a key that does not have all of them; one without is for nobody."""
+"""Authorization: the right that each path requires of an API key; unknown paths are denied."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ _OURS: Mapping[str, Iterable[str]] = {
         "/v1/gateway/usage",
         "/openapi.json",
     ),
-    # Of all tenants together; details of readiness too.
+    # These expose data of all tenants, in metrics and in the details of readiness.
     METRICS: ("/metrics", "/livez", "/readyz", "/health"),
 }
 OURS = {path: right for right, paths in _OURS.items() for path in paths}
 
 
 class ProtocolEndpoint:
-    """What serves a path of a protocol: for whoever may use a model."""
+    """Marker of endpoints of protocol plugins, which require the right to use a model."""
 
 
 class Rights:
-    """Of the paths of an app.
+    """Required rights of an app's paths.
 
     Args:
-        routes: all of them; what protocols serve is for whoever may use a model.
-        models: that are served.
+        routes: all routes; those of protocols require the right to use a model.
+        models: names of the served models.
     """
 
     def __init__(self, routes: Iterable[BaseRoute], models: Sequence[str]) -> None:
@@ -84,11 +84,11 @@ class Rights:
                 self._fixed[route.path] = right
 
     def check(self, principal: Principal, path: str) -> None:
-        """Look for the right that a path asks for.
+        """Check that a key has the right that a path requires.
 
         Raises:
-            PermissionDenied: it is not there.
-            NotFound: nor is the path; no right opens what this table does not know.
+            PermissionDenied: the key lacks the right.
+            NotFound: the path is unknown, which no right permits.
         """
         right = self._fixed.get(path)
         if right is None:
@@ -100,5 +100,5 @@ class Rights:
             raise PermissionDenied("this path is the operator's")
         principal.check(right)
         if right == INFER and not principal.visible(self._models):
-            # Whatever the path counts, renders or shows is of a model that is not for this key.
+            # The path concerns a model that this key may not use.
             principal.check_use(self._models[0])

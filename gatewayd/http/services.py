@@ -1,4 +1,4 @@
-"""What the HTTP side is given: the engines, the text side, names, limits."""
+"""Dependencies of the HTTP routes: engines, tokenizer, model names and limits."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.protocols import ProtocolStrategy
 
 _FAULT_SECONDS = 5.0
-"""That a refusal is looked into, to say which part it is about."""
+"""Time limit for finding the part of a refused grammar that is invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What a request may cost before it reaches an engine.
+    """Limits of a request before it reaches an engine.
 
     Attributes:
-        body_bytes: of a request.
-        bodies_bytes: of all requests that are here together.
-        num_choices: choices of all prompts of a request together.
-        thread_bytes: larger bodies are parsed in a thread.
-        ping_seconds: silence after which a stream gets a comment.
-        load_seconds: that a request waits while the model is loaded for the first time.
+        body_bytes: maximum body size of a request.
+        bodies_bytes: maximum body size of all requests in memory together.
+        num_choices: maximum choices of all prompts of a request together.
+        thread_bytes: size above which bodies are parsed in a thread.
+        ping_seconds: idle time after which a stream gets a keep-alive comment.
+        load_seconds: maximum wait of a request for the first loading of the model.
     """
 
     body_bytes: int = 8 * 1024 * 1024
@@ -66,50 +66,50 @@ class RequestLimits:
 
 
 class StoredResources(Protocol):
-    """What outlives the process, as far as the HTTP side serves it."""
+    """Interface to persistent resources: tenants, files, batches and responses."""
 
     @property
     def tenancy(self) -> Tenancy:
-        """Who may come in, and what they may use."""
+        """Tenants, API keys and their grants."""
 
     @property
     def queues(self) -> Mapping[str, QueueStats]:
-        """How the queues for it stand."""
+        """Statistics of its queues by name."""
 
     @property
     def refusals(self) -> Mapping[str, int]:
-        """How many objects were too many of a tenant's, by their kind."""
+        """Number of objects refused by tenant quotas, by kind."""
 
     def routes(self, services: Services) -> list[Route]:
-        """Every route of what is kept."""
+        """Return the routes of persistent resources."""
 
     def set_app(self, app: App) -> None:
-        """Take what answers requests that the daemon itself makes: no key is asked for."""
+        """Set the app for the daemon's internal requests, which need no key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """Everything the routes need.
+    """Dependencies of the routes.
 
     Attributes:
         fleet: the engines.
         text: tokenizer and chat template of the served model.
         models: names that requests may use; the first is the model's own.
-        metrics: what ``/metrics`` shows.
+        metrics: served at ``/metrics``.
         version: of the daemon.
-        api_key: asked of every request but health checks; None for an open server.
-        allowed_origins: of pages in browsers that may call; ``*`` for all.
-        only_local_hosts: refuse host headers that a name on the internet can be behind.
+        api_key: required of every request except health checks; None for no authentication.
+        allowed_origins: CORS origins that may send requests; ``*`` for all.
+        only_local_hosts: refuse host headers with names that may be public, against DNS rebinding.
         limits: of a request.
-        observers: who is told about requests.
-        live: the requests that are at the engines.
-        parsers: read the model's answers.
-        protocols: other APIs that are served, by the names of their plugins.
-        durable: what outlives the process; None where nothing does.
+        observers: plugins notified of requests.
+        live: requests in flight at the engines.
+        parsers: reasoning and tool-call parsers of the model's output.
+        protocols: plugins that serve other APIs, by name.
+        durable: persistent resources; None without a store.
         guides: checks grammars; None leaves that to the engines.
-        detector: gives what finds the mark that answers carry now; None where they carry none.
+        detector: returns the detector of the current watermark; None without a watermark.
         clock: seconds; monotonic.
-        created: Unix time that model objects carry.
+        created: Unix time ``created`` of model objects.
     """
 
     fleet: Fleet
@@ -133,7 +133,7 @@ class Services:
 
     @property
     def pipeline(self) -> Pipeline:
-        """Where requests are started."""
+        """Pipeline that starts requests."""
         return Pipeline(
             fleet=self.fleet,
             metrics=self.metrics,
@@ -143,11 +143,11 @@ class Services:
         )
 
     async def loaded_model(self) -> ModelInfo:
-        """What the engines serve; while they load it for the first time the request waits.
+        """Return the engines' model; waits while it is loaded for the first time.
 
         Raises:
-            QueueFull: too many wait already.
-            EngineUnavailable: no engine will serve, or loading takes too long to wait for.
+            QueueFull: too many requests are already waiting.
+            EngineUnavailable: no engine is available, or loading takes too long.
         """
         if self.fleet.model is None:
             try:
@@ -163,12 +163,12 @@ class Services:
         return model
 
     async def check_guide(self, wish: Wish | None) -> GuideSpec | None:
-        """See that what an answer is to follow can be compiled.
+        """Check that the grammar of a structured output can be compiled.
 
         Raises:
-            InvalidRequest: it cannot.
-            StrategyUnavailable: nobody can say.
-            NotAdmitted: it cannot be looked at now.
+            InvalidRequest: it cannot be compiled.
+            StrategyUnavailable: no guide plugin can check it.
+            NotAdmitted: it cannot be checked now.
         """
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
@@ -182,11 +182,11 @@ class Services:
                 raise
 
     def check_model(self, name: str | None) -> str:
-        """The name to answer with; the first one where a request may leave it out.
+        """Check a model name and return it; the first served name if the request has none.
 
         Raises:
             ModelNotFound: it is not served.
-            PermissionDenied: it is not for the key of the request that this task works on.
+            PermissionDenied: the key of the current request may not use it.
         """
         if name is None:
             name = self.models[0]
@@ -197,7 +197,7 @@ class Services:
 
 
 def not_served(name: str, served: Sequence[str]) -> ModelNotFound:
-    """The refusal of a model's name."""
+    """Return the error for a model name that is not served."""
     return ModelNotFound(
         f"the model {name[:256]!r} does not exist; served: {', '.join(served)}", param="model"
     )
@@ -206,10 +206,10 @@ def not_served(name: str, served: Sequence[str]) -> ModelNotFound:
 async def _find_fault(
     check: Callable[[GuideSpec, str], Awaitable[object]], parts: Sequence[tuple[GuideSpec, str]]
 ) -> None:
-    """Look at the parts of what was refused one by one.
+    """Check the parts of a refused grammar one by one.
 
     Raises:
-        InvalidRequest: this one cannot be kept.
+        InvalidRequest: the first part that cannot be compiled.
     """
     with contextlib.suppress(TimeoutError, StrategyUnavailable, NotAdmitted):
         async with asyncio.timeout(_FAULT_SECONDS):

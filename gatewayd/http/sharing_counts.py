@@ -1,18 +1,18 @@
-"""Collects the counts for the metrics of shared resources."""
+"""Wires the metrics of shared resources to their sources."""
 
 from __future__ import annotations
 
 from gatewayd.fairness.fair_queue import QueueStats
 from gatewayd.http import body_threads
-from gatewayd.http.bodies import Bodies
+from gatewayd.http.bodies import BodyBudget
 from gatewayd.http.openai import large_answers
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.services import Services
 from gatewayd.metrics.sharing import SharingCollector
 
 
-def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCollector:
-    """The collector of a gateway's queues, bodies and refusals."""
+def sharing(services: Services, bodies: BodyBudget, gate: RequestGate) -> SharingCollector:
+    """Create the collector of the gateway's queues, bodies and refusals."""
     durable, guides = services.durable, services.guides
 
     def queues() -> dict[str, QueueStats]:

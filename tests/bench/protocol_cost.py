@@ -20,7 +20,7 @@ import uvloop
 from gatewayd.config.strategies import ProtocolTable
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App, Message
-from gatewayd.http.server.disconnect import EXTENSION, ToldDeparture
+from gatewayd.http.server.disconnect import EXTENSION, EdgeDisconnectSignal
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
@@ -64,7 +64,7 @@ async def stream(served: App, path: str) -> None:
         "path": path,
         "query_string": b"",
         "headers": [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")],
-        "extensions": {EXTENSION: ToldDeparture()},
+        "extensions": {EXTENSION: EdgeDisconnectSignal()},
     }
     await served(scope, receive, send)
 

@@ -18,7 +18,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
 from gatewayd.http.methods import route
 from gatewayd.http.query import query_of
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.tracing.log_buffer import LogLines
 from gatewayd.wire.snapshot import MOST_ROWS, Snapshot
 
@@ -82,13 +82,13 @@ class StreamRoute:
             await send_body(send, b"", headers=_HEADERS)
             return
         watcher = self._watching.add(_interval(scope))
-        departure = departure_of(scope, receive)
-        departure.listen(watcher.end)
+        departure = disconnect_signal(scope, receive)
+        departure.add_listener(watcher.end)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             await self._write(watcher, send)
         finally:
-            departure.forget(watcher.end)
+            departure.remove_listener(watcher.end)
             self._watching.remove(watcher)
 
     async def _write(self, watcher: Watcher, send: Send) -> None:

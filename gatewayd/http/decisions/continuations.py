@@ -18,7 +18,7 @@ from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import InternalError
 from gatewayd.http.asgi import Header
 from gatewayd.http.openai.answer_headers import answer_headers
-from gatewayd.http.server.disconnect import Departure
+from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.prompts import answered, options_of, waves
 from gatewayd.pipeline.generation import Generation
@@ -58,7 +58,7 @@ class Continuations:
         self,
         services: Services,
         base: EngineRequest,
-        departure: Departure,
+        disconnect: DisconnectSignal,
         *,
         endpoint: str,
         arrival: float,
@@ -70,7 +70,7 @@ class Continuations:
         Args:
             services: of the gateway.
             base: what all prompts have in common.
-            departure: of the client.
+            disconnect: of the client.
             endpoint: the route.
             arrival: when the request came, by the clock.
             principal: who sends it.
@@ -78,7 +78,7 @@ class Continuations:
         """
         self._services = services
         self._base = base
-        self._departure = departure
+        self._departure = disconnect
         self._endpoint = endpoint
         self._arrival = arrival
         self._principal = principal

@@ -21,7 +21,7 @@ from gatewayd.http.schema.decisions import (
     Predicate,
     ScoreQuestion,
 )
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
 from gatewayd.text.shared_prompts import Endings, render_endings
@@ -65,7 +65,7 @@ class Decisions:
                 cache_key=request.prompt_cache_key or "",
                 priority=priority_of(request),
             ),
-            departure_of(scope, receive),
+            disconnect_signal(scope, receive),
             endpoint=self.label,
             arrival=arrival,
             principal=principal_of(scope),
@@ -96,7 +96,7 @@ class Decisions:
         texts = [request.input, *[one.instructions for one in request.questions]]
         if all(isinstance(text, str) for text in texts):
             return self._render(request, limit)
-        return await body_threads.apart(lambda: self._render(request, limit))
+        return await body_threads.run_in_thread(lambda: self._render(request, limit))
 
     def _render(self, request: DecisionRequest, limit: int) -> tuple[list[DecisionPrompt], Endings]:
         questions = [asked(one, at) for at, one in enumerate(request.questions)]

@@ -63,7 +63,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
         # What it keeps of the conversation is let go of here.
         return None, prompt._replace(token_ids=text.encode())
 
-    unencoded, prompt = await body_threads.apart(render)
+    unencoded, prompt = await body_threads.run_in_thread(render)
     if unencoded is None:
         return prompt
     token_ids = await services.text.tokenizer.run_by_size(unencoded.size, unencoded.encode)
@@ -130,7 +130,7 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
     services.check_model(request.model)
     most = most_counted((await services.loaded_model()).max_model_len)
     if _is_large(request, services.limits.thread_bytes):
-        await body_threads.apart(lambda: check_counted(_length(request), most, "messages"))
+        await body_threads.run_in_thread(lambda: check_counted(_length(request), most, "messages"))
     else:
         check_counted(_length(request), most, "messages")
     return await chat_prompt(services, request, limit=_NO_LIMIT)

@@ -30,7 +30,7 @@ from gatewayd.http.openai.wire import Identity, Wire
 from gatewayd.http.parse import parse
 from gatewayd.http.queue_timeout import in_time
 from gatewayd.http.schema.generation import GenerationTable
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.pipeline.choice import ChoiceOptions
 from gatewayd.pipeline.work import Work
@@ -76,7 +76,7 @@ async def receive_request(
     body = await read_json_body(scope, receive, services.limits.body_bytes)
     scope[BODY_BYTES] = len(body)
     if len(body) > services.limits.thread_bytes:
-        request, ignored = await body_threads.apart(lambda: parse(table, body))
+        request, ignored = await body_threads.run_in_thread(lambda: parse(table, body))
     else:
         request, ignored = parse(table, body)
     return granted(request, ignored, principal_of(scope))
@@ -141,8 +141,8 @@ class GenerationRoute(ABC, Generic[RequestT]):
                 queue_timeout=seconds,
             )
         )
-        departure = departure_of(scope, receive)
-        departure.listen(generation.abandon)
+        disconnect = disconnect_signal(scope, receive)
+        disconnect.add_listener(generation.abandon)
         try:
             headers = ignored_header([*ignored, *prepared.ignored])
             if request.stream:
@@ -163,4 +163,4 @@ class GenerationRoute(ABC, Generic[RequestT]):
                     await send_body(send, answer, headers=[JSON_HEADER, *headers])
         finally:
             generation.close()
-            departure.forget(generation.abandon)
+            disconnect.remove_listener(generation.abandon)

@@ -139,7 +139,7 @@ class ServedGateway:
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """See ``Gateway``."""
         if len(request.body) > self._services.limits.thread_bytes:
-            return await body_threads.apart(lambda: make(request.json()))
+            return await body_threads.run_in_thread(lambda: make(request.json()))
         return make(request.json())
 
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> ProtocolAnswer:
@@ -186,7 +186,7 @@ class ServedGateway:
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
         """See ``Gateway``."""
         try:
-            checked, _ = await body_threads.apart(lambda: check(ChatRequest, dict(body)))
+            checked, _ = await body_threads.run_in_thread(lambda: check(ChatRequest, dict(body)))
             prompt = await counted_prompt(self._services, checked)
         except GatewayError as error:
             refuse(error)
@@ -198,7 +198,7 @@ class ServedGateway:
         """Check a body and its sender's rights; a large one in a thread."""
         fields, exchange = dict(body), self._exchange_of(request)
         if len(request.body) > self._services.limits.thread_bytes:
-            checked, ignored = await body_threads.apart(lambda: check(table, fields))
+            checked, ignored = await body_threads.run_in_thread(lambda: check(table, fields))
         else:
             checked, ignored = check(table, fields)
         checked, ignored = granted(checked, ignored, exchange.principal)

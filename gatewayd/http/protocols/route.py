@@ -24,7 +24,7 @@ from gatewayd.http.asgi import (
 from gatewayd.http.protocols.gateway import ProtocolExchange, ServedGateway
 from gatewayd.http.protocols.pieces import PieceWriter
 from gatewayd.http.rights import ProtocolEndpoint
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.protocols import (
@@ -110,9 +110,9 @@ class ProtocolRoute(ProtocolEndpoint):
         arrival, principal = self._services.clock(), principal_of(scope)
         with self._gateway.exchange(request_id, self.label, arrival, principal) as exchange:
             request = await self._receive(scope, receive)
-            departure = departure_of(scope, receive)
+            disconnect = disconnect_signal(scope, receive)
             leaving = Leaving(exchange, asyncio.current_task())
-            departure.listen(leaving)
+            disconnect.add_listener(leaving)
             try:
                 await self._answer(request, exchange, send)
             except RequestRefusal as refusal:
@@ -130,7 +130,7 @@ class ProtocolRoute(ProtocolEndpoint):
                 )
                 raise InternalError(MISTAKE) from error
             finally:
-                departure.forget(leaving)
+                disconnect.remove_listener(leaving)
 
     async def _receive(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Receive a request.

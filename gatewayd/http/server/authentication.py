@@ -1,7 +1,7 @@
-"""Who may come in: the API key and the Host header.
+"""Authentication of requests: API keys and the Host header.
 
-Everything is closed but the health checks, and the decision is made on the path alone, before any
-route is looked up: a new route is closed until somebody opens it here.
+Everything but health checks requires a key. The decision depends on the path alone, before any
+route is looked up, so that new routes are closed by default.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gatewayd.http.asgi import Receive, Scope, Send, header
 from gatewayd.http.rights import Rights
 from gatewayd.http.server.client_address import subscriber
 from gatewayd.http.server.request_gate import RequestGate
-from gatewayd.http.server.wrong_key_limit import FREE, Brake
+from gatewayd.http.server.wrong_key_limit import FREE, WrongKeyLimiter
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
 from gatewayd_engine.process.logs import Rarely
@@ -39,42 +39,42 @@ _IPV4 = re.compile(rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 
 
 class KeyCheck:
-    """Says who sends a request; compares keys by their digests, in constant time."""
+    """Authenticates requests; compares digests of keys in constant time."""
 
     def __init__(self, api_key: str | None, directory: Directory | None = None) -> None:
-        """Take the keys.
+        """Create a check of the given keys.
 
         Args:
-            api_key: the operator's; None lets everybody in as long as there are no others.
-            directory: of tenants' keys; None where there are none.
+            api_key: the operator's; None disables authentication while no other keys exist.
+            directory: of tenants' keys; None without tenants.
         """
         self._digest = None if api_key is None else sha256(api_key.encode()).digest()
         self._directory = directory
-        self._brake, self._rarely = Brake(), Rarely()
+        self._wrong_keys, self._rarely = WrongKeyLimiter(), Rarely()
 
     @property
     def is_open(self) -> bool:
-        """Whether nobody needs a key."""
+        """Whether authentication is disabled because no keys exist."""
         return self._digest is None and (self._directory is None or not self._directory.has_keys)
 
     def check(self, scope: Scope) -> Principal:
-        """Look for a key in ``authorization: Bearer`` or ``x-api-key``.
+        """Authenticate by the key in ``authorization: Bearer`` or ``x-api-key``.
 
         Raises:
-            Unauthorized: there is none, or none that is good.
-            TooManyWrongKeys: nor were many before it from the same address.
+            Unauthorized: the key is missing or invalid.
+            TooManyWrongKeys: the key is invalid, like many before it from the same address.
         """
         try:
             return self._found(scope)
         except Unauthorized as error:
             if error.code == Unauthorized.code:
-                self._check_brake(scope)
+                self._check_wrong_keys(scope)
             raise
 
-    def _check_brake(self, scope: Scope) -> None:
+    def _check_wrong_keys(self, scope: Scope) -> None:
         client = scope.get("client")
         address = None if client is None else client[0]
-        if seconds := self._brake.wrong(address):
+        if seconds := self._wrong_keys.record_wrong_key(address):
             if self._rarely.may(subscriber(address or "")):
                 _log.warning("more than %d invalid API keys from %s", FREE, address)
             raise TooManyWrongKeys(
@@ -105,24 +105,24 @@ class KeyCheck:
 
 
 def wants_details(scope: Scope) -> bool:
-    """Whether a health check asks for more than whether all is well."""
+    """Whether a health check asks for details with ``verbose=1``."""
     return b"verbose=1" in scope["query_string"].split(b"&")
 
 
 class Guard:
-    """Stands before the request gate, which also counts what is refused here for a valid key."""
+    """Authentication and authorization in front of the request gate, which also counts refusals."""
 
     def __init__(
         self, gate: RequestGate, keys: KeyCheck, rights: Rights, *, only_local_hosts: bool
     ) -> None:
-        """Put it there.
+        """Create a guard in front of a gate.
 
         Args:
-            gate: called with requests that are let in.
-            keys: who may come in.
-            rights: that each path asks for.
-            only_local_hosts: while nobody needs a key, refuse host names that somebody on the
-                internet can own.
+            gate: called with accepted requests.
+            keys: authenticates requests.
+            rights: required by each path.
+            only_local_hosts: while authentication is disabled, refuse host names that may be
+                registered on the internet.
         """
         self._gate = gate
         self._keys = keys
@@ -130,7 +130,7 @@ class Guard:
         self._only_local_hosts = only_local_hosts
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Let a request through or refuse it, before anything is awaited.
+        """Accept or refuse a request, synchronously.
 
         Raises:
             RateLimited: it is refused, and its tenant's request limit is used up.
@@ -150,7 +150,7 @@ class Guard:
         return self._gate(scope, receive, send)
 
     def _check(self, principal: Principal, scope: Scope) -> None:
-        """Check a request whose key is valid: rights and host."""
+        """Check rights and host of a request whose key is valid."""
         if not principal.is_free:
             self._rights.check(principal, scope["path"])
         host = _host(scope)
@@ -162,9 +162,9 @@ class Guard:
 
 
 def _drop_slash(scope: Scope) -> None:
-    """Many clients put a slash behind their base URL, or behind every path.
+    """Remove a trailing slash, which many clients append to their base URL or to every path.
 
-    It goes before rights are looked up, so that they are those of the route that answers.
+    This happens before the rights are looked up, so that they are those of the matching route.
     """
     path = scope["path"]
     if len(path) > 1 and path.endswith("/"):
@@ -172,17 +172,17 @@ def _drop_slash(scope: Scope) -> None:
 
 
 def check_origin(scope: Scope) -> None:
-    """Refuse what a browser sends for a page of another machine.
+    """Refuse cross-origin requests of browsers.
 
-    For routes that take what a page may send without asking first, such as a form.
+    For routes that accept requests which browsers send without a CORS preflight, such as forms.
 
     Raises:
-        HostNotAllowed: the page is not of a local name.
+        HostNotAllowed: the origin is not a local name.
     """
     origin = header(scope, b"origin")
     if origin is None:
         return
-    host = origin.partition(b"://")[2]  # none for a page without one, "null"
+    host = origin.partition(b"://")[2]  # empty for the origin "null"
     if not host or not _is_local(host):
         raise HostNotAllowed(
             f"without an API key this server takes no files from pages of "
@@ -206,10 +206,10 @@ def _is_host(value: bytes) -> bool:
 
 @lru_cache(maxsize=64)
 def _is_local(value: bytes) -> bool:
-    """Whether no page on the internet can be reached under this host.
+    """Whether a host cannot be a public DNS name.
 
-    A browser on this machine sends us what a foreign page asks for once the page's own name is
-    made to mean 127.0.0.1 (DNS rebinding). An address, or a name without a dot, cannot be made to.
+    With DNS rebinding, a web page's own name is made to resolve to 127.0.0.1, so that browsers on
+    this machine send its requests here. Addresses and names without a dot are not affected.
     """
     if value.startswith(b"["):
         return True

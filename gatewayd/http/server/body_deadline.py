@@ -1,7 +1,7 @@
-"""Time for a body that is long and keeps coming.
+"""Extension of the deadline of long request bodies.
 
-The edge gives a body a fixed time, which an upload of hundreds of megabytes may need many times.
-A route that takes one tells the edge of its progress, through an ASGI extension.
+The edge limits the time of a body, but uploads of hundreds of megabytes may need many times that.
+Routes for uploads report their progress to the edge through an ASGI extension.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from gatewayd.http.asgi import Scope
 
-EXTENSION = "gatewayd.patience"
+EXTENSION = "gatewayd.body_deadline"
 
 
-def more_time(scope: Scope) -> None:
-    """A good part of the body has come: its time begins anew."""
+def extend_deadline(scope: Scope) -> None:
+    """Restart the body's deadline after a substantial part has been received."""
     extend: Callable[[], None] | None = scope.get("extensions", {}).get(EXTENSION)
     if extend is not None:
         extend()

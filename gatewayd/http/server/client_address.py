@@ -1,6 +1,6 @@
 """Identifies clients by address, where nothing else identifies them.
 
-An IPv6 subscriber has at least a /64 network: by whole addresses it could pose as any number of
+An IPv6 subscriber has at least a /64 network: by full addresses it could appear as any number of
 clients.
 """
 
@@ -12,16 +12,16 @@ from ipaddress import IPv6Address, ip_address
 _SUBNET = 64
 """Prefix length that identifies an IPv6 subscriber."""
 _NO_TENANT = "@"
-"""No tenant's name begins with it; a tenant may be called 10.0.0.1."""
+"""Prefix that no tenant's name has, because a tenant may be named 10.0.0.1."""
 
 
 def subscriber(address: str) -> str:
-    """The IPv4 address, or the IPv6 /64 network, of an address."""
+    """Return the IPv4 address, or the IPv6 /64 network, of an address."""
     return _network(address) if ":" in address else address
 
 
 def queue_name(address: str) -> str:
-    """The name of a subscriber in queues for shared resources; never a tenant's name."""
+    """Return a subscriber's name in queues for shared resources; never a tenant's name."""
     return _NO_TENANT + subscriber(address)
 
 

@@ -1,4 +1,4 @@
-"""Pages of other origins, whose browsers ask first whether they may call (CORS)."""
+"""Cross-origin resource sharing (CORS) for browsers."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _EXPOSED = (
     "x-ratelimit-reset-tokens",
     "x-request-id",
 )
-"""Headers of ours that a page may read."""
+"""Response headers exposed to scripts."""
 
 
 def shared_with(origins: Sequence[str], app: App) -> App:
-    """Answer the questions of browsers, and say in each answer who may read it.
+    """Wrap an app to answer CORS preflight requests and add CORS headers to responses.
 
-    It stands outside of everything: browsers ask without a key, and read refusals too.
+    It must be the outermost layer, because preflights have no API key, and scripts read refusals.
 
     Args:
-        origins: of pages that may call, ``*`` for all; nobody is asked where there are none.
-        app: what they call.
+        origins: that may send requests, ``*`` for all; empty disables CORS.
+        app: the app to wrap.
     """
     if not origins:
         return app

@@ -1,7 +1,7 @@
-"""Notices that a client has gone while its request is worked on.
+"""Detection of client disconnects while a request is processed.
 
-The edge knows when a connection ends and tells through an ASGI extension, at no cost for a client
-that stays. Under a server without the extension a task waits for the message instead.
+The edge signals the end of a connection through an ASGI extension, at no cost for clients that stay
+connected. Under a server without the extension, a task waits for the ASGI message instead.
 """
 
 from __future__ import annotations
@@ -16,69 +16,69 @@ from gatewayd.runtime.callbacks import call_all
 
 _log = logging.getLogger(__name__)
 
-EXTENSION = "gatewayd.departure"
+EXTENSION = "gatewayd.disconnect"
 
 
-class Departure(Protocol):
-    """The end of a client's connection."""
+class DisconnectSignal(Protocol):
+    """Signal that a client has disconnected."""
 
-    def listen(self, gone: Callable[[], None]) -> None:
-        """Call this when it comes, or now if it has come; once the body has been received."""
+    def add_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """Call back on disconnect, or now if it has occurred; after the body has been received."""
 
-    def forget(self, gone: Callable[[], None]) -> None:
-        """Do not call it any more; no effect if nobody would."""
+    def remove_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """Remove a callback, if it is registered."""
 
 
-class ToldDeparture:
-    """Of a connection that the edge watches."""
+class EdgeDisconnectSignal:
+    """Disconnect signal of a connection that the edge watches."""
 
-    __slots__ = ("_has_come", "_listeners")
+    __slots__ = ("_is_disconnected", "_listeners")
 
     def __init__(self) -> None:
         self._listeners: set[Callable[[], None]] = set()
-        self._has_come = False
+        self._is_disconnected = False
 
-    def listen(self, gone: Callable[[], None]) -> None:
-        """See ``Departure``."""
-        if self._has_come:
-            gone()
+    def add_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """See ``DisconnectSignal``."""
+        if self._is_disconnected:
+            on_disconnect()
         else:
-            self._listeners.add(gone)
+            self._listeners.add(on_disconnect)
 
-    def forget(self, gone: Callable[[], None]) -> None:
-        """See ``Departure``."""
-        self._listeners.discard(gone)
+    def remove_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """See ``DisconnectSignal``."""
+        self._listeners.discard(on_disconnect)
 
-    def tell(self) -> None:
-        """The connection has ended."""
-        self._has_come = True
+    def notify(self) -> None:
+        """Call the listeners because the connection has ended."""
+        self._is_disconnected = True
         listeners, self._listeners = self._listeners, set()
         call_all(listeners, _log, "a listener for a client's disconnect raised")
 
 
-class ReceivedDeparture:
-    """Of a connection that only says so in a message."""
+class ReceivedDisconnectSignal:
+    """Disconnect signal of a server that reports it only as an ASGI message."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._task: asyncio.Task[None] | None = None
 
-    def listen(self, gone: Callable[[], None]) -> None:
-        """See ``Departure``."""
-        self._task = asyncio.create_task(self._wait(gone))
+    def add_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """See ``DisconnectSignal``."""
+        self._task = asyncio.create_task(self._wait(on_disconnect))
 
-    def forget(self, gone: Callable[[], None]) -> None:
-        """See ``Departure``."""
+    def remove_listener(self, on_disconnect: Callable[[], None]) -> None:
+        """See ``DisconnectSignal``."""
         if self._task is not None:
             self._task.cancel()
 
-    async def _wait(self, gone: Callable[[], None]) -> None:
+    async def _wait(self, on_disconnect: Callable[[], None]) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        gone()
+        on_disconnect()
 
 
-def departure_of(scope: Scope, receive: Receive) -> Departure:
-    """How to learn that the client of a request has gone."""
-    told: Departure | None = scope.get("extensions", {}).get(EXTENSION)
-    return ReceivedDeparture(receive) if told is None else told
+def disconnect_signal(scope: Scope, receive: Receive) -> DisconnectSignal:
+    """Return the disconnect signal of a request's client."""
+    signal: DisconnectSignal | None = scope.get("extensions", {}).get(EXTENSION)
+    return ReceivedDisconnectSignal(receive) if signal is None else signal

@@ -1,7 +1,7 @@
-"""How long the next chunk of a body is: so much need not be searched for the end of a request.
+"""Lengths of chunks in chunked bodies, whose data need not be scanned for the end of a request.
 
-It decides where pieces are cut and nothing else. The parser alone says what a chunk is, and refuses
-what is none; where this finds no length, the rest of the body is cut at empty lines.
+The lengths only decide where the input is split. The parser validates chunks; where no length is
+found here, the rest of the body is split at empty lines.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import re
 
 _LENGTH = re.compile(rb"([0-9a-fA-F]{1,12})[;\r\t ]")
 _LOOKED_AT = 16
-"""Bytes of a line that are kept; what follows a length does not matter."""
+"""Bytes of a chunk line that are buffered; chunk extensions after the length are ignored."""
 _LINE_END = 2
 
 
 class ChunkLines:
-    """The lines before the chunks of one body.
+    """Chunk-size lines of one body.
 
     Attributes:
-        are_over: whether the last one has come, or one without a length.
+        are_over: whether the last one, or one without a length, has been received.
     """
 
     __slots__ = ("_line", "are_over")
@@ -28,11 +28,11 @@ class ChunkLines:
         self.are_over = False
 
     def add(self, piece: bytes) -> int:
-        """More of a line, at most to its end.
+        """Add bytes of a line, at most up to its end.
 
         Returns:
-            Bytes of the chunk behind it and of that chunk's line end; 0 if there is none, or the
-            line is not whole.
+            Bytes of the following chunk including its line end; 0 if there is none, or the line is
+            incomplete.
         """
         self._line = (self._line + piece)[:_LOOKED_AT]
         if not piece.endswith(b"\n"):

@@ -1,7 +1,7 @@
-"""Closes a connection so that its last answer arrives, and so that it does end.
+"""Lingering close of connections, so that the last response arrives and the connection ends.
 
-A socket that is closed with bytes of its client unread resets the connection, and the answer may be
-lost with it; one whose client does not read what was written would stay open for ever.
+Closing a socket with unread input resets the connection, which may lose the response; a socket
+whose client does not read the response would stay open for ever.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ import asyncio
 from collections.abc import Callable
 
 _LINGER_SECONDS = 2.0
-"""For which what still comes is read and thrown away, after the last answer."""
+"""Seconds for which input is read and discarded after the last response."""
 _LINGER_BYTES = 4 * 1024 * 1024
-"""Of it; a client that has sent them without looking at its answer is not going to."""
+"""Maximum discarded bytes; a client that sent more without reading the response never will."""
 
 
 class EdgeTransport:
-    """A transport with another ``close``; what else uvicorn and the edge use of it is its own.
+    """Transport with a lingering ``close``; all other methods are those of asyncio's transport.
 
     Args:
         transport: asyncio's.
-        stall_seconds: in which the client reads what is written.
-        end_input: drops what has come; whether the client may be sending, or has sent what is
-            not read.
+        stall_seconds: within which the client must read the written bytes.
+        end_input: discards buffered input; returns whether the client may be sending, or has sent
+            bytes that are unread.
 
     Attributes:
-        is_over: what ``is_closing`` says, for those who ask often.
+        is_over: same as ``is_closing``, for frequent access.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class EdgeTransport:
         self.set_write_buffer_limits = transport.set_write_buffer_limits
 
     def is_closing(self) -> bool:
-        """Whether nothing of what comes is looked at any more."""
+        """Whether further input is ignored."""
         return self.is_over
 
     def close(self, *, at_once: bool = False) -> None:
-        """Write what is to be written, then end; ``at_once``: whatever the client sends."""
+        """Flush written bytes, then close; with ``at_once``, without reading further input."""
         if self.is_over:
             return
         self.is_over = True
-        self.write = _drop  # an app may still be at it; after the end of a stream that is an error
+        self.write = _drop  # an app may still write, which is an error after write_eof
         if not self._end_input() or at_once:
             self._transport.close()
         else:
@@ -66,24 +66,24 @@ class EdgeTransport:
         elif not self._transport.is_closing():
             self._end = self._loop.call_later(_LINGER_SECONDS, self._transport.close)
 
-    def throw_away(self, num_bytes: int) -> None:
-        """So much has come after the last answer; beyond a limit nothing more is read."""
+    def discard(self, num_bytes: int) -> None:
+        """Discard input received after the last response; close beyond a limit."""
         self._left -= num_bytes
         if self._left <= 0:
             self._transport.close()
 
-    def ended(self) -> None:
-        """The connection is lost."""
+    def on_connection_lost(self) -> None:
+        """Cancel timers because the connection is lost."""
         self.is_over = True
-        self._end_input = _nothing_left  # it leads to the connection, which leads here
+        self._end_input = _nothing_left  # breaks the reference cycle with the connection
         if self._end is not None:
             self._end.cancel()
 
 
 def _nothing_left() -> bool:
-    """Nothing can come."""
+    """Return that no input can follow."""
     return False
 
 
 def _drop(data: bytes) -> None:
-    """Nobody will read it."""
+    """Ignore a write after the close."""

@@ -1,4 +1,4 @@
-"""Answers that the edge writes itself: no app is asked yet, or it waits for a body in vain."""
+"""Error responses written by the edge itself, before or instead of the app's response."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gatewayd.http.asgi import JSON_HEADER, Header, encode_json, error_headers
 from gatewayd.http.server.request_id import NAME, answered_id, new_id
 
 Answered = Callable[[str, str, int], None]
-"""Told an answer: endpoint, method and status."""
+"""Counts a response: endpoint, method and status."""
 
 REFUSED = "gatewayd.refused"
-"""In the scope of a request that the edge has answered over its app: the status."""
+"""Scope key of the status of a response that the edge sent instead of the app."""
 
 _REASONS = {
     400: b"Bad Request",
@@ -24,7 +24,7 @@ _REASONS = {
 
 
 def refusal(error: GatewayError, request_headers: Sequence[Header]) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Build a complete error response, after which the connection is closed."""
     body = encode_json(error.body())
     headers = [
         JSON_HEADER,

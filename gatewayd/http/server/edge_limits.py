@@ -1,4 +1,4 @@
-"""What one connection may cost its server: time, bytes and number."""
+"""Limits of connections: time, bytes and numbers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EdgeLimits:
-    """What a connection may cost.
+    """Limits of a connection.
 
     Attributes:
         header_seconds: from the connection, or a request's first byte, to the end of its headers.
-        body_seconds: from there to the end of its body.
+        body_seconds: from the end of the headers to the end of the body.
         idle_seconds: between two requests.
-        stall_seconds: that a client may leave our bytes unread.
-        header_bytes: of a request's line and headers.
+        stall_seconds: for which a client may leave written bytes unread.
+        header_bytes: of a request line and its headers.
         num_headers: of a request.
         num_chunks: of a chunked body.
         connections: open at once.
-        peer_connections: open at once from one address, or one IPv6 network of 64 bits.
-        unparsed_bytes: of requests behind the one that is answered; then nothing is read.
-        write_buffer_bytes: waiting for a client before its stream is held.
-        stranger_buffer_bytes: as that, before the client has shown a key.
+        peer_connections: open at once from one IPv4 address or one IPv6 /64 network.
+        unparsed_bytes: of pipelined requests; reading is paused beyond.
+        write_buffer_bytes: unsent bytes of a client before its stream gets backpressure.
+        unauthenticated_buffer_bytes: the same, before the client is authenticated.
     """
 
     header_seconds: float = 10.0
@@ -37,11 +37,11 @@ class EdgeLimits:
     peer_connections: int = 1024
     unparsed_bytes: int = 16 * 1024
     write_buffer_bytes: int = 64 * 1024
-    stranger_buffer_bytes: int = 8 * 1024
+    unauthenticated_buffer_bytes: int = 8 * 1024
 
 
 def set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
-    """Keep the kernel from holding much for slow readers, and small writes from waiting."""
+    """Limit the kernel's send buffer and disable Nagle's algorithm."""
     sock = transport.get_extra_info("socket")
     if sock is None:
         return
@@ -53,5 +53,5 @@ def set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
 
 
 def set_send_buffer(sock: socket.socket, num_bytes: int) -> None:
-    """How much the kernel takes for a client that does not read: otherwise megabytes."""
+    """Limit the kernel's send buffer, which otherwise grows to megabytes for slow readers."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, num_bytes)

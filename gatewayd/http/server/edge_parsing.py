@@ -1,7 +1,7 @@
-"""How one request is parsed: its headers and chunks are counted, an offered upgrade is passed over.
+"""Parsing of one request: limits on headers and chunks; offered protocol upgrades are ignored.
 
-uvicorn's httptools protocol, from bytes to a request that begins; nothing here knows the time, or
-other requests of the connection but whether the last one has its answer.
+The part of uvicorn's httptools protocol from bytes to the start of a request, independent of time
+and of other requests of the connection, except whether the previous one is answered.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from gatewayd.http.server.edge_chunks import ChunkLines
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.upgrade import without_upgrade
 
-# Where a connection stands. Between requests only uvicorn's own idle timer runs.
+# Parsing phase of a connection. Between requests only uvicorn's idle timer runs.
 IDLE, HEADERS, BODY = range(3)
 
 
 class ParsingProtocol(HttpToolsProtocol):
-    """Of one connection."""
+    """HTTP parsing of one connection."""
 
     limits: EdgeLimits
 
     _phase = HEADERS
-    _is_answering = False  # a whole request has no whole answer yet: what is behind it waits
+    _is_answering = False  # a complete request awaits its response; later ones must wait
     _extensions: dict[str, Any]
     _refusal: GatewayError | None = None
     _header_bytes = 0
     _seen_header_bytes = 0
-    _body_left = 0  # of a body, or of a chunk, whose length is known
+    _body_left = 0  # remaining bytes of a body or chunk of known length
     _chunk_lines: ChunkLines | None = None  # of a chunked body
     _num_chunks = 0
 
@@ -47,7 +47,7 @@ class ParsingProtocol(HttpToolsProtocol):
                 return
             else:
                 return
-            # A request that offers another protocol is read as if it did not.
+            # An offered protocol upgrade is ignored.
             method = self.parser.get_method()
             if method == b"CONNECT":
                 self._refuse(InvalidRequest("this is no proxy: CONNECT", code="invalid_http"))
@@ -55,15 +55,15 @@ class ParsingProtocol(HttpToolsProtocol):
             version = self.parser.get_http_version()
             piece = without_upgrade(method, self.url, version, self.headers) + rest
             self.parser = httptools.HttpRequestParser(self)
-            # As uvicorn's own: a request after one with ``connection: close`` is no error.
+            # As in uvicorn: a request after one with ``connection: close`` is not an error.
             self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     # Parser callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Reset the parsing state for a new request."""
         if self._is_answering:
-            # No piece holds two requests. If one did, this one could not be answered in its turn.
+            # Pieces never contain two requests; if one did, responses could be sent out of order.
             self._stop_parsing(InvalidRequest("two requests at once", code="invalid_http"))
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
@@ -75,12 +75,12 @@ class ParsingProtocol(HttpToolsProtocol):
         self._seen_header_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Count the path."""
+        """Count the URL's bytes."""
         super().on_url(url)
         self._count_header(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; what comes after a body (a trailer) is none."""
+        """Count a header, and store it unless it is a trailer after the body."""
         if self._phase != BODY:
             super().on_header(name, value)
         self._count_header(len(name) + len(value) + 4)
@@ -88,19 +88,19 @@ class ParsingProtocol(HttpToolsProtocol):
             self._stop_parsing(self._headers_too_large())
 
     def on_headers_complete(self) -> None:
-        """The request starts; its body may follow."""
+        """Start the request and prepare for its body."""
         if self.parser.should_upgrade():
-            return  # the parser stops behind the headers, and we go on without it
+            return  # the parser stops after the headers; ``_feed`` continues with a new one
         super().on_headers_complete()
         self._phase = BODY
         for name, value in self.headers:
             if name == b"content-length":
-                self._body_left = int(value)  # the parser refuses two, and one that is no number
+                self._body_left = int(value)  # the parser refuses repeated and invalid ones
             elif name == b"transfer-encoding":
-                self._chunk_lines = ChunkLines()  # the parser refuses any other than chunked
+                self._chunk_lines = ChunkLines()  # the parser refuses encodings other than chunked
 
     def on_chunk_header(self) -> None:
-        """Count a chunk: tiny ones cost far more than their bytes."""
+        """Count a chunk, because tiny ones cost far more than their bytes."""
         self._num_chunks += 1
         if self._num_chunks > self.limits.num_chunks:
             self._stop_parsing(
@@ -108,22 +108,22 @@ class ParsingProtocol(HttpToolsProtocol):
             )
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Mark the request as complete."""
         if self.parser.should_upgrade():
             return
         self._phase = IDLE
         self._is_answering = not self.cycle.response_complete
         super().on_message_complete()
-        # uvicorn stops reading in a large body; who does not read sees nobody leave.
+        # uvicorn pauses reading in a large body; a paused connection detects no disconnect.
         self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, or what the parser was stopped for."""
+        """Answer malformed HTTP, or with the error for which parsing was stopped."""
         self._refuse(self._refusal or InvalidRequest(msg, code="invalid_http"))
 
     @abstractmethod
     def _refuse(self, error: GatewayError, *, at_once: bool = False) -> None:
-        """Answer what is arriving with an error, and close."""
+        """Answer the arriving request with an error and close the connection."""
 
     def _count_header(self, num_bytes: int) -> None:
         self._seen_header_bytes += num_bytes

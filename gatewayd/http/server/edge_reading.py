@@ -1,7 +1,7 @@
-"""How a connection is read: no more than it may have unparsed, and paused while it has that.
+"""Reading of connections with a limit on unparsed bytes, paused while it is reached.
 
-asyncio hands a protocol up to 256 kB at a time, which is too late to take less of it; so a
-buffered protocol reads for the edge, into one buffer that all connections of a server share.
+asyncio passes a protocol up to 256 kB at a time, too late to limit it. Therefore a buffered
+protocol reads for the edge, into one buffer that all connections of a server share.
 """
 
 from __future__ import annotations
@@ -12,93 +12,93 @@ from typing import Protocol
 from uvicorn.protocols.http.flow_control import FlowControl
 
 BODY_READ_BYTES = 64 * 1024
-"""That are read at a time of a body whose length is known."""
+"""Maximum bytes per read of a body of known length."""
 
 
-class Read(Protocol):
-    """What is read for: an ``asyncio.Protocol`` that says how much it takes."""
+class ReadTarget(Protocol):
+    """``asyncio.Protocol`` that limits the size of each read."""
 
     def read_size(self) -> int:
-        """Bytes to read next, at least one."""
+        """Return the maximum bytes to read next, at least one."""
 
     def data_received(self, data: bytes) -> None:
-        """They have come."""
+        """Process received bytes."""
 
     def eof_received(self) -> bool | None:
         """As ``asyncio.Protocol``; so are the following."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over."""
+        """Release the connection's resources."""
 
     def pause_writing(self) -> None:
-        """Answers pile up."""
+        """React to a full write buffer."""
 
     def resume_writing(self) -> None:
-        """They no longer do."""
+        """React to a drained write buffer."""
 
 
 class ConnectionReader(asyncio.BufferedProtocol):
-    """Reads for one connection.
+    """Buffered protocol that reads for one connection.
 
     Args:
-        edge: that gets the bytes, and whatever else happens.
-        buffer: of ``BODY_READ_BYTES``; what is read is copied out of it at once.
+        edge: receives the bytes and all other events.
+        buffer: of ``BODY_READ_BYTES``; received bytes are copied out of it immediately.
     """
 
-    def __init__(self, edge: Read, buffer: memoryview) -> None:
+    def __init__(self, edge: ReadTarget, buffer: memoryview) -> None:
         self._edge = edge
         self._buffer = buffer
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where the next bytes go."""
+        """Return the buffer for the next read."""
         return self._buffer[: self._edge.read_size()]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """They are there."""
+        """Pass the received bytes on."""
         self._edge.data_received(bytes(self._buffer[:nbytes]))
 
     def eof_received(self) -> bool | None:
-        """See ``Read``."""
+        """See ``ReadTarget``."""
         return self._edge.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """See ``Read``."""
+        """See ``ReadTarget``."""
         self._edge.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """See ``Read``."""
+        """See ``ReadTarget``."""
         self._edge.pause_writing()
 
     def resume_writing(self) -> None:
-        """See ``Read``."""
+        """See ``ReadTarget``."""
         self._edge.resume_writing()
 
 
-class Flow(FlowControl):
-    """Reading goes on when neither uvicorn, for a body, nor the edge holds it."""
+class ReadFlow(FlowControl):
+    """Flow control that reads while neither uvicorn, for a body, nor the edge pauses it."""
 
     _is_body_full = False
-    is_held = False
+    is_unparsed_full = False
 
     def pause_reading(self) -> None:
-        """The body has enough for now."""
+        """Pause because uvicorn's body buffer is full."""
         self._is_body_full = True
         self._apply()
 
     def resume_reading(self) -> None:
-        """Somebody takes it."""
+        """Resume because the app has consumed the body buffer."""
         if self._is_body_full:
             self._is_body_full = False
             self._apply()
 
-    def hold_reading(self, is_full: bool) -> None:
-        """As much is unparsed as may be, or no longer."""
-        if is_full is not self.is_held:
-            self.is_held = is_full
+    def set_unparsed_full(self, is_full: bool) -> None:
+        """Pause or resume by the limit on unparsed bytes."""
+        if is_full is not self.is_unparsed_full:
+            self.is_unparsed_full = is_full
             self._apply()
 
     def _apply(self) -> None:
-        is_paused = self._is_body_full or self.is_held
+        is_paused = self._is_body_full or self.is_unparsed_full
         if is_paused is not self.read_paused:
             self.read_paused = is_paused
             if is_paused:

@@ -4,10 +4,10 @@ A bounded number per iteration of the event loop: the loop accepts and reads bet
 an iteration must not grow with the number of connections.
 
 Round-robin between authenticated connections, unauthenticated ones, and those whose first request
-is not whole yet, so that no number of one kind starves the others; within each class round-robin
+is incomplete, so that no number of one kind starves the others; within each class round-robin
 between clients, then between the connections of a client. Unauthenticated connections also have a
-rate limit: what they pipeline is refused, and refusals as fast as a core makes them would be one
-core less for the engine. A first request has none: it may have a key.
+rate limit: their pipelined requests are refused anyway, and unlimited refusals would take a core
+from the engine. First requests have no such limit, because they may have a key.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from typing import Protocol
 from gatewayd.tenants.principal import Principal
 
 MOST = 8
-"""Connections resumed in one iteration: about a millisecond of requests that are refused."""
+"""Connections resumed per iteration: about a millisecond of refused requests."""
 
 SECONDS = 0.002
-"""Time budget of an iteration: chunks of one byte each take longer to parse."""
+"""Time budget of an iteration, because one-byte chunks take longer to parse."""
 
 REST_SECONDS = 0.02
-"""After an iteration that resumed unauthenticated connections, until the next that does."""
+"""Pause between iterations that resume unauthenticated connections."""
 
 
-class Waiting(Protocol):
+class QueuedConnection(Protocol):
     """A connection with bytes to parse."""
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Parse the next piece; the connection may have been closed meanwhile."""
 
 
 class ConnectionScheduler:
-    """Round-robin by client; a connection must not queue itself a second time while it waits.
+    """Round-robin scheduler by client; a connection must not be enqueued twice at a time.
 
     Args:
         clock: seconds; monotonic.
@@ -52,28 +52,28 @@ class ConnectionScheduler:
         self._rest_ends = 0.0
         self._rest: asyncio.TimerHandle | None = None
 
-    def ask(
+    def enqueue(
         self,
-        connection: Waiting,
+        connection: QueuedConnection,
         client: str,
         principal: Principal | None,
         *,
         is_first: bool = False,
     ) -> None:
-        """Queue a connection for a later iteration of the event loop.
+        """Enqueue a connection for a later iteration of the event loop.
 
         Args:
             connection: to resume.
             client: its address, or its network (IPv6 /64).
-            principal: who its request was authenticated as; None before a key was accepted.
-            is_first: whether its first request is not whole yet.
+            principal: of its request; None before authentication.
+            is_first: whether its first request is still incomplete.
         """
         if is_first:
             self._first.add(client, connection)
         elif principal is None:
             self._unauthenticated.add(client, connection)
         elif principal.key_id is None:
-            # The operator, or everybody where there are no keys.
+            # The operator, or all clients without authentication.
             self._authenticated.add(client, connection)
         else:
             self._authenticated.add(("tenant", principal.tenant), connection)
@@ -107,7 +107,7 @@ class ConnectionScheduler:
                 if queue is None:
                     break
                 has_resumed |= queue is self._unauthenticated
-                queue.take().go_on()
+                queue.pop().resume()
                 if self._clock() > end:
                     break
         finally:
@@ -116,7 +116,7 @@ class ConnectionScheduler:
             self._call()
 
     def _next(self, is_resting: bool) -> _Queue | None:
-        """The queue whose turn it is of those that are not empty; None if there is none."""
+        """Return the next non-empty queue in round-robin order; None if there is none."""
         for _ in range(len(self._queues)):
             queue = self._queues[0]
             self._queues.rotate(-1)
@@ -129,17 +129,17 @@ class _Queue:
     """A FIFO of connections for each client, served round-robin."""
 
     def __init__(self) -> None:
-        self._clients: OrderedDict[object, deque[Waiting]] = OrderedDict()
+        self._clients: OrderedDict[object, deque[QueuedConnection]] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
         return self._size
 
-    def add(self, client: object, connection: Waiting) -> None:
+    def add(self, client: object, connection: QueuedConnection) -> None:
         self._size += 1
         self._clients.setdefault(client, deque()).append(connection)
 
-    def take(self) -> Waiting:
+    def pop(self) -> QueuedConnection:
         client, waiting = self._clients.popitem(last=False)
         self._size -= 1
         connection = waiting.popleft()

@@ -1,4 +1,4 @@
-"""The listening socket and uvicorn on top of it, without uvicorn's signal handling."""
+"""Listening sockets, and a uvicorn server on them without uvicorn's signal handling."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ from gatewayd.http.server.socket_activation import ActivationError, inherited
 _BACKLOG = 2048
 
 _ACCEPTED_AT_ONCE = 16
-"""Connections in an iteration of the event loop. uvloop accepts one for each listener it is given,
-so it is given copies: else a few clients that connect again and again keep others out for seconds.
-"""
+"""Connections accepted per iteration of the event loop. uvloop accepts one per listener, so it gets
+duplicates: otherwise a few clients that reconnect constantly keep others out for seconds."""
 
 _FAREWELL_SECONDS = 1.0
-"""That a connection may be silent which will not be served for long."""
+"""Idle time after which connections are closed during a handover."""
 
 _POLL_SECONDS = 0.05
 
 
 class ListenError(Exception):
-    """The address cannot be listened on; the sentence says which and what to do."""
+    """The address cannot be listened on; the message says which and what to do."""
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind a TCP socket; ``port`` 0 takes a free one.
+    """Bind a TCP socket and listen; ``port`` 0 chooses a free one.
 
     Raises:
-        ListenError: the port is taken, or the address is not this machine's.
+        ListenError: the port is in use, or the address is not this machine's.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -65,10 +64,10 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def listeners(host: str, port: int) -> tuple[list[socket.socket], bool]:
-    """The sockets to serve on, and whether systemd holds them, too, and goes on listening.
+    """Return the sockets to serve on, and whether they are systemd's, which keeps listening.
 
     Raises:
-        ListenError: those that systemd passes cannot be served; or see ``listen``.
+        ListenError: the sockets passed by systemd are unsuitable; or see ``listen``.
     """
     try:
         held = inherited()
@@ -78,19 +77,19 @@ def listeners(host: str, port: int) -> tuple[list[socket.socket], bool]:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a client on this machine finds the socket."""
+    """Return the URL of a listener for clients on this machine."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host.strip("[]") else f"http://{host}:{port}"
 
 
 def is_loopback(listener: socket.socket) -> bool:
-    """Whether only this machine reaches the socket."""
+    """Whether the socket is reachable from this machine only."""
     return ip_address(listener.getsockname()[0]).is_loopback
 
 
 def edge_limits(table: ServerTable) -> EdgeLimits:
-    """What a connection may cost, from the configuration."""
+    """Return the connection limits of the configuration."""
     return EdgeLimits(
         header_seconds=table.header_seconds,
         body_seconds=table.body_seconds,
@@ -109,13 +108,13 @@ def server_config(
     limits: EdgeLimits = EdgeLimits(),  # noqa: B008 - frozen
     **options: Any,  # noqa: ANN401 - uvicorn's own
 ) -> uvicorn.Config:
-    """How the data plane is served; ``options`` are uvicorn's and win.
+    """Return uvicorn's configuration for the data plane.
 
     Args:
         app: the data plane.
-        answered: told what the edge answers without asking the app.
+        answered: counts responses that the edge sends without the app.
         limits: of a connection.
-        options: of uvicorn.
+        options: of uvicorn; they take precedence.
     """
     settings: dict[str, Any] = {
         "http": edge_protocol(limits, answered),
@@ -134,27 +133,27 @@ def server_config(
 
 
 class HttpServer(uvicorn.Server):
-    """uvicorn for one app on given sockets; the daemon owns the signals."""
+    """uvicorn server of one app on given sockets; the daemon handles signals."""
 
     def __init__(self, app: App, answered: Answered, table: ServerTable) -> None:
         super().__init__(server_config(app, answered, edge_limits(table), backlog=_BACKLOG))
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until it should exit."""
+        """Serve until ``should_exit`` is set."""
         copies = [each.dup() for each in sockets or () for _ in range(_ACCEPTED_AT_ONCE - 1)]
         await super().serve([*sockets, *copies] if sockets else None)
 
     async def hand_over(self) -> None:
-        """Accept nothing more, and return when all that was accepted has been served.
+        """Stop accepting connections, and return when all open ones have been served.
 
-        Whoever else holds the sockets is next: what connects from now on waits there. Clients that
-        ask again on a connection they have are answered, and told to open another one; it is only
-        closed when it has been silent for a while, for a request may be under way.
+        New connections wait in the sockets for the next process that holds them. Requests on open
+        connections are answered with ``connection: close``; an idle connection is closed only
+        after a delay, because a request may be in flight.
         """
         for each in self.servers if self.started else []:
             each.close()
         self.config.encoded_headers = [*self.config.encoded_headers, (b"connection", b"close")]
-        await self.on_tick(0)  # the headers of answers are made there
+        await self.on_tick(0)  # builds the default response headers
         silent = []
         for connection in self._connections():
             connection.timeout_keep_alive = _FAREWELL_SECONDS
@@ -173,5 +172,5 @@ class HttpServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave them to the daemon."""
+        """Leave signals to the daemon."""
         yield

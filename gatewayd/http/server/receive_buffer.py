@@ -11,8 +11,8 @@ _EMPTY_LINE = b"\r\n\r\n"
 _OVERLAP = len(_EMPTY_LINE) - 1
 
 
-class Intake:
-    """A FIFO of bytes.
+class ReceiveBuffer:
+    """FIFO buffer of received bytes.
 
     Attributes:
         size: buffered bytes.
@@ -35,13 +35,13 @@ class Intake:
         self._bytes, self._at, self.size = b"", 0, 0
         self._last = b""  # tail of the last piece: an empty line may span two
 
-    def take(self, most: int) -> bytes:
-        """Take at most ``most`` bytes, whatever they contain."""
+    def read(self, most: int) -> bytes:
+        """Read at most ``most`` bytes, regardless of their content."""
         self._last = b""
         return self._cut(self._at + most)
 
-    def through_empty_line(self, most: int) -> bytes:
-        """Take up to the end of the first empty line, or ``most`` bytes if they have none."""
+    def read_through_empty_line(self, most: int) -> bytes:
+        """Read up to the end of the first empty line, or ``most`` bytes without one."""
         limit = self._at + most
         end = self._end_of_empty_line(limit)
         if 0 < end <= limit:
@@ -51,15 +51,15 @@ class Intake:
         self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
         return piece
 
-    def through_line(self, most: int) -> bytes:
-        """Take up to the end of the first line, or ``most`` bytes if it does not end in them."""
+    def read_through_line(self, most: int) -> bytes:
+        """Read up to the end of the first line, or ``most`` bytes if the line is longer."""
         limit = self._at + most
         piece = self._cut(self._bytes.find(b"\n", self._at, limit) + 1 or limit)
         self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
         return piece
 
     def _end_of_empty_line(self, limit: int) -> int:
-        """Its offset; 0 if there is none before the limit."""
+        """Return the end offset of the first empty line; 0 if there is none before the limit."""
         if self._last:
             border = self._last + self._bytes[self._at : self._at + _OVERLAP]
             found = border.find(_EMPTY_LINE)

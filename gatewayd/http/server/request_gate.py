@@ -1,7 +1,7 @@
-"""The gate of a tenant's requests: every route, before a body is read, and every line of a batch.
+"""Request limits of tenants, enforced on every route before the body is read, and on batch lines.
 
-It knows nothing of what is asked; tokens and budgets are counted in the pipeline, which cannot know
-them before a prompt is encoded.
+They are independent of the request's content; limits on tokens and budgets are enforced by the
+pipeline, after the prompt has been encoded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gatewayd.errors import RateLimited
 from gatewayd.fairness.fair_queue import set_current_tenant
 from gatewayd.http.asgi import App, Receive, Scope, Send
-from gatewayd.http.bodies import Bodies, attach_body_budget
+from gatewayd.http.bodies import BodyBudget, attach_body_budget
 from gatewayd.http.server.client_address import queue_name
 from gatewayd.http.server.start_scheduler import StartScheduler
 from gatewayd.tenants.limits import ConcurrencySlot, set_current_slot
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from gatewayd.tenants.account import TenantAccount
 
 _CANCELS = "/cancel"
-"""Ends the paths of those POST that are as cheap as a read, and must work at any limit."""
+"""Path suffix of POST requests that are as cheap as reads and must work at any limit."""
 
 
 class RequestGate:
-    """Stands between the key check and the routes.
+    """Middleware between authentication and the routes that enforces request limits.
 
     Args:
-        routes: the app behind it.
-        endpoint: finds who would answer, to name it where a request is refused.
-        bodies: where what is received is counted.
+        routes: the app to call with accepted requests.
+        endpoint: returns the app that would answer, to label refused requests.
+        bodies: memory budget of request bodies.
     """
 
     def __init__(
-        self, routes: App, endpoint: Callable[[Scope], App | None], bodies: Bodies
+        self, routes: App, endpoint: Callable[[Scope], App | None], bodies: BodyBudget
     ) -> None:
         self._routes = routes
         self._endpoint = endpoint
         self._bodies = bodies
-        self._turns = StartScheduler()
+        self._start_scheduler = StartScheduler()
         self.num_refused = 0
-        """Since the start."""
+        """Requests refused, since the start."""
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Let a request through or refuse it, before anything is awaited.
+        """Accept or refuse a request, synchronously.
 
         Raises:
-            RateLimited: its tenant has too many.
+            RateLimited: its tenant has too many requests.
         """
         principal: Principal | None = scope.get(IN_SCOPE)
         if principal is None:  # a health check
@@ -57,7 +57,7 @@ class RequestGate:
         attach_body_budget(scope, self._bodies)
         account, slot = principal.account, None
         if account is None:
-            # Everybody is one tenant: take turns by subscribers.
+            # All clients are one tenant, so schedule round-robin by subscriber.
             client = scope.get("client")
             whose = queue_name(client[0]) if client else principal.tenant
         else:
@@ -66,16 +66,16 @@ class RequestGate:
                 slot = self._arrive(account, scope)
         set_current_slot(slot)
         set_current_tenant(whose)
-        is_now = self._turns.is_now()
-        if is_now and slot is None:
+        starts_now = self._start_scheduler.may_start()
+        if starts_now and slot is None:
             return self._routes(scope, receive, send)
-        return self._serve(None if is_now else whose, slot, scope, receive, send)
+        return self._serve(None if starts_now else whose, slot, scope, receive, send)
 
     def count_refused(self, principal: Principal, scope: Scope) -> None:
         """Count a request that is refused before it reaches the gate.
 
         Raises:
-            RateLimited: its tenant has too many; takes precedence over the refusal.
+            RateLimited: its tenant has too many requests; takes precedence over the refusal.
         """
         account = principal.account
         if account is not None and account.counts_requests:
@@ -97,10 +97,10 @@ class RequestGate:
         receive: Receive,
         send: Send,
     ) -> None:
-        """Serve a request that waits for a tenant's turn, or holds a slot."""
+        """Serve a request that must wait for the start scheduler, or holds a concurrency slot."""
         try:
             if waits is not None:
-                await self._turns.wait(waits)
+                await self._start_scheduler.wait(waits)
             await self._routes(scope, receive, send)
         finally:
             if slot is not None:

@@ -1,4 +1,4 @@
-"""What surrounds every request: its id, its error answer and its count."""
+"""Outermost middleware: request ids, error responses and request metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from gatewayd.http.asgi import (
     closes,
     send_error,
 )
-from gatewayd.http.bodies import give_back
+from gatewayd.http.bodies import release_body
 from gatewayd.http.server.edge_errors import REFUSED
 from gatewayd.http.server.request_id import NAME, answered_id, new_id
 from gatewayd.metrics.registry import Metrics
@@ -41,17 +41,17 @@ from gatewayd.tracing.time_ledger import EndReason
 logger = logging.getLogger("gatewayd.http")
 
 Shape = Callable[[Scope, GatewayError], Shaped | None]
-"""Gives an error the form of the API whose path was asked for; None for OpenAI's."""
+"""Formats an error for the API of the requested path; None for OpenAI's format."""
 
 _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
 _GONE = 499
 
 
 class RequestScope:
-    """One request and its answer: notes the status, adds the id to the headers.
+    """One exchange: records the response's status and adds the request id to its headers.
 
     Attributes:
-        status: sent, or None while nothing was.
+        status: of the response, or None before it starts.
     """
 
     __slots__ = ("_id", "_send", "status")
@@ -62,7 +62,7 @@ class RequestScope:
         self.status: int | None = None
 
     def send(self, message: Message) -> Awaitable[None]:
-        """Pass a message on; not a coroutine of its own, which each chunk would pay for."""
+        """Forward a message; not a coroutine, to save its overhead for each chunk."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             message["headers"] = [*message["headers"], self._id]
@@ -70,24 +70,24 @@ class RequestScope:
 
 
 class RequestMiddleware:
-    """The outermost layer."""
+    """Middleware around all requests of the data plane."""
 
     def __init__(
         self, app: App, metrics: Metrics, shape: Shape = lambda scope, error: None
     ) -> None:
-        """Put it there.
+        """Wrap an app.
 
         Args:
-            app: what it surrounds.
-            metrics: where requests are counted.
-            shape: puts errors of other APIs' paths into their forms.
+            app: the app to wrap.
+            metrics: counts the requests.
+            shape: formats errors on paths of other APIs.
         """
         self._app = app
         self._metrics = metrics
         self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; answer whatever goes wrong in it."""
+        """Serve a request and convert every exception to an error response."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -100,10 +100,10 @@ class RequestMiddleware:
         try:
             await self._app(scope, receive, exchange.send)
         except ClientGone:
-            self._note(scope, exchange, CLIENT_GONE)  # counted below as 499
+            self._record_refusal(scope, exchange, CLIENT_GONE)  # counted below as 499
         except GatewayError as error:
             if is_refusal(error):
-                self._note(scope, exchange, reason_for(error))
+                self._record_refusal(scope, exchange, reason_for(error))
             await self._answer(scope, exchange, error)
             release_frames(error)
         except HTTPException as error:
@@ -112,18 +112,18 @@ class RequestMiddleware:
         except Exception:
             logger.exception("request %s failed", request_id)
             mistake = InternalError(MISTAKE)
-            self._note(scope, exchange, reason_for(mistake))
+            self._record_refusal(scope, exchange, reason_for(mistake))
             await self._answer(scope, exchange, mistake)
         finally:
-            give_back(scope)
+            release_body(scope)
             endpoint = getattr(scope.get("endpoint"), "label", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
             status = scope.get(REFUSED) or exchange.status or _GONE
             self._metrics.answered(endpoint, method, status)
             logger.debug("%s %s answered with status %d", method, endpoint, status)
 
-    def _note(self, scope: Scope, exchange: RequestScope, why: EndReason) -> None:
-        """Keep why a request went no further; of those whose key is good, and that wrote."""
+    def _record_refusal(self, scope: Scope, exchange: RequestScope, why: EndReason) -> None:
+        """Record why a request was refused, if it is an authenticated POST to a known route."""
         asks, label = request_trace.current(), getattr(scope.get("endpoint"), "label", None)
         if asks is None or asks.is_sent or label is None or scope["method"] != "POST":
             return
@@ -139,7 +139,7 @@ class RequestMiddleware:
         headers: list[Header] | None = None,
     ) -> None:
         if exchange.status is not None:
-            raise error  # an answer has begun: let the server cut the connection
+            raise error  # the response has started, so the server must close the connection
         if isinstance(error, QueueFull | EngineUnavailable) and error.retry_after is None:
             error.retry_after = 1
         extra = [*(headers or []), *([CLOSE] if closes(scope, error) else [])]
@@ -147,10 +147,10 @@ class RequestMiddleware:
 
 
 def release_frames(error: BaseException) -> None:
-    """Let go of the frames that an error passed, once it has been answered.
+    """Release the traceback frames of an error after it has been answered.
 
-    Where one of them holds the error, itself or by what it works with, they and the request's body
-    would stay in memory until the garbage collector looks through what is old.
+    If one of the frames refers to the error, directly or not, the frames and the request's body
+    would stay in memory until a full garbage collection.
     """
     found: BaseException | None = error
     while found is not None and found.__traceback__ is not None:

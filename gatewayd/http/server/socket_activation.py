@@ -1,6 +1,6 @@
-"""Sockets that systemd listens on for the daemon, so that a restart refuses no connection.
+"""Systemd socket activation: sockets survive restarts, so that no connection is refused.
 
-What clients open while no daemon runs waits in the socket; the next daemon finds it there.
+Connections opened while no daemon runs wait in the socket's backlog for the next daemon.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 class ActivationError(Exception):
-    """What was passed cannot be served; the sentence says what to write into the socket unit."""
+    """A passed socket is unsuitable; the message says what to change in the socket unit."""
 
 
 def inherited(environ: MutableMapping[str, str] | None = None) -> list[socket.socket]:
-    """Take the listening sockets that were passed to this process; none without ``LISTEN_FDS``.
+    """Return the listening sockets passed to this process; none without ``LISTEN_FDS``.
 
     The variables are removed, and children get no copy of the descriptors.
 
     Args:
-        environ: the environment; None takes the process's own.
+        environ: the environment; None for the process's own.
 
     Raises:
-        ActivationError: one of them is no listening TCP socket, or has another name.
+        ActivationError: one of them is not a listening TCP socket, or has a wrong name.
     """
     environ = os.environ if environ is None else environ
     pid, count, names = (environ.pop(name, "") for name in _VARIABLES)
@@ -36,7 +36,7 @@ def inherited(environ: MutableMapping[str, str] | None = None) -> list[socket.so
     labels = names.split(":") if names else []
     found = []
     for at in range(int(count)):
-        # A socket without a name is ours all the same: there is only one kind.
+        # Sockets without a name are accepted, because there is only one kind.
         name = labels[at] if at < len(labels) else _HTTP
         found.append(_listener(_FIRST + at, name))
     return found

@@ -1,8 +1,8 @@
-"""How many requests may start per iteration of the event loop, and which tenant's is next.
+"""Limit on requests started per iteration of the event loop, round-robin by tenant.
 
 A small request runs without yielding from its first byte to the engines, for a fraction of a
-millisecond. Hundreds that arrive at once would block the loop: no stream is written and no other
-client is served meanwhile.
+millisecond. Hundreds that arrive at once would block the loop: meanwhile no stream is written and
+no other client is served.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 _SECONDS = 0.012
 """Time budget of an iteration, after which requests wait for the next one."""
 _MOST_RESUMED = 8
-"""Waiting requests started per iteration; what each costs is not known in advance."""
+"""Waiting requests started per iteration; their cost is not known in advance."""
 
 
 class StartScheduler:
@@ -24,8 +24,8 @@ class StartScheduler:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._until: float | None = None
 
-    def is_now(self) -> bool:
-        """Whether a request may start in this iteration; otherwise it has to ``wait``."""
+    def may_start(self) -> bool:
+        """Whether a request may start in this iteration; otherwise it must ``wait``."""
         if self._waiting:
             return False
         now = time.monotonic()
@@ -45,7 +45,7 @@ class StartScheduler:
         await turn
 
     def _next(self) -> None:
-        """Called once per iteration of the loop: start waiting requests."""
+        """Start waiting requests; called once per iteration of the loop."""
         resumed = 0
         while self._waiting and resumed < _MOST_RESUMED:
             tenant = next(iter(self._waiting))
@@ -57,7 +57,7 @@ class StartScheduler:
                 turn.set_result(None)
                 resumed += 1
         if self._waiting or resumed:
-            self._until = 0.0  # this iteration is for those that are resumed
+            self._until = 0.0  # this iteration is reserved for resumed requests
             asyncio.get_running_loop().call_soon(self._next)
         else:
             self._until = None

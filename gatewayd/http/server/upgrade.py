@@ -1,8 +1,8 @@
-"""Requests that offer to go on in another protocol, read as if they did not.
+"""Removal of offered protocol upgrades from requests.
 
 Java's ``HttpClient`` and ``curl --http2`` offer h2c with every request. A server may ignore that
-(RFC 9110, section 7.8), but the parser takes the offer as accepted: it stops behind the headers
-and leaves the body for the other protocol.
+(RFC 9110, section 7.8), but the parser assumes that the offer is accepted: it stops after the
+headers and leaves the body for the other protocol.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _OFFERS = frozenset((b"upgrade", b"http2-settings"))
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Iterable[Header]) -> bytes:
-    """The head of a request as it would be without the offer.
+    """Serialize the head of a request without the offer.
 
     Args:
-        method: of the request, as all that follow.
-        url: as it came.
+        method: of the request.
+        url: as received.
         version: of HTTP.
-        headers: names in lower case.
+        headers: of the request, with names in lower case.
     """
     lines = [b"%b %b HTTP/%b" % (method, url, version.encode())]
     for name, value in headers:

@@ -1,7 +1,8 @@
-"""A brake on wrong API keys, for each address that they come from.
+"""Rate limit on invalid API keys, per client address.
 
-It never stands before a key is looked at: a right one passes, whoever else is behind its address.
-So it says nothing to a guesser but when to come again; of 256 random bits nobody guesses any.
+It applies only after a key has been checked, so that a valid key is accepted regardless of other
+clients at its address. An attacker only learns when to retry; keys of 256 random bits cannot be
+guessed anyway.
 """
 
 from __future__ import annotations
@@ -14,22 +15,22 @@ from typing import NamedTuple
 from gatewayd.http.server.client_address import subscriber
 
 FREE = 10
-"""Wrong keys that are just wrong."""
+"""Invalid keys per address before the limit applies."""
 _LONGEST = 300.0
-_FORGET_SECONDS = 900.0
+_EXPIRY_SECONDS = 900.0
 _MOST_PEERS = 4096
 
 
 class _Record(NamedTuple):
-    """Of an address: how many wrong keys, until when it is braked, when the last one came."""
+    """Record of an address: number of invalid keys, end of the block, time of the last key."""
 
     strikes: int
     until: float
     last: float
 
 
-class Brake:
-    """Remembers who sent wrong keys; a fixed number of addresses.
+class WrongKeyLimiter:
+    """Exponential backoff for addresses that send invalid keys, for a bounded number of addresses.
 
     Args:
         clock: seconds; monotonic.
@@ -40,23 +41,23 @@ class Brake:
         self._records: OrderedDict[str, _Record] = OrderedDict()
 
     def __len__(self) -> int:
-        """Addresses that are remembered."""
+        """Return the number of recorded addresses."""
         return len(self._records)
 
-    def wrong(self, address: str | None) -> float:
-        """A wrong key has come.
+    def record_wrong_key(self, address: str | None) -> float:
+        """Record an invalid key.
 
-        Each one beyond the first ``FREE`` doubles the time, but for those within it.
+        Each one beyond the first ``FREE`` doubles the block, except those sent during a block.
 
         Args:
-            address: that it came from; None where there are no addresses.
+            address: of the client; None if the transport has no addresses.
 
         Returns:
-            Seconds for which wrong keys from there are braked; 0 if they are not.
+            Remaining seconds of the address's block; 0 if it is not blocked.
         """
         name, now = subscriber(address or ""), self._clock()
         record = self._records.pop(name, None)
-        if record is None or now - max(record.last, record.until) > _FORGET_SECONDS:
+        if record is None or now - max(record.last, record.until) > _EXPIRY_SECONDS:
             record = _Record(0, 0.0, now)
         if now >= record.until:
             strikes = record.strikes + 1

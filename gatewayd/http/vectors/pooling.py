@@ -16,7 +16,7 @@ from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.openai.chat_prompt import most_counted
 from gatewayd.http.openai.sampling import check_ids, priority_of, salt_of
 from gatewayd.http.schema.embeddings import PoolingTable
-from gatewayd.http.server.disconnect import Departure
+from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.prompts import answered, check_room, options_of, waves
 from gatewayd.pipeline.timing import RequestTiming
@@ -168,13 +168,15 @@ class PooledPrompts(NamedTuple):
     headers: list[Header]
 
 
-async def pooled(services: Services, work: Work, departure: Departure | None) -> PooledPrompts:
+async def pooled(
+    services: Services, work: Work, disconnect: DisconnectSignal | None
+) -> PooledPrompts:
     """Let the engines answer all prompts, so many at a time that others come between them.
 
     Args:
         services: of the gateway.
         work: the prompts.
-        departure: of the client; None where the task is cancelled when it leaves.
+        disconnect: of the client; None where the task is cancelled when it leaves.
 
     Raises:
         GatewayError: it failed.
@@ -184,7 +186,7 @@ async def pooled(services: Services, work: Work, departure: Departure | None) ->
     prompt_tokens = cached_tokens = 0
     for wave in await _waves(services, work.requests):
         part = msgspec.structs.replace(work, requests=wave)
-        async with answered(services, part, departure) as generation:
+        async with answered(services, part, disconnect) as generation:
             told += [choice.pooled_prompt for choice in generation.choices]
             prompt_tokens += generation.prompt_tokens
             cached_tokens += generation.cached_tokens

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import ClientGone, InvalidRequest
-from gatewayd.http.server.disconnect import Departure
+from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
 from gatewayd.pipeline.choice import ChoiceOptions
 from gatewayd.pipeline.generation import Generation
@@ -38,22 +38,22 @@ def check_room(services: Services, requests: Sequence[EngineRequest], param: str
 
 @asynccontextmanager
 async def answered(
-    services: Services, work: Work, departure: Departure | None
+    services: Services, work: Work, disconnect: DisconnectSignal | None
 ) -> AsyncIterator[Generation]:
     """Let the engines answer all prompts; with the block the account is closed.
 
     Args:
         services: of the gateway.
         work: the prompts.
-        departure: of the client; None where the task is cancelled when it leaves.
+        disconnect: of the client; None where the task is cancelled when it leaves.
 
     Raises:
         GatewayError: it failed.
         ClientGone: nobody waits for it any more.
     """
     generation = await services.pipeline.start(work)
-    if departure is not None:
-        departure.listen(generation.abandon)
+    if disconnect is not None:
+        disconnect.add_listener(generation.abandon)
     try:
         await generation.finish()
         if generation.is_abandoned:
@@ -61,8 +61,8 @@ async def answered(
         yield generation
     finally:
         generation.close()
-        if departure is not None:
-            departure.forget(generation.abandon)
+        if disconnect is not None:
+            disconnect.remove_listener(generation.abandon)
 
 
 def options_of(services: Services, *, discard: bool) -> ChoiceOptions:

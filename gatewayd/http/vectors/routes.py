@@ -11,7 +11,7 @@ from gatewayd.http.asgi import JSON_HEADER, Receive, Scope, Send, ignored_header
 from gatewayd.http.openai.generate import receive_request
 from gatewayd.http.openai.large_answers import apart
 from gatewayd.http.schema.embeddings import PoolingTable
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.pooling import Given, Vectors, pooled, pooling_work
 from gatewayd.pipeline.work import Work
@@ -102,7 +102,7 @@ class VectorRoute(ABC, Generic[RequestT]):
         request, ignored = await receive_request(services, self.table, scope, receive)
         name = services.check_model(request.model)
         work = await self.work(request, request_id, arrival, principal_of(scope))
-        found = await pooled(services, work, departure_of(scope, receive))
+        found = await pooled(services, work, disconnect_signal(scope, receive))
         id, tokens = request_id.removeprefix("req_"), found.prompt_tokens
         body = await apart(lambda: self.write(request, Answered(id, name, tokens, found.make())))
         headers = [JSON_HEADER, *ignored_header(ignored), *found.headers]

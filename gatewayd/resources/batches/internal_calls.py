@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gatewayd.http.asgi import App, Message, Scope
-from gatewayd.http.server.disconnect import EXTENSION, ToldDeparture
+from gatewayd.http.server.disconnect import EXTENSION, EdgeDisconnectSignal
 from gatewayd.store.disk_quota import ACCEPTED
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 
@@ -59,7 +59,7 @@ async def call(app: App, path: str, body: bytes, principal: Principal) -> Intern
         ],
         "client": None,
         "server": None,
-        "extensions": {EXTENSION: ToldDeparture(), ACCEPTED: {}},
+        "extensions": {EXTENSION: EdgeDisconnectSignal(), ACCEPTED: {}},
         IN_SCOPE: principal,
     }
     await app(scope, receive, send)

@@ -10,7 +10,7 @@ from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
 from gatewayd.http.openai.wire import PING
 from gatewayd.http.protocols.pieces import PieceWriter
 from gatewayd.http.query import query_of
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.background import Background
@@ -34,8 +34,8 @@ async def follow(
     Raises:
         ClientGone: the client has disconnected.
     """
-    departure, lease = departure_of(scope, receive), principal_of(scope).lease
-    departure.listen(reader.stop)
+    departure, lease = disconnect_signal(scope, receive), principal_of(scope).lease
+    departure.add_listener(reader.stop)
     if lease is not None:
         lease.add(reader.stop)
     try:
@@ -44,7 +44,7 @@ async def follow(
         )
         await pieces.write(reader)
     finally:
-        departure.forget(reader.stop)
+        departure.remove_listener(reader.stop)
         if lease is not None:
             lease.discard(reader.stop)
 

@@ -27,7 +27,7 @@ from gatewayd.http.protocols.pieces import PieceWriter
 from gatewayd.http.protocols.route import ProtocolRefused
 from gatewayd.http.query import listed, page_of, query_of
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
-from gatewayd.http.server.disconnect import departure_of
+from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.background import Background
@@ -128,8 +128,8 @@ class ResponseCreate:
         given = _Given(principal.tenant, items, cut)
         response_id = new_id("resp_")
         progress = ResponseProgress(answer, initial_response(request, response_id, "in_progress"))
-        departure = departure_of(scope, receive)
-        departure.listen(answer.abandon)
+        departure = disconnect_signal(scope, receive)
+        departure.add_listener(answer.abandon)
         try:
             if request.stream:
                 await self._stream(progress, answer, given, send, ignored)
@@ -143,7 +143,7 @@ class ResponseCreate:
             raise ProtocolRefused(refusal) from refusal
         finally:
             answer.close()
-            departure.forget(answer.abandon)
+            departure.remove_listener(answer.abandon)
 
     async def _start_background(
         self,

@@ -161,7 +161,7 @@ async def count(
 
 
 async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
-    return (await body_threads.apart(lambda: check(ChatRequest, make())))[0]
+    return (await body_threads.run_in_thread(lambda: check(ChatRequest, make())))[0]
 
 
 class ResponseProgress:

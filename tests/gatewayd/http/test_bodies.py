@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.http.bodies import FREE_BYTES, Bodies
+from gatewayd.http.bodies import FREE_BYTES, BodyBudget
 from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.durables import copy_of
@@ -23,44 +23,44 @@ SIZE = 120_000
 
 def test_a_tenant_has_as_much_as_is_left_and_all_of_it_comes_back() -> None:
     rng, most = random.Random(7), 1000
-    bodies, held = Bodies(most), list[tuple[str, int]]()
+    bodies, held = BodyBudget(most), list[tuple[str, int]]()
     for _ in range(5000):
         if held and rng.random() < 0.5:
             tenant, size = held.pop(rng.randrange(len(held)))
-            bodies.give_back(tenant, size)
+            bodies.release(tenant, size)
             continue
         tenant, size = rng.choice("abcd"), rng.randint(1, 300)
         total = sum([size for _, size in held])
         mine = sum([size for one, size in held if one == tenant])
         if mine + size > most - total:
             with pytest.raises(TenantNotAdmitted if mine else NotAdmitted) as refusal:
-                bodies.take(tenant, size)
+                bodies.reserve(tenant, size)
             assert isinstance(refusal.value, TenantNotAdmitted) == (mine > 0)
         else:
-            bodies.take(tenant, size)
+            bodies.reserve(tenant, size)
             held.append((tenant, size))
         assert bodies.total == sum([size for _, size in held]) <= most
     for tenant, size in held:
-        bodies.give_back(tenant, size)
+        bodies.release(tenant, size)
     assert bodies.total == 0
     assert not bodies._capacity._held, "nothing is left of who has nothing"
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[BodyBudget]:
     """What the app that a test builds counts in."""
-    made: list[Bodies] = []
+    made: list[BodyBudget] = []
 
-    class Recorded(Bodies):
+    class Recorded(BodyBudget):
         def __init__(self, most: int) -> None:
             super().__init__(most)
             made.append(self)
 
-    monkeypatch.setattr("gatewayd.http.app.Bodies", Recorded)
+    monkeypatch.setattr("gatewayd.http.app.BodyBudget", Recorded)
     return made
 
 
 @pytest.fixture
-def bodies(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
+def bodies(monkeypatch: pytest.MonkeyPatch) -> list[BodyBudget]:
     return recorded(monkeypatch)
 
 
@@ -77,7 +77,7 @@ async def begun(port: int, key: str, *, size: int | None = SIZE) -> asyncio.Stre
 
 @pytest.mark.parametrize("size", [SIZE, None])
 async def test_a_body_is_counted_while_it_comes_and_until_it_is_answered(
-    text: TextModel, fresh_store: Path, tmp_path: Path, bodies: list[Bodies], size: int | None
+    text: TextModel, fresh_store: Path, tmp_path: Path, bodies: list[BodyBudget], size: int | None
 ) -> None:
     limits = RequestLimits(body_bytes=2 * SIZE, bodies_bytes=5 * SIZE)
     folder = copy_of(fresh_store, tmp_path / "store")
@@ -106,7 +106,7 @@ async def test_a_body_is_counted_while_it_comes_and_until_it_is_answered(
         assert bodies[0].total == 0
 
 
-async def test_who_has_no_key_has_no_bytes_here(text: TextModel, bodies: list[Bodies]) -> None:
+async def test_who_has_no_key_has_no_bytes_here(text: TextModel, bodies: list[BodyBudget]) -> None:
     async with running(text, FakeFleet(says([300])), api_key="the right one") as gateway:
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         size = 7 << 20

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gatewayd.http.server import wrong_key_limit
-from gatewayd.http.server.wrong_key_limit import FREE, Brake
+from gatewayd.http.server.wrong_key_limit import FREE, WrongKeyLimiter
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
@@ -28,35 +28,37 @@ class Clock:
 
 def test_the_time_doubles_with_each_wrong_key_behind_the_free_ones() -> None:
     clock = Clock()
-    one = Brake(clock)
+    one = WrongKeyLimiter(clock)
     assert FREE == 10, "docs and the changelog say so"
-    assert [one.wrong("10.0.0.1") for _ in range(10)] == [0.0] * 10
+    assert [one.record_wrong_key("10.0.0.1") for _ in range(10)] == [0.0] * 10
     waits = []
     for _ in range(11):
-        waits.append(one.wrong("10.0.0.1"))
+        waits.append(one.record_wrong_key("10.0.0.1"))
         clock.now += waits[-1] / 2
-        assert one.wrong("10.0.0.1") == pytest.approx(waits[-1] / 2), "those within cost no more"
+        assert one.record_wrong_key("10.0.0.1") == pytest.approx(waits[-1] / 2), (
+            "those within cost no more"
+        )
         clock.now += waits[-1] / 2
     assert waits == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-    assert one.wrong("10.0.0.2") == 0.0
+    assert one.record_wrong_key("10.0.0.2") == 0.0
     clock.now += 300 + 901
-    assert one.wrong("10.0.0.1") == 0.0, "it is forgotten"
+    assert one.record_wrong_key("10.0.0.1") == 0.0, "it is forgotten"
 
 
 def test_who_has_a_network_is_one_and_memory_is_bounded() -> None:
-    rng, one = random.Random(1), Brake(Clock())
+    rng, one = random.Random(1), WrongKeyLimiter(Clock())
     for number in range(FREE):
-        assert not one.wrong(f"2001:db8:1:2::{number:x}")
-    assert one.wrong("2001:db8:1:2:ffff::1%eth0")
-    assert not one.wrong("2001:db8:1:3::1")
+        assert not one.record_wrong_key(f"2001:db8:1:2::{number:x}")
+    assert one.record_wrong_key("2001:db8:1:2:ffff::1%eth0")
+    assert not one.record_wrong_key("2001:db8:1:3::1")
     for _ in range(FREE - 1):
-        one.wrong("::ffff:10.0.0.9")
-    one.wrong("10.0.0.9")
-    assert one.wrong("10.0.0.9"), "the same address in another form"
+        one.record_wrong_key("::ffff:10.0.0.9")
+    one.record_wrong_key("10.0.0.9")
+    assert one.record_wrong_key("10.0.0.9"), "the same address in another form"
     for _ in range(3 * wrong_key_limit._MOST_PEERS):
-        one.wrong(f"{rng.getrandbits(32):x}")
+        one.record_wrong_key(f"{rng.getrandbits(32):x}")
     assert len(one) == wrong_key_limit._MOST_PEERS
-    assert not one.wrong(None)
+    assert not one.record_wrong_key(None)
 
 
 async def test_a_right_key_passes_where_wrong_ones_are_braked(

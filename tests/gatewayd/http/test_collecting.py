@@ -26,7 +26,7 @@ def hasty() -> Iterator[None]:
 def test_it_is_on_when_the_last_has_ended() -> None:
     def work() -> None:
         for _ in range(3000):
-            with body_threads.held():
+            with body_threads.gc_paused():
                 assert not gc.isenabled()
 
     threads = [threading.Thread(target=work) for _ in range(8)]
@@ -38,7 +38,7 @@ def test_it_is_on_when_the_last_has_ended() -> None:
 
 
 def test_it_is_off_until_the_last_has_ended() -> None:
-    first, second = body_threads.held(), body_threads.held()
+    first, second = body_threads.gc_paused(), body_threads.gc_paused()
     with first:
         second.__enter__()
     assert not gc.isenabled()

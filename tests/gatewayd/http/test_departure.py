@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Message, encode_json
-from gatewayd.http.server.disconnect import EXTENSION, ToldDeparture, departure_of
+from gatewayd.http.server.disconnect import EXTENSION, EdgeDisconnectSignal, disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.metrics.registry import Metrics
 from gatewayd.text.text_model import TextModel
@@ -23,8 +23,8 @@ async def nothing() -> Message:
 
 def test_a_departure_is_told_once_to_whoever_listens() -> None:
     told: list[str] = []
-    departure = ToldDeparture()
-    assert departure_of({"extensions": {EXTENSION: departure}}, nothing) is departure
+    departure = EdgeDisconnectSignal()
+    assert disconnect_signal({"extensions": {EXTENSION: departure}}, nothing) is departure
 
     def first() -> None:
         told.append("first")
@@ -32,17 +32,17 @@ def test_a_departure_is_told_once_to_whoever_listens() -> None:
     def second() -> None:
         told.append("second")
 
-    departure.listen(first)
-    departure.listen(second)
-    departure.forget(second)
-    departure.forget(second)
-    departure.tell()
-    departure.tell()
+    departure.add_listener(first)
+    departure.add_listener(second)
+    departure.remove_listener(second)
+    departure.remove_listener(second)
+    departure.notify()
+    departure.notify()
     assert told == ["first"]
 
 
 def test_what_cannot_be_told_keeps_nobody_else_from_it(caplog: pytest.LogCaptureFixture) -> None:
-    departure, told = ToldDeparture(), set[int]()
+    departure, told = EdgeDisconnectSignal(), set[int]()
 
     def gone(number: int) -> None:
         if number % 3 == 0:
@@ -50,9 +50,9 @@ def test_what_cannot_be_told_keeps_nobody_else_from_it(caplog: pytest.LogCapture
         told.add(number)
 
     for number in range(30):
-        departure.listen(lambda number=number: gone(number))  # type: ignore[misc]
+        departure.add_listener(lambda number=number: gone(number))  # type: ignore[misc]
     with caplog.at_level(logging.ERROR):
-        departure.tell()
+        departure.notify()
     assert told == {number for number in range(30) if number % 3}
     logged = {str(record.exc_info[1]) for record in caplog.records if record.exc_info}
     assert logged == {f"number {number} is stuck" for number in range(0, 30, 3)}
@@ -60,9 +60,9 @@ def test_what_cannot_be_told_keeps_nobody_else_from_it(caplog: pytest.LogCapture
 
 def test_listening_after_the_departure_is_told_at_once() -> None:
     told: list[int] = []
-    departure = ToldDeparture()
-    departure.tell()
-    departure.listen(lambda: told.append(1))
+    departure = EdgeDisconnectSignal()
+    departure.notify()
+    departure.add_listener(lambda: told.append(1))
     assert told == [1]
 
 

@@ -98,7 +98,7 @@ async def test_what_an_app_writes_after_the_end_is_dropped() -> None:
     transport.write(b"a")
     transport.close()
     transport.write(b"b")
-    transport.ended()
+    transport.on_connection_lost()
     assert wire.written == b"a"
 
 
@@ -139,7 +139,7 @@ async def test_what_comes_after_the_last_answer_is_read_in_large_pieces() -> Non
         taken += connection.read(b"x" * 1_000_000)
         num_reads += 1
         assert num_reads <= 20
-    assert connection.edge._intake.size == 0
+    assert connection.edge._receive_buffer.size == 0
     await connection.close()
 
 

@@ -212,7 +212,7 @@ async def test_of_many_connections_a_few_requests_begin_in_a_turn() -> None:
     connections = [first]
     for _ in range(99):
         other = Connection(counted)
-        other.edge.turns = kind.turns  # of one server
+        other.edge.scheduler = kind.scheduler  # of one server
         connections.append(other)
     for connection in connections:
         connection.read(GET * 50)
@@ -285,7 +285,7 @@ async def turns_and_pieces(sent: bytes) -> tuple[int, int]:
     counting = asyncio.create_task(count())
     head = b"POST /early HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
     await connection.send([head + sent])
-    while connection.edge._is_in_queue:
+    while connection.edge._is_queued:
         await asyncio.sleep(0)
     counting.cancel()
     await connection.close()
@@ -303,9 +303,11 @@ async def test_offers_in_one_write_are_read_one_by_one() -> None:
 
 
 async def test_two_requests_in_one_piece_would_be_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gatewayd.http.server.receive_buffer import Intake
+    from gatewayd.http.server.receive_buffer import ReceiveBuffer
 
-    monkeypatch.setattr(Intake, "through_empty_line", lambda self, most: self.take(most))
+    monkeypatch.setattr(
+        ReceiveBuffer, "read_through_empty_line", lambda self, most: self.read(most)
+    )
     connection = Connection(stuck)
     await connection.send([GET + GET])
     assert await connection.answers() == b""

@@ -22,7 +22,7 @@ class Connections:
         self._seconds = seconds
 
     def ask(self, number: int) -> None:
-        self.turns.ask(_Connection(self, number), "192.0.2.1", OPERATOR)
+        self.turns.enqueue(_Connection(self, number), "192.0.2.1", OPERATOR)
 
     def goes_on(self, number: int) -> None:
         self.went_on.append((self.turn, number))
@@ -42,7 +42,7 @@ class _Connection:
     def __init__(self, all_of_them: Connections, number: int) -> None:
         self._all, self._number = all_of_them, number
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self._all.goes_on(self._number)
 
 
@@ -80,9 +80,9 @@ class _Pipelining:
     def __init__(self, turns: ConnectionScheduler, principal: Principal | None) -> None:
         self.turns, self.principal, self.count = turns, principal, 0
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.count += 1
-        self.turns.ask(self, f"192.0.2.{id(self)}", self.principal)
+        self.turns.enqueue(self, f"192.0.2.{id(self)}", self.principal)
 
 
 async def test_strangers_have_a_rate_whatever_they_send_and_nobody_with_a_key_has() -> None:
@@ -92,7 +92,7 @@ async def test_strangers_have_a_rate_whatever_they_send_and_nobody_with_a_key_ha
     known = _Pipelining(turns, OPERATOR)
     with leaping_time(turn_seconds=0.0001):
         for connection in (*strangers, known):
-            turns.ask(connection, f"192.0.2.{id(connection)}", connection.principal)
+            turns.enqueue(connection, f"192.0.2.{id(connection)}", connection.principal)
         began = loop.time()
         await asyncio.sleep(20 * REST_SECONDS)
         spent = loop.time() - began
@@ -105,7 +105,7 @@ async def test_strangers_have_a_rate_whatever_they_send_and_nobody_with_a_key_ha
 async def test_strangers_go_on_when_nobody_else_is_there() -> None:
     turns = ConnectionScheduler()
     stranger = _Pipelining(turns, None)
-    turns.ask(stranger, "192.0.2.1", None)
+    turns.enqueue(stranger, "192.0.2.1", None)
     async with asyncio.timeout(30):
         while stranger.count < 5:
             await asyncio.sleep(0)

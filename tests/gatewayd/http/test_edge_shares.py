@@ -75,7 +75,7 @@ async def test_a_thousand_strangers_do_not_starve_a_chunked_body(
     good = Connection(app)
     others = [Connection(app) for _ in range(1000)]
     for other in others:
-        other.edge.turns = type(good.edge).turns  # of one server
+        other.edge.scheduler = type(good.edge).scheduler  # of one server
         other.read(GET * 600)
     await asyncio.sleep(0)
     left, turns = HEAD + in_chunks(body_bytes, chunk_bytes), 0
@@ -87,7 +87,7 @@ async def test_a_thousand_strangers_do_not_starve_a_chunked_body(
         assert turns <= most_turns, f"{len(left)} bytes are left"
         await asyncio.sleep(0)
     assert good.wire.written.endswith(b"%d" % body_bytes)
-    assert any(other.edge._intake.size for other in others), "nobody was in its way"
+    assert any(other.edge._receive_buffer.size for other in others), "nobody was in its way"
     for connection in [good, *others]:
         await connection.close()
 
@@ -99,7 +99,7 @@ async def test_long_headers_of_a_first_request_have_no_rate(
     monkeypatch.setattr(edge_scheduler, "REST_SECONDS", 60.0)
     stranger, *good = (Connection(app) for _ in range(1 + 3 * MOST))
     for one in good:
-        one.edge.turns = type(stranger.edge).turns  # of one server
+        one.edge.scheduler = type(stranger.edge).scheduler  # of one server
     stranger.read(GET * 100)
     await stranger.answers()
     head = GET[:-2] + b"".join(b"x-%d: %s\r\n" % (i, b"a" * 900) for i in range(20)) + b"\r\n"
@@ -107,7 +107,7 @@ async def test_long_headers_of_a_first_request_have_no_rate(
         await one.send([head])
     for one in good:
         assert (await one.answers()).endswith(b"\r\n\r\n0")
-    assert stranger.edge._intake.size, "what is pipelined has its rate"
+    assert stranger.edge._receive_buffer.size, "what is pipelined has its rate"
     for one in (stranger, *good):
         await one.close()
 
@@ -122,9 +122,9 @@ class Asking:
     counts: Counter[str] = field(default_factory=Counter)
 
     def ask(self) -> None:
-        self.turns.ask(self, subscriber(self.address), self.principal)
+        self.turns.enqueue(self, subscriber(self.address), self.principal)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.counts[self.address] += 1
         self.ask()
 
@@ -168,7 +168,7 @@ class Slow(ConnectionScheduler):
         super().__init__()
         self.waiting: list[Asking] = []
 
-    def ask(
+    def enqueue(
         self,
         connection: object,
         client: str,
@@ -182,18 +182,18 @@ class Slow(ConnectionScheduler):
 @pytest.mark.usefixtures("leaping")
 async def test_time_in_the_queue_is_not_the_clients() -> None:
     connection = Connection(app, EdgeLimits(body_seconds=0.15))
-    slow = connection.edge.turns = Slow()
+    slow = connection.edge.scheduler = Slow()
     connection.read(HEAD)
     connection.read(b"5\r\n")
     await asyncio.sleep(0.4)
     assert not connection.wire.written
-    assert connection.edge._is_in_queue
-    slow.waiting.pop().go_on()
+    assert connection.edge._is_queued
+    slow.waiting.pop().resume()
     await asyncio.sleep(0.1)
     assert not connection.wire.written, "this has been its own time, and is not over"
     connection.read(b"hello\r\n0\r\n\r\n")
     while slow.waiting:
-        slow.waiting.pop().go_on()
+        slow.waiting.pop().resume()
     assert (await connection.answers()).endswith(b"\r\n\r\n5")
     await connection.close()
 
@@ -201,11 +201,11 @@ async def test_time_in_the_queue_is_not_the_clients() -> None:
 @pytest.mark.usefixtures("leaping")
 async def test_after_its_time_in_the_queue_a_client_has_no_more_than_its_own() -> None:
     connection = Connection(app, EdgeLimits(body_seconds=0.15))
-    slow = connection.edge.turns = Slow()
+    slow = connection.edge.scheduler = Slow()
     connection.read(HEAD)
     connection.read(b"5\r\n")
     await asyncio.sleep(0.3)
-    slow.waiting.pop().go_on()
+    slow.waiting.pop().resume()
     await asyncio.sleep(0.4)
     assert connection.wire.written.startswith(b"HTTP/1.1 408 ")
     await connection.close()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd.http.server.receive_buffer import Intake
+from gatewayd.http.server.receive_buffer import ReceiveBuffer
 
 LINES = st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"\r\n\r\n", b"a", b"bc"]), max_size=20)
 
@@ -24,10 +24,10 @@ def cut(stream: bytes) -> list[bytes]:
 
 
 def taken(
-    stream: bytes, sizes: list[int], end: bytes, take: Callable[[Intake], bytes]
+    stream: bytes, sizes: list[int], end: bytes, take: Callable[[ReceiveBuffer], bytes]
 ) -> list[bytes]:
     """The pieces of a stream that comes in these sizes; what was cut short goes on in the next."""
-    intake, pieces = Intake(), [b""]
+    intake, pieces = ReceiveBuffer(), [b""]
     for size in [*sizes, len(stream)]:
         intake.add(stream[:size])
         stream = stream[size:]
@@ -50,41 +50,41 @@ def test_pieces_end_with_lines_however_they_have_come(
 
     stream = b"".join(words)
     pieces = taken(
-        stream, sizes, b"\r\n\r\n", lambda intake: bounded(intake.through_empty_line(most))
+        stream, sizes, b"\r\n\r\n", lambda intake: bounded(intake.read_through_empty_line(most))
     )
     assert pieces == cut(stream)
-    pieces = taken(stream, sizes, b"\n", lambda intake: bounded(intake.through_line(most)))
+    pieces = taken(stream, sizes, b"\n", lambda intake: bounded(intake.read_through_line(most)))
     assert b"".join(pieces) == stream
     assert all(piece.find(b"\n") in (-1, len(piece) - 1) for piece in pieces)
 
 
 def test_an_empty_line_may_begin_with_the_end_of_a_line() -> None:
-    intake = Intake()
+    intake = ReceiveBuffer()
     intake.add(b"0\r\n\r\nGET")
-    assert intake.through_line(99) == b"0\r\n"
-    assert intake.through_empty_line(99) == b"\r\n"
+    assert intake.read_through_line(99) == b"0\r\n"
+    assert intake.read_through_empty_line(99) == b"\r\n"
 
 
 @given(st.binary(max_size=30), st.lists(st.integers(1, 9), max_size=9))
 def test_what_is_taken_is_all_in_its_order(stream: bytes, sizes: list[int]) -> None:
-    intake, taken = Intake(), b""
+    intake, taken = ReceiveBuffer(), b""
     intake.add(stream[:7])
     for size in sizes:
         if intake.size:
-            piece = intake.take(size)
+            piece = intake.read(size)
             assert len(piece) <= size
             taken += piece
         assert intake.size == len(stream[:7]) - len(taken)
     intake.add(stream[7:])
-    assert taken + intake.take(30) == stream
+    assert taken + intake.read(30) == stream
     assert not intake.size
 
 
 def test_the_end_of_a_body_is_no_half_of_an_empty_line() -> None:
-    intake = Intake()
+    intake = ReceiveBuffer()
     intake.add(b"a\r\n")
-    assert intake.through_empty_line(99) == b"a\r\n"
+    assert intake.read_through_empty_line(99) == b"a\r\n"
     intake.add(b"\r\n\r")
-    assert intake.take(1) == b"\r"
+    assert intake.read(1) == b"\r"
     intake.add(b"\n\r\n")
-    assert intake.through_empty_line(99) == b"\n\r\n\r\n"
+    assert intake.read_through_empty_line(99) == b"\n\r\n\r\n"

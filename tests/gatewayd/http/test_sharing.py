@@ -27,7 +27,7 @@ async def test_queues_and_refusals_are_counted(text: TextModel) -> None:
     end = threading.Event()
     limits = RequestLimits(bodies_bytes=100_000)
     async with running(text, FakeFleet(says([100])), limits=limits) as gateway:
-        jobs = [asyncio.create_task(body_threads.apart(end.wait)) for _ in range(3)]
+        jobs = [asyncio.create_task(body_threads.run_in_thread(end.wait)) for _ in range(3)]
         await asyncio.sleep(0.05)
         held = await shown(gateway)
         end.set()

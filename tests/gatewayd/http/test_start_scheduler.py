@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from gatewayd.fairness.fair_queue import current_tenant
-from gatewayd.http.bodies import Bodies
+from gatewayd.http.bodies import BodyBudget
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.server.start_scheduler import _MOST_RESUMED, _SECONDS, StartScheduler
 from gatewayd.tenants.account import RequestTerms, TenantAccount
@@ -19,7 +19,7 @@ async def test_a_flood_leaves_turns_to_others_and_the_next_tenant_is_not_behind_
     turns, order = StartScheduler(), list[str]()
 
     async def request(tenant: str) -> None:
-        if not turns.is_now():
+        if not turns.may_start():
             await turns.wait(tenant)
         order.append(tenant)
         time.sleep(_SECONDS / 4)  # noqa: ASYNC251 - the work of a request holds the loop
@@ -37,7 +37,7 @@ async def test_a_flood_leaves_turns_to_others_and_the_next_tenant_is_not_behind_
     assert len(gaps) > 10, "100 in one turn would be one gap"
     await asyncio.sleep(0)
     assert not turns._waiting
-    assert turns.is_now()
+    assert turns.may_start()
     assert _MOST_RESUMED < 20
 
 
@@ -63,7 +63,7 @@ async def test_the_work_of_a_request_is_its_senders_and_nothing_of_the_last_one_
     async def nothing(*_: Any) -> Any:
         return {}
 
-    gate = RequestGate(app, lambda scope: None, Bodies(1 << 20))
+    gate = RequestGate(app, lambda scope: None, BodyBudget(1 << 20))
     terms = RequestTerms(TenantLimits(concurrency=3))
     limited = Principal(
         tenant="a",

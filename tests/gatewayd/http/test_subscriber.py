@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.http.bodies import Bodies, claim, give_back
+from gatewayd.http.bodies import BodyBudget, release_body, reserve_body
 from gatewayd.http.server.client_address import queue_name, subscriber
 from gatewayd.http.server.edge import EdgeProtocol
 from gatewayd.http.server.edge_limits import EdgeLimits
@@ -52,19 +52,19 @@ class Served:
     """A gate before a route that holds a megabyte of a body for each request until told."""
 
     def __init__(self) -> None:
-        self.bodies = Bodies(MOST)
+        self.bodies = BodyBudget(MOST)
         self.gate = RequestGate(self._hold, lambda _: None, self.bodies)
         self.end = asyncio.Event()
         self.refused = 0
 
     async def _hold(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            claim(scope, 2**20)
+            reserve_body(scope, 2**20)
         except GatewayError:
             self.refused += 1
             return
         await self.end.wait()
-        give_back(scope)
+        release_body(scope)
 
     async def ask(self, address: str) -> None:
         scope: Any = {"path": "/", "method": "POST", "client": (address, 1), IN_SCOPE: OPERATOR}

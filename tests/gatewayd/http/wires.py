@@ -84,7 +84,7 @@ class Connection:
         count = min(len(data), len(buffer))
         buffer[:count] = data[:count]
         reader.buffer_updated(count)
-        self.most_unparsed = max(self.most_unparsed, self.edge._intake.size)
+        self.most_unparsed = max(self.most_unparsed, self.edge._receive_buffer.size)
         return count
 
     async def send(self, pieces: Iterable[bytes], turns: int = 0) -> None:

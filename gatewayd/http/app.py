@@ -82,7 +82,7 @@ def build_app(services: Services) -> App:
         only_local_hosts=services.only_local_hosts,
     )
     return shared_with(
-        services.allowed_origins, RequestMiddleware(guard, services.metrics, protocols.shape)
+        services.allowed_origins, RequestMiddleware(guard, services.metrics, protocols.format_error)
     )
 
 

@@ -178,7 +178,7 @@ async def send_json(
     await send_body(send, encode_json(value), status=status, headers=[JSON_HEADER, *headers])
 
 
-class Shaped(NamedTuple):
+class FormattedError(NamedTuple):
     """Error response in the format of another API.
 
     Attributes:
@@ -193,15 +193,18 @@ class Shaped(NamedTuple):
 
 
 async def send_error(
-    send: Send, error: GatewayError, headers: Sequence[Header] = (), shaped: Shaped | None = None
+    send: Send,
+    error: GatewayError,
+    headers: Sequence[Header] = (),
+    formatted: FormattedError | None = None,
 ) -> None:
     """Send an error response: OpenAI's error object, or one in another API's format."""
-    if shaped is None:
-        shaped = Shaped(error.status, [JSON_HEADER], encode_json(error.body()))
-    extra = [*shaped.headers, *error_headers(error), *headers]
+    if formatted is None:
+        formatted = FormattedError(error.status, [JSON_HEADER], encode_json(error.body()))
+    extra = [*formatted.headers, *error_headers(error), *headers]
     if error.status in _LEAVES_BODY_UNREAD:
         extra.append(CLOSE)
-    await send_body(send, shaped.body, status=shaped.status, headers=extra)
+    await send_body(send, formatted.body, status=formatted.status, headers=extra)
 
 
 def error_headers(error: GatewayError) -> list[Header]:

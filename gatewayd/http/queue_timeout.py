@@ -11,7 +11,7 @@ from gatewayd.pipeline.timing import queue_timeout
 T = TypeVar("T")
 
 
-async def in_time(preparing: Awaitable[T], seconds: float | None, left: float) -> T:
+async def within_queue_timeout(preparing: Awaitable[T], seconds: float | None, left: float) -> T:
     """Await a request's preparation, which may wait for the model to be loaded.
 
     Args:

@@ -97,7 +97,7 @@ class Rights:
                 raise NotFound(f"there is no {path[:128]}; /openapi.json lists the routes")
             right = found[0]
         if right == EVERYTHING:
-            raise PermissionDenied("this path is the operator's")
+            raise PermissionDenied("this path is for the operator only")
         principal.check(right)
         if right == INFER and not principal.visible(self._models):
             # The path concerns a model that this key may not use.

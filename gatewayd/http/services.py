@@ -24,7 +24,7 @@ from gatewayd.errors import (
 )
 from gatewayd.fairness.fair_queue import QueueStats, current_tenant
 from gatewayd.http.asgi import App
-from gatewayd.http.openai.structured_output import Wish
+from gatewayd.http.openai.structured_output import OutputConstraint
 from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.generation import Generation, Pipeline
 from gatewayd.pipeline.live_requests import LiveRequests
@@ -162,7 +162,7 @@ class Services:
             raise EngineUnavailable("the model is not loaded yet; try again", retry_after=5)
         return model
 
-    async def check_guide(self, wish: Wish | None) -> GuideSpec | None:
+    async def check_guide(self, constraint: OutputConstraint | None) -> GuideSpec | None:
         """Check that the grammar of a structured output can be compiled.
 
         Raises:
@@ -170,15 +170,15 @@ class Services:
             StrategyUnavailable: no guide plugin can check it.
             NotAdmitted: it cannot be checked now.
         """
-        if wish is None or self.guides is None:
-            return None if wish is None else wish.spec
+        if constraint is None or self.guides is None:
+            return None if constraint is None else constraint.spec
         check = partial(self.guides.check, tenant=current_principal().tenant, turn=current_tenant())
         with TimedSpan(GRAMMAR, self.guides.strategy):
             try:
-                return await check(wish.spec, wish.param)
+                return await check(constraint.spec, constraint.param)
             except InvalidRequest as refused:
-                if wish.parts is not None and refused.code == "invalid_grammar":
-                    await _find_fault(check, wish.parts())
+                if constraint.parts is not None and refused.code == "invalid_grammar":
+                    await _find_fault(check, constraint.parts())
                 raise
 
     def check_model(self, name: str | None) -> str:

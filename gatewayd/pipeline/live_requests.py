@@ -109,13 +109,13 @@ class LiveRequests(Generic[RequestT]):
 
     def find(self, request_id: str) -> RequestT | None:
         """Find a request by the gateway's id, else the latest by its ``x-request-id``."""
-        told = None
+        answered = None
         for generation in reversed(self._all):
             if generation.work.request_id == request_id:
                 return generation
-            if told is None and generation.answered_id == request_id:
-                told = generation
-        return told
+            if answered is None and generation.answered_id == request_id:
+                answered = generation
+        return answered
 
     def generated(self) -> dict[int | None, int]:
         """Return generated tokens of all requests in flight, by their current or last engine."""

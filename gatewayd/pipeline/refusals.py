@@ -9,7 +9,7 @@ from gatewayd.tracing.request_trace import RequestOutline, RequestTrace
 from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
-CLIENT_GONE = EndReason(499, "client_gone", "its client left, or it was cancelled, before its end")
+CLIENT_GONE = EndReason(499, "client_gone", "the client disconnected or the request was cancelled")
 
 
 def is_refusal(error: GatewayError) -> bool:

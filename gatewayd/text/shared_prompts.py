@@ -52,7 +52,7 @@ def render_endings(
     """
     template, tokenizer = text.template, text.tokenizer
     if template is None:
-        raise InvalidRequest("this model has no chat template, so it cannot be asked", param=param)
+        raise InvalidRequest("this model has no chat template, which is required", param=param)
     mark = token_hex(16)
     given: Any = (_marked(messages, mark), endings)
     escaper = None
@@ -71,7 +71,7 @@ def render_endings(
     head, *rest = rendered.split(mark)
     if len(rest) != 1:
         raise InvalidRequest(
-            "the model's chat template does not show the last message as it is", param=param
+            "the model's chat template does not render the last message unchanged", param=param
         )
     tails = [ending + rest[0] for ending in given[1]]
     at_least = (len(head) + max(map(len, tails))) // tokenizer.longest_token

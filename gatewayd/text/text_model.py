@@ -163,7 +163,7 @@ def _up_to(text: str, message: str) -> str:
         if shown and at >= 0:
             return text[: at + len(shown)]
     raise InvalidRequest(
-        "the model's chat template does not show the last message as it is, so it cannot be "
+        "the model's chat template does not render the last message unchanged, so it cannot be "
         "continued; use /v1/completions",
         param="continue_final_message",
     )

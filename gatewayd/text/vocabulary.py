@@ -40,7 +40,7 @@ def vocabulary_of(
     ids = backend.get_vocab(with_added_tokens=True)
     last = max(ids.values())
     if last > _SPREAD * len(ids) + _GAP:  # each unused id takes memory, so one could exhaust it
-        raise ValueError(f"it has {len(ids):,} tokens, and one of them the id {last:,}")
+        raise ValueError(f"it has {len(ids):,} tokens, one of which has the id {last:,}")
     tokens = [""] * (last + 1)
     for token, i in ids.items():
         tokens[i] = token

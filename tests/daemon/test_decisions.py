@@ -11,7 +11,7 @@ import pytest
 import torch
 from openai.types.decision import Decision
 
-from gatewayd.http.decisions.prompts import asked
+from gatewayd.http.decisions.prompts import decision_prompt
 from gatewayd.http.schema.decisions import DecisionRequest
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder
@@ -85,7 +85,7 @@ def prompts_of(text: TextModel, given: str) -> list[tuple[list[int], list[list[i
     assert text.template is not None
     found = []
     for at, question in enumerate(request.questions):
-        ending, labels = asked(question, at)
+        ending, labels = decision_prompt(question, at)
         whole = [{"role": "user", "content": f"{given}\n\n{ending}"}]
         ids = text.tokenizer.encode(text.template.render(whole), trusted=True)
         found.append((ids, [text.tokenizer.encode(label) for label in labels]))

@@ -1,1 +1,1 @@
-"""``/v1/decisions``: questions answered by the likelihood of their labels."""
+"""``/v1/decisions``: questions answered by the probabilities of their labels."""

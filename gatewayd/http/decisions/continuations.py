@@ -1,9 +1,9 @@
-"""How likely given continuations of prompts are: exactly, and without computing prompts again.
+"""Exact log-probabilities of given continuations of prompts, without recomputing the prompts.
 
-The continuations of a prompt are a tree of tokens. For each inner node the engine tells the
-likeliest next tokens; a child that is not among them is asked for by itself, forced by a bias,
-which does not change what is told of it. Either is one token behind a prompt that the prefix cache
-has.
+The continuations of a prompt form a tree of tokens. For each inner node, the engine returns the
+most likely next tokens; a child that is not among them gets its own request, forced by a logit
+bias, which does not change the reported log-probability. Each request generates one token after a
+prompt that is in the prefix cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatewayd.http.asgi import Header
 from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.prompts import answered, options_of, waves
+from gatewayd.http.vectors.prompts import non_streaming_options, run_prompts, waves
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -34,24 +34,24 @@ Ids = tuple[int, ...]
 
 
 class ContinuationNode(NamedTuple):
-    """A prompt and some tokens behind it.
+    """Node of a prompt's tree of continuations.
 
     Attributes:
-        prompt: which.
-        behind: the tokens.
+        prompt: index of the prompt.
+        suffix: tokens that follow the prompt.
     """
 
     prompt: int
-    behind: Ids
+    suffix: Ids
 
 
-class Continuations:
-    """Asks the engines, for one request.
+class ContinuationScorer:
+    """Scores continuations on the engines, for one request.
 
     Attributes:
         input_tokens: of the prompts, each counted once.
-        cached_tokens: of those, what was found in the prefix cache.
-        headers: of the answer.
+        cached_tokens: of these, prefix-cache hits.
+        headers: of the response.
     """
 
     def __init__(
@@ -65,41 +65,41 @@ class Continuations:
         principal: Principal,
         model: str,
     ) -> None:
-        """Prepare to ask.
+        """Create a scorer.
 
         Args:
             services: of the gateway.
-            base: what all prompts have in common.
-            disconnect: of the client.
+            base: template of all engine requests.
+            disconnect: signal of the client.
             endpoint: the route.
-            arrival: when the request came, by the clock.
-            principal: who sends it.
-            model: its name.
+            arrival: time of the request's arrival, by the gateway's clock.
+            principal: the authenticated client.
+            model: name of the model.
         """
         self._services = services
         self._base = base
-        self._departure = disconnect
+        self._disconnect = disconnect
         self._endpoint = endpoint
         self._arrival = arrival
         self._principal = principal
         self._model = model
-        self._num_asked = 0
+        self._num_requests = 0
         self.input_tokens = self.cached_tokens = 0
         self.headers: list[Header] = []
 
     async def scores(
         self, prompts: Sequence[Sequence[int]], labels: Sequence[Sequence[Ids]], vocab_size: int
     ) -> list[list[float]]:
-        """Log-probabilities of each prompt's labels, none of which begins another.
+        """Return the log-probabilities of each prompt's labels, no label a prefix of another.
 
         Args:
             prompts: token ids.
-            labels: of each prompt, token ids.
+            labels: token ids of each prompt's labels.
             vocab_size: of the model.
 
         Raises:
-            GatewayError: it failed.
-            ClientGone: nobody waits for it any more.
+            GatewayError: the request failed.
+            ClientGone: the client disconnected.
         """
         children: dict[ContinuationNode, list[int]] = {}
         for at, many in enumerate(labels):
@@ -115,22 +115,26 @@ class Continuations:
             logprobs=min(_MOST_ALTERNATIVES, vocab_size),
         )
         found: dict[ContinuationNode, float] = {}
-        asks = [(node, params) for node in children]
-        for (node, _), told in zip(asks, await self._ask(prompts, asks), strict=True):
+        queries = [(node, params) for node in children]
+        for (node, _), logprobs in zip(
+            queries, await self._next_token_logprobs(prompts, queries), strict=True
+        ):
             found.update(
-                (ContinuationNode(node.prompt, (*node.behind, t)), p) for t, p in told.items()
+                (ContinuationNode(node.prompt, (*node.suffix, t)), p) for t, p in logprobs.items()
             )
         forced = [
             (node, msgspec.structs.replace(params, logprobs=0, logit_bias=[(token, _FORCE)]))
             for node, tokens in children.items()
             for token in tokens
-            if ContinuationNode(node.prompt, (*node.behind, token)) not in found
+            if ContinuationNode(node.prompt, (*node.suffix, token)) not in found
         ]
-        for (node, one), told in zip(forced, await self._ask(prompts, forced), strict=True):
+        for (node, one), logprobs in zip(
+            forced, await self._next_token_logprobs(prompts, forced), strict=True
+        ):
             token = one.logit_bias[0][0]
-            if token not in told:
+            if token not in logprobs:
                 raise InternalError("a logits processor prevents scoring of the labels")
-            found[ContinuationNode(node.prompt, (*node.behind, token))] = told[token]
+            found[ContinuationNode(node.prompt, (*node.suffix, token))] = logprobs[token]
         return [
             [
                 sum([found[ContinuationNode(at, label[:end])] for end in range(1, len(label) + 1)])
@@ -139,48 +143,48 @@ class Continuations:
             for at, many in enumerate(labels)
         ]
 
-    async def _ask(
+    async def _next_token_logprobs(
         self,
         prompts: Sequence[Sequence[int]],
-        asks: Sequence[tuple[ContinuationNode, SamplingParams]],
+        queries: Sequence[tuple[ContinuationNode, SamplingParams]],
     ) -> list[dict[int, float]]:
-        """What is told of the token behind each node, by token."""
-        told: list[dict[int, float]] = []
-        for some in self._waves(self._requests(prompts, asks)):
+        """Return the log-probabilities of the next tokens after each node, by token id."""
+        logprobs: list[dict[int, float]] = []
+        for some in self._waves(self._requests(prompts, queries)):
             work = Work(
                 request_id=self._base.request_id,
                 endpoint=self._endpoint,
                 requests=some,
                 num_choices=1,
-                options=options_of(self._services, discard=False),
+                options=non_streaming_options(self._services, discard=False),
                 arrival=self._arrival,
                 principal=self._principal,
                 model=self._model,
             )
-            async with answered(self._services, work, self._departure) as generation:
-                told += [_read(generation, at) for at in range(len(some))]
+            async with run_prompts(self._services, work, self._disconnect) as generation:
+                logprobs += [_read(generation, at) for at in range(len(some))]
                 self.headers = answer_headers(generation, self._services.fleet.room)
                 for at, choice in enumerate(generation.choices):
-                    node, params = asks[len(told) - len(some) + at]
-                    if not node.behind and not params.logit_bias:
+                    node, params = queries[len(logprobs) - len(some) + at]
+                    if not node.suffix and not params.logit_bias:
                         self.input_tokens += len(some[at].prompt)
                         self.cached_tokens += choice.cached_tokens
-        return told
+        return logprobs
 
     def _requests(
         self,
         prompts: Sequence[Sequence[int]],
-        asks: Sequence[tuple[ContinuationNode, SamplingParams]],
+        queries: Sequence[tuple[ContinuationNode, SamplingParams]],
     ) -> Iterator[EngineRequest]:
-        """One after the other: all of them together may be large."""
-        for node, params in asks:
-            number, self._num_asked = self._num_asked, self._num_asked + 1
+        """Build the engine requests lazily, because all of them together may be large."""
+        for node, params in queries:
+            number, self._num_requests = self._num_requests, self._num_requests + 1
             request_id = f"{self._base.request_id}-{number}"
-            prompt = [*prompts[node.prompt], *node.behind]
+            prompt = [*prompts[node.prompt], *node.suffix]
             yield _with(self._base, request_id, prompt, params)
 
     def _waves(self, requests: Iterable[EngineRequest]) -> Iterator[list[EngineRequest]]:
-        """As many at a time as the queue takes, so that others have room in it."""
+        """Split requests into waves that leave capacity in the queue for other requests."""
         room = self._services.fleet.room
         most, most_tokens = min(_MOST_AT_ONCE, room.limit_requests), room.limit_tokens / 2
         return waves(requests, most, most_tokens)
@@ -205,7 +209,7 @@ def _read(generation: Generation, at: int) -> dict[int, float]:
     if len(scored) != 1:
         raise InternalError("the engine returned no probability of a token")
     one = scored[0].logprobs
-    told = dict(zip(one.top_tokens, one.top_logprobs, strict=True))
-    told[one.token] = one.logprob
-    # What is beyond float32 is as good as impossible.
-    return {token: p if p == p else -inf for token, p in told.items()}
+    logprobs = dict(zip(one.top_tokens, one.top_logprobs, strict=True))
+    logprobs[one.token] = one.logprob
+    # NaN stands for a probability below float32's range.
+    return {token: p if p == p else -inf for token, p in logprobs.items()}

@@ -1,4 +1,4 @@
-"""What a model is shown of a decision: the input as a conversation, each question as its ending."""
+"""Prompts of decisions: the input as a conversation, with each question as its ending."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MAX_JSON_VALUES = 10_000
 
 
 class DecisionPrompt(NamedTuple):
-    """One question.
+    """Prompt of one question.
 
     Attributes:
-        ending: of the prompt.
-        labels: what the model may answer, in the order of the choices or levels.
+        ending: text of the question, at the end of the prompt.
+        labels: possible answers of the model, in the order of the choices or levels.
     """
 
     ending: str
@@ -39,15 +39,15 @@ class DecisionPrompt(NamedTuple):
 def conversation(
     given: str | Sequence[DecisionItem], parsers: ModelParsers, *, shows_calls: bool
 ) -> list[dict[str, Any]]:
-    """The input as chat templates know it.
+    """Convert the input to messages for the chat template.
 
     Args:
         given: the input.
         parsers: of the model.
-        shows_calls: whether the chat template shows calls; else they are told as text.
+        shows_calls: whether the chat template renders tool calls; else they are written as text.
 
     Raises:
-        InvalidRequest: an item lacks what its type needs, answers no call, or is an image.
+        InvalidRequest: an item lacks a required field, refers to an unknown call, or is an image.
     """
     if isinstance(given, str):
         return [{"role": "user", "content": given}]
@@ -69,7 +69,7 @@ def conversation(
 def _item(
     item: DecisionItem, names: dict[str, str], path: str, *, shows_calls: bool
 ) -> dict[str, Any]:
-    """One item as responses keep them."""
+    """Convert an item to the format of stored responses."""
     if item.type == "message":
         return _message(item.role or "user", _text(item.content, f"{path}.content"))
     call_id = item.call_id or ""
@@ -98,7 +98,7 @@ def _message(role: str, text: str) -> dict[str, Any]:
 
 
 def _text(content: str | Sequence[DecisionPart] | None, path: str) -> str:
-    """Parts as one text, each on a line of its own."""
+    """Join parts as one text, one part per line."""
     if isinstance(content, str):
         return content
     return "\n".join(_part(part, f"{path}[{at}]") for at, part in enumerate(content or ()))
@@ -138,7 +138,7 @@ def _json(value: object, path: str) -> str:
 
 
 def _extent(value: object) -> tuple[int, int]:
-    """How deep a value is, and how many values are in it."""
+    """Return the nesting depth of a value and the number of values in it."""
     levels = count = 0
     row: list[object] = [value]
     while row:
@@ -151,14 +151,16 @@ def _extent(value: object) -> tuple[int, int]:
     return levels, count
 
 
-def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> DecisionPrompt:
-    """A question as the model is asked it; all begin alike.
+def decision_prompt(
+    question: Predicate | ChoiceQuestion | ScoreQuestion, at: int
+) -> DecisionPrompt:
+    """Build the prompt of a question; all prompts start with the same words.
 
-    Choices are answered by letters, levels by numbers, so that no label is the beginning of
-    another and none is likelier because it is short.
+    Choices are labelled with letters and levels with numbers of equal length, so that no label is
+    a prefix of another and none is more likely because it is shorter.
 
     Raises:
-        InvalidRequest: there are no instructions, or two choices are the same.
+        InvalidRequest: there are no instructions, or two choices are equal.
     """
     path = f"questions[{at}]"
     instructions = _text(question.instructions, f"{path}.instructions").strip()
@@ -203,7 +205,7 @@ def asked(question: Predicate | ChoiceQuestion | ScoreQuestion, at: int) -> Deci
 
 
 def _letters(count: int) -> list[str]:
-    """A, B, ... or, for more than there are letters, AA, AB, ..."""
+    """Return the labels A, B, ... or, for more than 26, AA, AB, ..."""
     if count <= len(ascii_uppercase):
         return list(ascii_uppercase[:count])
     return [one + other for one in ascii_uppercase for other in ascii_uppercase][:count]

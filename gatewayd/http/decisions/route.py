@@ -1,4 +1,4 @@
-"""``POST /v1/decisions``: questions answered by how likely their labels are."""
+"""``POST /v1/decisions``: questions answered by the probabilities of their labels."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from gatewayd.engines.api import EngineRequest
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NumericalError
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
-from gatewayd.http.decisions.continuations import Continuations
-from gatewayd.http.decisions.prompts import DecisionPrompt, asked, conversation
+from gatewayd.http.decisions.continuations import ContinuationScorer
+from gatewayd.http.decisions.prompts import DecisionPrompt, conversation, decision_prompt
 from gatewayd.http.openai.generate import receive_request
 from gatewayd.http.openai.sampling import priority_of, salt_of
 from gatewayd.http.schema.decisions import (
@@ -30,7 +30,7 @@ from gatewayd_engine.process.messages import SamplingParams
 
 
 class Decisions:
-    """Questions about an input in, probabilities out."""
+    """Route that answers questions about an input with probabilities."""
 
     label = "/v1/decisions"
 
@@ -55,7 +55,7 @@ class Decisions:
         prompts, ids = await tokenizer.run_by_size(size, encode)
         labels = [[ids[label] for label in one.labels] for one in questions]
         _check_lengths(prompts, labels, model.max_model_len)
-        asking = Continuations(
+        asking = ContinuationScorer(
             services,
             EngineRequest(
                 request_id=scope["request_id"],
@@ -73,8 +73,8 @@ class Decisions:
         )
         scores = await asking.scores(prompts, labels, model.vocab_size)
         answers = [
-            answer(question, probabilities(told))
-            for question, told in zip(request.questions, scores, strict=True)
+            answer(question, probabilities(label_scores))
+            for question, label_scores in zip(request.questions, scores, strict=True)
         ]
         usage = {
             "input_tokens": asking.input_tokens,
@@ -92,14 +92,14 @@ class Decisions:
     async def _rendered(
         self, request: DecisionRequest, limit: int
     ) -> tuple[list[DecisionPrompt], Endings]:
-        """The questions, and what the prompts are made of; of parts and items in a thread."""
+        """Render the prompts of all questions, in a thread if they have parts or items."""
         texts = [request.input, *[one.instructions for one in request.questions]]
         if all(isinstance(text, str) for text in texts):
             return self._render(request, limit)
         return await body_threads.run_in_thread(lambda: self._render(request, limit))
 
     def _render(self, request: DecisionRequest, limit: int) -> tuple[list[DecisionPrompt], Endings]:
-        questions = [asked(one, at) for at, one in enumerate(request.questions)]
+        questions = [decision_prompt(one, at) for at, one in enumerate(request.questions)]
         _check_count(questions)
         text, parsers = self._services.text, self._services.parsers
         template = text.template
@@ -111,7 +111,7 @@ class Decisions:
             [one.ending for one in questions],
             limit=limit,
             param="input",
-            # The label comes at once, not behind a thought.
+            # The model must answer with the label directly, without reasoning.
             arguments={"enable_thinking": False} if thinks else {},
         )
         return questions, rendered
@@ -141,10 +141,10 @@ def _check_lengths(
 
 
 def probabilities(scores: Sequence[float]) -> list[float]:
-    """Of log-probabilities, so that they add up to 1.
+    """Normalize log-probabilities to probabilities that add up to 1.
 
     Raises:
-        NumericalError: none of them is a number above minus infinity.
+        NumericalError: none of them is finite.
     """
     best = max(scores)
     if not isfinite(best):
@@ -157,10 +157,10 @@ def probabilities(scores: Sequence[float]) -> list[float]:
 def answer(
     question: Predicate | ChoiceQuestion | ScoreQuestion, likely: Sequence[float]
 ) -> dict[str, Any]:
-    """OpenAI's object.
+    """Build OpenAI's answer object.
 
     Args:
-        question: that was asked.
+        question: the question.
         likely: probabilities of its labels.
     """
     head = {"type": question.type, "name": question.name}

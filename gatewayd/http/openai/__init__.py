@@ -1,1 +1,1 @@
-"""The OpenAI-compatible routes: chat, completions, models, tokenization, streaming."""
+"""OpenAI-compatible routes: chat, completions, models, tokenization, streaming."""

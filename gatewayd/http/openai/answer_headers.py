@@ -1,4 +1,4 @@
-"""What every generated answer says in its headers: where its time went, and what room is left."""
+"""Headers of generated responses: timing and remaining rate limits."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from gatewayd.tenants.limits import go_duration
 
 
 def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
-    """Headers as OpenAI's clients and browsers' tools know them.
+    """Return headers for OpenAI's clients and browsers' developer tools.
 
-    ``server-timing`` has milliseconds of what has begun: a stream's headers are sent with its
-    first token, when nothing is known of ``decode``.
+    ``server-timing`` has the milliseconds of the phases that have started: a stream's headers are
+    sent with its first token, before ``decode`` is known.
 
     Args:
-        generation: that has ended, or of which something has come.
-        room: in the queue, now.
+        generation: ended, or with some output.
+        room: current capacity of the queue.
     """
     timing, room = generation.timing, generation.remaining_capacity(room)
     spans, total = [], 0.0

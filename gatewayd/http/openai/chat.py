@@ -31,17 +31,17 @@ from gatewayd.text.output_parts import Parsers
 from gatewayd.text.tokenizer import Tokenizer
 
 _PROMPT_END = 16
-"""Tokens at the end of a prompt in which templates open the reasoning."""
+"""Last tokens of a prompt, in which templates open the reasoning."""
 
 
 class ChatRoute(GenerationRoute[ChatRequest]):
-    """Messages in, messages out."""
+    """Route of chat completions."""
 
     label = "/v1/chat/completions"
     table = ChatRequest
 
     async def prepare(self, request: ChatRequest, request_id: str) -> PreparedRequest:
-        """Render and encode the messages, check what the table cannot."""
+        """Render and encode the messages, and validate rules across fields."""
         return await prepare_chat(self._services, request, request_id)
 
 
@@ -52,17 +52,17 @@ async def prepare_chat(
     *,
     wire: Callable[[Identity, Tokenizer, int], Wire] | None = None,
 ) -> PreparedRequest:
-    """Turn a conversation into work, for this route and others that answer it in their own way.
+    """Prepare a chat request, for this route and others with their own response formats.
 
     Args:
         services: of the gateway.
-        request: checked against its table.
+        request: validated against its schema.
         request_id: the gateway's.
-        wire: how it is answered, made from what every chunk repeats, the tokenizer and the number
-            of choices; None for this route's own way.
+        wire: creates the response's encoder from the identity, the tokenizer and the number of
+            choices; None for chat completions.
 
     Raises:
-        GatewayError: it is refused.
+        GatewayError: the request is refused.
     """
     name = services.check_model(request.model)
     model = await services.loaded_model()
@@ -79,7 +79,7 @@ async def prepare_chat(
     max_tokens = fit_max_tokens(
         asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
     )
-    wish, parsers, tokenizer = offer.wish, services.parsers, services.text.tokenizer
+    constraint, parsers, tokenizer = offer.constraint, services.parsers, services.text.tokenizer
     prompt_end = tokenizer.decode(prompt[-_PROMPT_END:]) if parsers.reasoning else ""
     params = sampling_params(
         request,
@@ -87,7 +87,7 @@ async def prepare_chat(
         max_tokens=max_tokens,
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
-        guide=await services.check_guide(wish),
+        guide=await services.check_guide(constraint),
         behind=parsers.bounds(prompt_end, continues=continued is not None),
         may_be_shorter=asked is None,
     )
@@ -106,7 +106,7 @@ async def prepare_chat(
         length_param=param,
         retention=retention_of(request),
         retry_started=not request.stream,
-        guide_param=wish and wish.param,
+        guide_param=constraint and constraint.param,
     )
     options = choice_options(
         request,
@@ -143,7 +143,7 @@ def _read(
     *,
     continues: bool,
 ) -> ChoiceOptions:
-    """Let parsers read the answers, and see the special tokens that they look for."""
+    """Add output parsers to the options, with their special tokens visible in the text."""
     detokenizer = partial(
         tokenizer.detokenizer,
         skip_special=request.skip_special_tokens,

@@ -1,4 +1,4 @@
-"""The answers of ``/v1/chat/completions`` that are read by parsers: calls and reasoning."""
+"""Encoder of ``/v1/chat/completions`` responses with tool calls and reasoning."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
 
 class ChatPartsWire(ChatWire):
-    """Writes what parsers tell, each part as soon as it is told."""
+    """Encodes parsed parts, each as soon as the parsers return it."""
 
     def __init__(
         self,
@@ -27,25 +27,25 @@ class ChatPartsWire(ChatWire):
         *,
         is_legacy: bool,
     ) -> None:
-        """Prepare an answer.
+        """Create an encoder of one response.
 
         Args:
-            identity: what every chunk repeats.
+            identity: fields that every chunk repeats.
             tokenizer: of the model.
-            num_choices: of the answer.
-            call_id: the id of a call as the model's template takes it.
-            is_legacy: whether the request knows ``function_call`` and not ``tool_calls``.
+            num_choices: of the response.
+            call_id: converts a call's id to the format of the model's template.
+            is_legacy: whether the request uses ``function_call`` instead of ``tool_calls``.
         """
         super().__init__(identity, tokenizer, num_choices)
         self._call_id = call_id
         self._is_legacy = is_legacy
 
     def opening(self, generation: Generation) -> bytes:
-        """The role of each choice; whether there will be text is not known."""
+        """Encode the role of each choice; content is null, as text may never follow."""
         return self._opening(generation, b'"role":"assistant","content":null')
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
-        """A chunk for each part, and the reason when it has ended."""
+        """Encode a chunk per part, and the finish reason at the end."""
         parts = choice.pop_parts()
         scored, ids = choice.pop_scored_tokens(), choice.pop_token_ids()
         deltas = [encode_json(delta)[1:-1] for part in parts for delta in self._deltas(part)]
@@ -53,7 +53,7 @@ class ChatPartsWire(ChatWire):
             deltas = [b""]
         out = []
         for at, delta in enumerate(deltas):
-            is_first = at == 0  # what belongs to all parts goes with the first
+            is_first = at == 0  # logprobs and token ids of all parts go with the first
             token_ids = b""
             if self._identity.with_ids:
                 token_ids = b',"token_ids":' + encode_json(ids if is_first else [])
@@ -83,8 +83,8 @@ class ChatPartsWire(ChatWire):
                 yield {"function_call": {"arguments": text}}
             case ToolCall(call, name):
                 function = {"name": name, "arguments": ""}
-                told = {"index": call, "id": self._new_id(), "type": "function"}
-                yield {"tool_calls": [{**told, "function": function}]}
+                head = {"index": call, "id": self._new_id(), "type": "function"}
+                yield {"tool_calls": [{**head, "function": function}]}
             case Arguments(call, text):
                 yield {"tool_calls": [{"index": call, "function": {"arguments": text}}]}
 

@@ -1,4 +1,4 @@
-"""The prompt that a conversation makes: for an answer, or to be counted at any length."""
+"""Prompts of chat requests: for generation, or for counting tokens at any length."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.http import body_threads
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.openai.conversation import arguments_of, continued_of, for_template
-from gatewayd.http.openai.tools import Offer, offer_of
+from gatewayd.http.openai.tools import ToolOffer, tool_offer
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.messages import ChatMessage
 from gatewayd.http.services import Services
@@ -17,24 +17,24 @@ from gatewayd.text.text_model import ChatText
 
 _LEAST_COUNTED, _MOST_COUNTED = 128 << 10, 1 << 20
 _COUNTED_PER_TOKEN = 8
-"""Characters: half a second of the thread that encodes long texts, and 220 MiB, at the most."""
+"""Characters per token: at most 0.5 s of the thread for long texts, and 220 MiB."""
 _NO_LIMIT = 2**63
 _ENTRY = 256
-"""Characters that take about as long as a message, a part or a call, which may be empty."""
+"""Overhead of a message, part or call, which may be empty, in characters."""
 
 
 class ChatPrompt(NamedTuple):
-    """What the engine is given, and what follows for its answer.
+    """Prompt of a chat, with settings that apply to its response.
 
     Attributes:
         token_ids: of the whole prompt.
-        offer: what the model may call.
-        continued: the text that the answer goes on with; None for an answer of its own.
-        ignored: fields that ask for what the chat template does not look at.
+        offer: tools that the model may call.
+        continued: text of the final message to continue; None for a new message.
+        ignored: fields that the chat template does not use.
     """
 
     token_ids: list[int]
-    offer: Offer
+    offer: ToolOffer
     continued: str | None
     ignored: Sequence[str]
 
@@ -44,11 +44,11 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
 
     Args:
         services: of the gateway.
-        request: checked against its table.
-        limit: tokens of the context, to refuse hopeless lengths without encoding them.
+        request: validated against its schema.
+        limit: context length in tokens, to refuse far longer prompts without encoding them.
 
     Raises:
-        GatewayError: it is refused.
+        GatewayError: the request is refused.
     """
     if not _is_large(request, services.limits.thread_bytes):
         text, prompt = _rendered(services, request, limit)
@@ -60,7 +60,7 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
         text, prompt = _rendered(services, request, limit)
         if not text.is_marked:
             return text, prompt
-        # What it keeps of the conversation is let go of here.
+        # Encode here, so that the conversation it refers to is released in this thread.
         return None, prompt._replace(token_ids=text.encode())
 
     unencoded, prompt = await body_threads.run_in_thread(render)
@@ -71,11 +71,11 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
 
 
 def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[ChatText, ChatPrompt]:
-    """The text, and all but its token ids."""
+    """Render the prompt's text; its token ids are left empty."""
     parsers, template = services.parsers, services.text.template
     continued = continued_of(request)
     takes_tools = template is not None and template.uses_variable("tools")
-    offer = offer_of(request, parsers, takes_tools=takes_tools)
+    offer = tool_offer(request, parsers, takes_tools=takes_tools)
     arguments = arguments_of(request, template)
     text = services.text.render_chat(
         for_template(request.messages, parsers),
@@ -89,7 +89,7 @@ def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[Cha
 
 
 def _is_large(request: ChatRequest, most: int) -> bool:
-    """Whether so many characters would keep the event loop waiting."""
+    """Whether a request has more characters than can be processed on the event loop."""
     length = entries = 0
     for message in request.messages:
         content = message.content
@@ -100,17 +100,17 @@ def _is_large(request: ChatRequest, most: int) -> bool:
         if message.role == "assistant":
             entries += 1 + len(message.tool_calls or ())
     if entries * _ENTRY > most or length > most:
-        return True  # without looking at each part and call: there may be very many
+        return True  # without visiting each part and call, of which there may be very many
     is_plain = not (entries or request.tools or request.functions or request.chat_template_kwargs)
     return not is_plain and entries * _ENTRY + _length(request) > most
 
 
 def _check_fits(request: ChatRequest, limit: int, longest_token: int) -> None:
-    """Refuse what is hopeless before arguments are parsed and templates rendered.
+    """Refuse far too long conversations before arguments are parsed and templates rendered.
 
     Raises:
-        ContextLengthExceeded: there are more characters than the context could hold, were all
-            tokens as long as the longest.
+        ContextLengthExceeded: there are more characters than the context could hold if all tokens
+            were as long as the longest.
     """
     length, most = sum(map(_characters, request.messages)), limit * longest_token
     if length > most:
@@ -122,7 +122,7 @@ def _check_fits(request: ChatRequest, limit: int, longest_token: int) -> None:
 
 
 async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt:
-    """The same of a conversation that nobody answers: it may be longer than the context.
+    """Render and encode a conversation to count its tokens; it may exceed the context.
 
     Raises:
         GatewayError: it is refused, or longer than ``most_counted``.
@@ -137,12 +137,12 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
 
 
 def most_counted(max_model_len: int) -> int:
-    """Characters that are encoded only to be counted: what a context can hold, and some more."""
+    """Return the maximum characters for token counting, somewhat above the context's capacity."""
     return min(_MOST_COUNTED, max(_LEAST_COUNTED, _COUNTED_PER_TOKEN * max_model_len))
 
 
 def check_counted(length: int, most: int, param: str) -> None:
-    """Refuse texts that would keep others waiting.
+    """Check the length of a text whose tokens are counted.
 
     Raises:
         InvalidRequest: there are more characters than the maximum.
@@ -156,13 +156,13 @@ def check_counted(length: int, most: int, param: str) -> None:
 
 def _length(request: ChatRequest) -> int:
     functions = [*[tool.function for tool in request.tools or ()], *(request.functions or ())]
-    told = [len(one.description or "") for one in functions]
+    descriptions = [len(one.description or "") for one in functions]
     schemas = [len(encode_json(one.parameters)) for one in functions if one.parameters]
     if request.chat_template_kwargs:
         schemas.append(len(encode_json(request.chat_template_kwargs)))
-    return sum([*told, *schemas, *[_characters(message) for message in request.messages]])
+    return sum([*descriptions, *schemas, *[_characters(message) for message in request.messages]])
 
 
 def _characters(message: ChatMessage) -> int:
     calls = [len(call.function.arguments) for call in message.tool_calls or ()]
-    return len(message.text) + len(message.thought or "") + sum(calls)
+    return len(message.text) + len(message.reasoning_text or "") + sum(calls)

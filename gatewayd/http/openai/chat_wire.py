@@ -1,4 +1,4 @@
-"""The answers of ``/v1/chat/completions``."""
+"""Encoder of ``/v1/chat/completions`` responses."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gatewayd.http.asgi import encode_json
-from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, take_scored_prompt
+from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, pop_prompt_logprobs
 from gatewayd.http.openai.wire import (
     Identity,
     chunk_usage,
@@ -26,7 +26,7 @@ _AFTER_TEXT = b'},"logprobs":null,"finish_reason":null}]'
 
 
 class ChatWire:
-    """Writes chat completions and their chunks."""
+    """Encodes chat completions and their chunks."""
 
     def __init__(self, identity: Identity, tokenizer: Tokenizer, num_choices: int) -> None:
         self._identity = identity
@@ -47,7 +47,7 @@ class ChatWire:
             self._tail = b',"usage":null}\n\n' if identity.include_usage else b"}\n\n"
 
     def opening(self, generation: Generation) -> bytes:
-        """The role of each choice."""
+        """Encode the role of each choice."""
         return self._opening(generation, b'"role":"assistant","content":""')
 
     def _opening(self, generation: Generation, role: bytes) -> bytes:
@@ -58,10 +58,10 @@ class ChatWire:
         return b"".join([head + role + _AFTER_TEXT + tail for head in self._heads])
 
     def before_chunk(self, generation: Generation, choice: Choice) -> None:
-        """Nothing: chunks are small."""
+        """Return None: chunks are small."""
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
-        """The text so far, and the reason when it has ended."""
+        """Encode the new text, and the finish reason at the end."""
         text = choice.pop_text()
         out = b""
         if self._is_plain:
@@ -76,18 +76,18 @@ class ChatWire:
         return out
 
     def closing(self, generation: Generation) -> bytes:
-        """The usage, if wanted, and the end."""
+        """Encode the usage, if requested, and the end of the stream."""
         return last_events(self._identity, _CHUNK, generation)
 
     def answer(self, generation: Generation) -> bytes:
-        """The completion object."""
+        """Encode the completion object."""
         identity = self._identity
         choices = [encode_json(self._choice(choice)) for choice in generation.choices]
         ids = b""
         if identity.with_ids:
             ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
         if identity.with_prompt_logprobs:
-            scored = take_scored_prompt(generation, 0)
+            scored = pop_prompt_logprobs(generation, 0)
             ids += b',"prompt_logprobs":' + encode_prompt_logprobs(scored, self._tokenizer)
         return (
             b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,%b"choices":[%b],'
@@ -104,7 +104,7 @@ class ChatWire:
         )
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        message = self._message(choice)  # first: what is told of tokens is told behind their text
+        message = self._message(choice)  # first, as scored tokens are available after their text
         shown: dict[str, Any] = {
             "index": choice.index,
             "message": message,
@@ -151,7 +151,7 @@ class ChatWire:
 
 
 def chat_logprobs(tokenizer: Tokenizer, scored: Sequence[ScoredToken]) -> list[dict[str, Any]]:
-    """OpenAI's objects for tokens with their log-probabilities."""
+    """Return OpenAI's objects for tokens with their log-probabilities."""
 
     def named(token: int, logprob: float, *, opens: bool) -> dict[str, Any]:
         piece = tokenizer.piece(token, opens=opens)

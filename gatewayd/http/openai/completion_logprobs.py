@@ -1,4 +1,4 @@
-"""The older shape of log-probabilities: four columns, of a prompt or of what follows it."""
+"""Log-probabilities in the legacy format of four columns, of prompts and completions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatewayd_engine.process.messages import TokenLogprobs
 
 
 class Columns:
-    """Rows of tokens."""
+    """Columns of log-probabilities, one entry per token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -26,7 +26,7 @@ class Columns:
         }
 
     def add(self, scored: TokenLogprobs, offset: int, *, opens: bool) -> None:
-        """One token; the chosen one is among the alternatives, if any were asked for."""
+        """Add a token; the sampled one is included in the alternatives, if any are requested."""
         name = self._name(scored.token, opens=opens)
         top = {
             self._name(token, opens=opens): finite(logprob)
@@ -37,7 +37,7 @@ class Columns:
         self._row(name, finite(scored.logprob), top, offset)
 
     def add_unscored(self, token: int, offset: int, *, opens: bool) -> None:
-        """One token without a probability."""
+        """Add a token without a log-probability."""
         self._row(self._name(token, opens=opens), None, None, offset)
 
     def _name(self, token: int, *, opens: bool) -> str:
@@ -54,24 +54,24 @@ class Columns:
 
 
 class PromptColumns:
-    """Those of a prompt, as JSON: made once for all its choices, perhaps in a thread.
+    """Columns of a prompt, encoded once for all its choices, possibly in a thread.
 
     Attributes:
-        num_told: choices that have them.
+        num_written: number of choices that have written them.
     """
 
     def __init__(
         self, tokenizer: Tokenizer, ids: Sequence[int], scored: list[TokenLogprobs]
     ) -> None:
-        """Nothing comes before the first token, so it has no probability.
+        """Encode the columns; the first token of a prompt has no log-probability.
 
         Args:
             tokenizer: of the model.
             ids: the prompt.
-            scored: of its tokens from the second on; empty afterwards.
+            scored: log-probabilities of its tokens from the second on; consumed.
         """
-        # A thread that makes or frees all of a long prompt in one go keeps the interpreter from
-        # the event loop: rows are taken and encoded few at a time.
+        # Allocating or freeing the rows of a long prompt at once would hold the GIL and block the
+        # event loop, so rows are popped and encoded a few at a time.
         scored.reverse()
         detokenizer, offset = tokenizer.detokenizer(), 0
         columns = Columns(tokenizer)
@@ -83,10 +83,10 @@ class PromptColumns:
                 columns.add(scored.pop(), offset, opens=opens)
             offset += len(detokenizer.feed((token,)))
         self._entries = {name: encode_entries(column) for name, column in columns.fields.items()}
-        self.num_told = 0
+        self.num_written = 0
 
     def before(self, rest: Columns) -> msgspec.Raw:
-        """All columns, with others after these."""
+        """Return the encoded columns, followed by those of the completion."""
         parts, opening = [], b"{"
         for name, entries in self._entries.items():
             after = encode_entries(rest.fields[name])

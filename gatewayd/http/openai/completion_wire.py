@@ -1,4 +1,4 @@
-"""The answers of ``/v1/completions``."""
+"""Encoder of ``/v1/completions`` responses."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.openai.completion_logprobs import Columns, PromptColumns
-from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, take_scored_prompt
+from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, pop_prompt_logprobs
 from gatewayd.http.openai.wire import Identity, chunk_usage, last_events, stop_fields, usage_of
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.choice_types import ScoredToken
@@ -17,29 +17,29 @@ from gatewayd.pipeline.generation import Generation
 from gatewayd.text.tokenizer import Tokenizer
 
 
-class _News(NamedTuple):
-    """What came to a choice since the last time."""
+class _NewOutput(NamedTuple):
+    """Output of a choice since the last call."""
 
     text: str
     scored: list[ScoredToken]
     ids: list[int]
 
     @classmethod
-    def of(cls, choice: Choice) -> _News:
-        """Take it; scored tokens follow the text."""
+    def of(cls, choice: Choice) -> _NewOutput:
+        """Pop the output; scored tokens must be popped after the text."""
         return cls(choice.pop_text(), choice.pop_scored_tokens(), choice.pop_token_ids())
 
 
 class CompletionWire:
-    """Writes text completions and their chunks, with the prompt before them if it is echoed."""
+    """Encodes text completions and their chunks, with the prompt in front if it is echoed."""
 
     def __init__(
         self, identity: Identity, tokenizer: Tokenizer, prompts: Sequence[str] | None
     ) -> None:
-        """Prepare one answer.
+        """Create an encoder of one response.
 
         Args:
-            identity: of the answer.
+            identity: of the response.
             tokenizer: of the model.
             prompts: texts to echo, one for each prompt, or None.
         """
@@ -55,11 +55,11 @@ class CompletionWire:
         self._is_plain = not (identity.with_ids or identity.with_logprobs or prompts is not None)
 
     def opening(self, generation: Generation) -> bytes:
-        """Nothing: the first chunk of each choice carries its prompt."""
+        """Return nothing, because the first chunk of each choice contains its prompt."""
         return b""
 
     def before_chunk(self, generation: Generation, choice: Choice) -> Callable[[], None] | None:
-        """Write the log-probabilities of the prompt, once a choice has something to tell."""
+        """Return work that encodes the prompt's log-probabilities before a choice's first chunk."""
         index = choice.prompt_index
         if (
             self._prompts is None
@@ -70,7 +70,7 @@ class CompletionWire:
         ):
             return None
         prompt = generation.work.requests[index].prompt
-        scored = take_scored_prompt(generation, index)
+        scored = pop_prompt_logprobs(generation, index)
 
         def work() -> None:
             self._prompt_columns[index] = PromptColumns(self._tokenizer, prompt, scored)
@@ -78,7 +78,7 @@ class CompletionWire:
         return work
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
-        """The text so far, and the reason when it has ended."""
+        """Encode the new text, and the finish reason at the end."""
         if self._is_plain:
             text = choice.pop_text()
             if not text and not choice.is_done:
@@ -91,9 +91,9 @@ class CompletionWire:
                 encode_json(choice.stop_reason),
                 chunk_usage(self._identity, generation),
             )
-        # A wake-up may be another choice's or a ping's: until this one has something, its
-        # prompt need not be scored, and what the first chunk leaves out is never told.
-        news = _News.of(choice)
+        # The wake-up may be due to another choice or a ping. Until this choice has output, its
+        # prompt may not be scored yet, and log-probabilities omitted in the first chunk are lost.
+        news = _NewOutput.of(choice)
         if not (any(news) or choice.is_done):
             return b""
         is_first = choice.index not in self._opened
@@ -109,18 +109,18 @@ class CompletionWire:
         )
 
     def closing(self, generation: Generation) -> bytes:
-        """The usage, if wanted, and the end."""
+        """Encode the usage, if requested, and the end of the stream."""
         return last_events(self._identity, b"text_completion", generation)
 
     def answer(self, generation: Generation) -> bytes:
-        """The completion object."""
+        """Encode the completion object."""
         identity = self._identity
         choices = []
         for choice in generation.choices:
             if generation.is_abandoned:  # while this is written in a thread
                 break
-            fields = self._choice(generation, choice, _News.of(choice), with_prompt=True)
-            # One by one: what a hundred scored prompts look like before would be a gigabyte.
+            fields = self._choice(generation, choice, _NewOutput.of(choice), with_prompt=True)
+            # One by one, because a hundred scored prompts as objects would take a gigabyte.
             choices.append(encode_json({"index": choice.index, **fields}))
         return (
             b'{"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[%b],"usage":%b}'
@@ -134,7 +134,7 @@ class CompletionWire:
         )
 
     def _choice(
-        self, generation: Generation, choice: Choice, news: _News, *, with_prompt: bool
+        self, generation: Generation, choice: Choice, news: _NewOutput, *, with_prompt: bool
     ) -> dict[str, Any]:
         prompt = generation.work.requests[choice.prompt_index].prompt
         echoed = self._prompts[choice.prompt_index] if self._prompts is not None else ""
@@ -158,21 +158,21 @@ class CompletionWire:
         return fields
 
     def _scores_of_prompt(self, generation: Generation, choice: Choice) -> msgspec.Raw:
-        """Written once for all choices of a prompt."""
+        """Return the prompt's log-probabilities, encoded once for all its choices."""
         index = choice.prompt_index
         if index not in self._prompt_scores:
-            scored = take_scored_prompt(generation, index)
+            scored = pop_prompt_logprobs(generation, index)
             self._prompt_scores[index] = encode_prompt_logprobs(scored, self._tokenizer)
         return msgspec.Raw(self._prompt_scores[index])
 
     def _columns_of_prompt(self, generation: Generation, choice: Choice) -> PromptColumns:
-        """Made once for all choices of a prompt, forgotten with the last one."""
+        """Return the prompt's columns, encoded once and released with the last of its choices."""
         index = choice.prompt_index
         work = self.before_chunk(generation, choice)
         if work is not None:
             work()
         columns = self._prompt_columns[index]
-        columns.num_told += 1
-        if columns.num_told == generation.work.num_choices:
+        columns.num_written += 1
+        if columns.num_written == generation.work.num_choices:
             del self._prompt_columns[index]
         return columns

@@ -20,7 +20,7 @@ from gatewayd.http.openai.sampling import (
     salt_of,
     sampling_params,
 )
-from gatewayd.http.openai.structured_output import wish_of
+from gatewayd.http.openai.structured_output import output_constraint
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 from gatewayd.text.tokenizer import PER_TEXT, Tokenizer
 from gatewayd_engine.process.messages import ModelInfo
@@ -29,19 +29,19 @@ from gatewayd_engine.process.messages import ModelInfo
 class _Prompt(NamedTuple):
     ids: list[int]
     text: str | None
-    """What the client sent, or None where it sent ids."""
+    """The prompt's text, or None if the client sent token ids."""
 
 
 class CompletionRoute(GenerationRoute[CompletionRequest]):
-    """Text in, text out."""
+    """Route of text completions."""
 
     label = "/v1/completions"
     table = CompletionRequest
     default_tokens: int | None = DEFAULT_MAX_TOKENS
-    """Where a request asks for nothing; None for all that is left of the context."""
+    """Default of ``max_tokens``; None for the rest of the context."""
 
     async def prepare(self, request: CompletionRequest, request_id: str) -> PreparedRequest:
-        """Encode the prompts, check what the table cannot."""
+        """Encode the prompts, and validate rules across fields."""
         services = self._services
         name = services.check_model(request.model)
         model = await services.loaded_model()
@@ -49,21 +49,21 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         prompts = await self._prompts(request, model)
         is_score = request.max_tokens == 0
         max_tokens = fit_max_tokens(
-            # To score a prompt alone the engine generates one token, which is thrown away.
+            # To score only the prompt, the engine generates one token, which is discarded.
             1 if is_score else request.max_tokens,
             self.default_tokens,
             max([len(prompt.ids) for prompt in prompts]),
             model.max_model_len,
             prompt_param="prompt",
         )
-        wish = wish_of(request)
+        constraint = output_constraint(request)
         params = sampling_params(
             request,
             model,
             max_tokens=max_tokens,
             logprobs=request.logprobs,
             prompt_logprobs=request.logprobs if request.echo else request.prompt_logprobs,
-            guide=await services.check_guide(wish),
+            guide=await services.check_guide(constraint),
             may_be_shorter=request.max_tokens is None and self.default_tokens is None,
         )
         tokenizer = services.text.tokenizer
@@ -88,7 +88,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                     class_param=class_param_of(request),
                     retention=retention_of(request),
                     retry_started=not request.stream,
-                    guide_param=wish and wish.param,
+                    guide_param=constraint and constraint.param,
                 )
                 for at, prompt in enumerate(prompts)
             ],
@@ -125,8 +125,8 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         if request.best_of is not None and request.best_of != n:
             wrong = "at least" if request.best_of < n else "at most"
             raise InvalidRequest(
-                f"best_of is {request.best_of} and n is {n}; best_of must be {wrong} n: nothing is "
-                "generated only to be thrown away, so leave best_of out",
+                f"best_of is {request.best_of} and n is {n}; best_of must be {wrong} n: no "
+                "candidates are generated to be discarded, so omit best_of",
                 param="best_of",
             )
         if request.echo and request.prompt_logprobs is not None:
@@ -145,7 +145,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         total = n * _count(request.prompt)
         if total > self._services.limits.num_choices:
             raise InvalidRequest(
-                f"{total} choices are asked for; the maximum is "
+                f"{total} choices are requested; the maximum is "
                 f"{self._services.limits.num_choices} over all prompts",
                 param="n",
             )
@@ -156,7 +156,7 @@ def _count(prompt: str | list[str] | list[int] | list[list[int]]) -> int:
 
 
 def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
-    """The prompts, whichever of the four forms they came in."""
+    """Return the prompts, given as a string, strings, token ids or lists of token ids."""
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt[0], int):
@@ -165,5 +165,5 @@ def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str
 
 
 def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
-    """The prompt as it is echoed."""
+    """Return the prompt's text for the echo."""
     return tokenizer.decode(prompt.ids, skip_special=True) if prompt.text is None else prompt.text

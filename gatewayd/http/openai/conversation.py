@@ -1,4 +1,4 @@
-"""A conversation as the model's chat template takes it: messages, and arguments of the template."""
+"""Conversion of conversations to the chat template's messages and arguments."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gatewayd_hooks.requests.num_values import MOST_VALUES, num_values
 
 
 def for_template(messages: Sequence[ChatMessage], parsers: ModelParsers) -> list[dict[str, Any]]:
-    """Check what the table cannot, and turn messages into what templates know.
+    """Validate messages across fields and convert them to the chat template's format.
 
     Raises:
-        InvalidRequest: a message lacks what its role needs, or has what it may not have.
+        InvalidRequest: a message lacks a field that its role requires, or has one it must not have.
     """
     _check_arguments(messages)
     shown = []
@@ -41,9 +41,9 @@ def for_template(messages: Sequence[ChatMessage], parsers: ModelParsers) -> list
 def chat_messages(
     instructions: str | None, items: Iterable[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Items of a conversation, as responses keep them, as chat messages.
+    """Convert items in the format of stored responses to chat messages.
 
-    What an assistant thinks, says and calls is one message.
+    Reasoning, text and calls of an assistant's turn become one message.
     """
     turns: list[dict[str, Any]] = []
     if instructions is not None:
@@ -71,7 +71,7 @@ def chat_messages(
 
 
 def _assistant(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
-    """The assistant's turn that goes on; another one where it has any of these."""
+    """Return the assistant's current turn; a new one if it already has any of these fields."""
     is_over = not turns or turns[-1]["role"] != "assistant"
     if is_over or any(name in turns[-1] for name in unless):
         turns.append({"role": "assistant"})
@@ -79,7 +79,7 @@ def _assistant(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
 
 
 def _complete(turn: dict[str, Any]) -> dict[str, Any]:
-    """Reasoning that nothing followed is a turn without words."""
+    """Add empty content to a turn that has reasoning only."""
     if turn["role"] == "assistant" and "content" not in turn and "tool_calls" not in turn:
         return {**turn, "content": ""}
     return turn
@@ -90,10 +90,10 @@ def _text(parts: Sequence[dict[str, Any]]) -> str:
 
 
 def _check_arguments(messages: Sequence[ChatMessage]) -> None:
-    """Refuse what would take a hundred times its bytes: arguments are JSON, decoded for templates.
+    """Limit the values in calls' arguments, as decoded JSON can take a hundred times its bytes.
 
     Raises:
-        InvalidRequest: those of all calls have too many values.
+        InvalidRequest: the arguments of all calls have too many values.
     """
     texts = [text for message in messages for text in message.argument_texts]
     if sum(map(len, texts)) <= MOST_VALUES:
@@ -107,10 +107,10 @@ def _check_arguments(messages: Sequence[ChatMessage]) -> None:
 
 
 def continued_of(request: ChatRequest) -> str | None:
-    """The message that the answer is to continue, or None.
+    """Return the text of the final message if it is to be continued, or None.
 
     Raises:
-        InvalidRequest: there is none that can be continued, or a new one is asked for as well.
+        InvalidRequest: it cannot be continued, or a generation prompt is requested as well.
     """
     if not request.continue_final_message:
         if request.echo:
@@ -132,11 +132,11 @@ def continued_of(request: ChatRequest) -> str | None:
 
 
 class TemplateArguments(NamedTuple):
-    """What a request says to the chat template.
+    """Arguments of a request for the chat template.
 
     Attributes:
-        taken: by name, those that the template looks at.
-        ignored: fields that ask for what the template does not look at.
+        taken: by name, those that the template uses.
+        ignored: fields whose arguments the template does not use.
     """
 
     taken: dict[str, Any]
@@ -144,10 +144,10 @@ class TemplateArguments(NamedTuple):
 
 
 def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> TemplateArguments:
-    """Gather them; what is asked for twice is what ``chat_template_kwargs`` says.
+    """Collect the template's arguments; ``chat_template_kwargs`` takes precedence.
 
     Raises:
-        InvalidRequest: one is the gateway's own.
+        InvalidRequest: an argument is reserved for the gateway.
     """
     wishes: dict[str, tuple[str, Any]] = {}
     if request.reasoning_effort is not None:

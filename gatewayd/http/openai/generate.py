@@ -1,4 +1,4 @@
-"""What both completion routes do: receive, check, start, answer, account."""
+"""Base class of the completion routes: receive, validate, start, respond, account."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gatewayd.http.asgi import (
     send_body,
 )
 from gatewayd.http.openai.answer_headers import answer_headers
-from gatewayd.http.openai.granted import granted
-from gatewayd.http.openai.large_answers import apart, is_large
+from gatewayd.http.openai.granted import enforce_grant
+from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.sampling import tier_of
 from gatewayd.http.openai.sse_stream import SseStream
 from gatewayd.http.openai.wire import Identity, Wire
 from gatewayd.http.parse import parse
-from gatewayd.http.queue_timeout import in_time
+from gatewayd.http.queue_timeout import within_queue_timeout
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
@@ -38,22 +38,22 @@ from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.requests.tables import RequestTable
 
 BODY_BYTES = "gatewayd.body_bytes"
-"""Of a scope whose body has been received: how long it was."""
+"""Scope key of the length of the received body."""
 
 RequestT = TypeVar("RequestT", bound=GenerationTable)
 TableT = TypeVar("TableT", bound=RequestTable)
 
 
 class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked request, ready for the engines.
+    """A validated request, ready for the engines.
 
     Attributes:
-        requests: one for each prompt.
+        requests: engine requests, one for each prompt.
         num_choices: for each prompt.
         options: of every choice.
-        wire: how to answer.
-        identity: what every chunk of the answer repeats.
-        ignored: fields that were taken and not acted on, beside those that the table knows.
+        wire: encoder of the response.
+        identity: fields that every chunk of the response repeats.
+        ignored: accepted but ignored fields, in addition to those found by the schema.
     """
 
     requests: list[EngineRequest]
@@ -67,11 +67,11 @@ class PreparedRequest(msgspec.Struct, frozen=True, kw_only=True):
 async def receive_request(
     services: Services, table: type[TableT], scope: Scope, receive: Receive
 ) -> tuple[TableT, list[str]]:
-    """Receive and check a body; a large one in a thread.
+    """Receive and validate a body, in a thread if it is large, and enforce its sender's rights.
 
     Raises:
-        GatewayError: it is refused, or asks for more than its sender was granted.
-        ClientGone: it did not come to its end.
+        GatewayError: the request is refused, or exceeds the rights of its sender.
+        ClientGone: the client disconnected before the body's end.
     """
     body = await read_json_body(scope, receive, services.limits.body_bytes)
     scope[BODY_BYTES] = len(body)
@@ -79,13 +79,13 @@ async def receive_request(
         request, ignored = await body_threads.run_in_thread(lambda: parse(table, body))
     else:
         request, ignored = parse(table, body)
-    return granted(request, ignored, principal_of(scope))
+    return enforce_grant(request, ignored, principal_of(scope))
 
 
 def identity_of(
     request: GenerationTable, prefix: str, request_id: str, model: str, *, with_logprobs: bool
 ) -> Identity:
-    """What every chunk of the answer will repeat."""
+    """Return the fields that every chunk of the response repeats."""
     stream = request.stream_options
     wants_usage = bool(request.stream and stream and stream.include_usage)
     return Identity(
@@ -102,7 +102,7 @@ def identity_of(
 
 
 class GenerationRoute(ABC, Generic[RequestT]):
-    """An ASGI app; a subclass says what its request means."""
+    """ASGI app of a generation route; subclasses prepare the request."""
 
     label: str
     table: type[RequestT]
@@ -113,10 +113,10 @@ class GenerationRoute(ABC, Generic[RequestT]):
 
     @abstractmethod
     async def prepare(self, request: RequestT, request_id: str) -> PreparedRequest:
-        """Turn a request into work.
+        """Validate a request and convert it to engine requests.
 
         Raises:
-            GatewayError: it is refused.
+            GatewayError: the request is refused.
         """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,7 +127,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
         seconds = request.queue_timeout
         left = 0.0 if seconds is None else arrival + seconds - services.clock()
         preparing = self.prepare(request, scope["request_id"])
-        prepared = await in_time(preparing, seconds, left)
+        prepared = await within_queue_timeout(preparing, seconds, left)
         generation = await self._pipeline.start(
             Work(
                 request_id=scope["request_id"],
@@ -157,7 +157,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
                 await generation.finish()
                 write = partial(prepared.wire.answer, generation)
                 if not generation.is_abandoned:
-                    answer = await apart(write) if is_large(generation) else write()
+                    answer = await run_in_thread(write) if is_large(generation) else write()
                 if not generation.is_abandoned:
                     headers += answer_headers(generation, services.fleet.room)
                     await send_body(send, answer, headers=[JSON_HEADER, *headers])

@@ -1,8 +1,8 @@
 """Enforces a tenant's rights (class of service, cache retention) on a validated request.
 
-Every route calls ``granted`` on the table made from a body before anything else reads the table.
-gatewayd's own fields that exceed the rights are refused. Fields for which other APIs allow a
-fallback are lowered to what is granted, and the answer names them as ignored.
+Every route calls ``enforce_grant`` on the parsed request before anything else reads it. gatewayd's
+own fields that exceed the rights are refused. Fields for which other APIs allow a fallback are
+lowered to what is granted, and the response lists them as ignored.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from gatewayd_hooks.scheduling import Priority
 TableT = TypeVar("TableT", bound=RequestTable)
 
 FIELDS = ("priority", "service_tier", "kv_retention", "prompt_cache_retention")
-"""Fields that buy urgency or cache; add another such field of a table here, and to the tests."""
+"""Fields that request priority or cache retention; new ones must be added here and to the tests."""
 
 
-def granted(
+def enforce_grant(
     request: TableT, ignored: Sequence[str], principal: Principal
 ) -> tuple[TableT, list[str]]:
     """Enforce the rights of a principal on a request.
 
-    The operator, and everybody on servers without keys, may ask for anything.
+    The operator, and all clients of servers without keys, have no restrictions.
 
     Args:
-        request: validated against its table.
+        request: validated against its schema.
         ignored: its fields that have no effect.
         principal: the sender.
 
@@ -39,7 +39,7 @@ def granted(
         The request as it is served, and the fields that have no effect.
 
     Raises:
-        PermissionDenied: it asks for a class of service or a cache retention that the tenant was
+        PermissionDenied: it requests a class of service or a cache retention that the tenant was
             not granted.
     """
     if (grant := principal.grant) is None:
@@ -59,7 +59,7 @@ def granted(
 
 
 def _class_of(request: Any, grant: Grant, tenant: str) -> dict[str, str]:  # noqa: ANN401 - a table
-    """A lower ``service_tier`` if the class is too urgent."""
+    """Return a lower ``service_tier`` if the requested class is too urgent."""
     asked, most = priority_of(request), grant.service_class
     if asked >= most:  # the most urgent is 0
         return {}
@@ -75,18 +75,18 @@ def _class_of(request: Any, grant: Grant, tenant: str) -> dict[str, str]:  # noq
 
 
 def _check_retention(request: Any, grant: Grant, tenant: str) -> None:  # noqa: ANN401 - a table
-    wish = request.kv_retention
-    if wish is None or grant.keeps(wish.priority, wish.seconds):
+    retention = request.kv_retention
+    if retention is None or grant.keeps(retention.priority, retention.seconds):
         return
-    if wish.priority > grant.retention_priority:
+    if retention.priority > grant.retention_priority:
         raise PermissionDenied(
-            f"kv_retention.priority is {wish.priority}; tenant {tenant} may ask for at most "
+            f"kv_retention.priority is {retention.priority}; tenant {tenant} may ask for at most "
             f"{grant.retention_priority}: lower it, or ask the operator for a higher "
             "retention_priority",
             param="kv_retention.priority",
         )
     raise PermissionDenied(
-        f"kv_retention.seconds is {wish.seconds:g}; tenant {tenant} may ask for at most "
+        f"kv_retention.seconds is {retention.seconds:g}; tenant {tenant} may ask for at most "
         f"{grant.retention_seconds}: lower it, or ask the operator for more retention_seconds",
         param="kv_retention.seconds",
     )

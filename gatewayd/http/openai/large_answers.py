@@ -1,4 +1,4 @@
-"""Answers of many log-probabilities are written in threads: they take seconds."""
+"""Threads that encode responses with many log-probabilities, which takes seconds."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from gatewayd.fairness.fair_threads import FairThreads
 from gatewayd.pipeline.generation import Generation
 
 _INLINE_LOGPROBS = 4096
-"""Some milliseconds of writing."""
+"""Maximum log-probabilities encoded on the event loop: some milliseconds."""
 
-# Few, and none of those that encode prompts: each takes a turn at the interpreter before the
-# event loop gets its own.
+# Few, and separate from those that encode prompts, because each competes with the event loop for
+# the GIL.
 threads = FairThreads("gatewayd-answer", 2)
 
 T = TypeVar("T")
 
 
 def is_large(generation: Generation) -> bool:
-    """Whether the log-probabilities so far take more than a moment to write."""
+    """Whether the log-probabilities so far are too many to encode on the event loop."""
     params = generation.work.requests[0].params
     entries = 0
     if params.logprobs is not None:
@@ -29,6 +29,6 @@ def is_large(generation: Generation) -> bool:
     return entries > _INLINE_LOGPROBS
 
 
-async def apart(work: Callable[[], T]) -> T:
-    """Write outside the event loop."""
+async def run_in_thread(work: Callable[[], T]) -> T:
+    """Run work off the event loop."""
     return await threads.run(work)

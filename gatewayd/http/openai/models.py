@@ -11,7 +11,7 @@ from gatewayd.tenants.principal import principal_of
 
 
 class ModelsRoute:
-    """All names that requests of a key may use."""
+    """Route that lists the models visible to the key."""
 
     label = "/v1/models"
 
@@ -19,7 +19,7 @@ class ModelsRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Send the list."""
         names = principal_of(scope).visible(self._services.models)
         data = [model_object(self._services, name) for name in names]
         first, last = (names[0], names[-1]) if names else (None, None)
@@ -28,7 +28,7 @@ class ModelsRoute:
 
 
 class ModelOne:
-    """One of them."""
+    """Route that describes one model."""
 
     label = "/v1/models/{id}"
 
@@ -36,7 +36,7 @@ class ModelOne:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or 404."""
+        """Send the model object, or 404."""
         name, services = scope["path_params"]["model"], self._services
         names = principal_of(scope).visible(services.models)
         if name not in names:
@@ -45,7 +45,7 @@ class ModelOne:
 
 
 def model_object(services: Services, name: str) -> dict[str, Any]:
-    """OpenAI's model object, with what clients of Anthropic and of local servers look for."""
+    """Build OpenAI's model object, with fields for clients of Anthropic and local servers."""
     model = services.fleet.model
     created = datetime.fromtimestamp(services.created, UTC)
     return {

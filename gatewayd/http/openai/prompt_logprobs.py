@@ -1,4 +1,4 @@
-"""``prompt_logprobs``: of each prompt token but the first, as vLLM writes them."""
+"""``prompt_logprobs`` of each prompt token but the first, in vLLM's format."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gatewayd_engine.process.messages import TokenLogprobs
 
 
 def check_prompt_logprobs(request: GenerationTable) -> None:
-    """Refuse them for streams: they are one answer.
+    """Check that prompt log-probabilities are not combined with streaming.
 
     Raises:
-        InvalidRequest: they are asked for in a stream.
+        InvalidRequest: both are requested.
     """
     if request.prompt_logprobs is not None and request.stream:
         raise InvalidRequest("prompt_logprobs needs stream to be false", param="prompt_logprobs")
 
 
-def take_scored_prompt(generation: Generation, prompt: int) -> list[TokenLogprobs]:
-    """Those of a prompt, once.
+def pop_prompt_logprobs(generation: Generation, prompt: int) -> list[TokenLogprobs]:
+    """Return and clear the log-probabilities of a prompt.
 
-    The choices of a prompt share its log-probabilities: any of them may have got them.
+    The choices of a prompt share them: any one of the choices may have received them.
     """
     n = generation.work.num_choices
     for one in generation.choices[prompt * n : (prompt + 1) * n]:
@@ -37,23 +37,23 @@ def take_scored_prompt(generation: Generation, prompt: int) -> list[TokenLogprob
 
 
 def encode_prompt_logprobs(scored: list[TokenLogprobs], tokenizer: Tokenizer) -> bytes:
-    """A list as JSON: null for the first token, which nothing comes before, then objects.
+    """Encode the list: null for the first token, which has no log-probability, then objects.
 
     Args:
-        scored: of the tokens from the second on; empty afterwards.
+        scored: log-probabilities of the tokens from the second on; consumed.
         tokenizer: of the model.
     """
     scored.reverse()
     parts = [b"null"]
     while scored:
-        # Few at a time: what is made or freed in one go keeps others from the interpreter.
+        # A few at a time, because allocating or freeing all at once would hold the GIL.
         some = [_entry(scored.pop(), tokenizer) for _ in range(min(len(scored), 256))]
         parts.append(encode_entries(some))
     return b"[%b]" % b",".join(parts)
 
 
 def _entry(scored: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The token itself and its alternatives, by id."""
+    """Build the object of a token and its alternatives, by token id."""
     ranked = zip(scored.top_tokens, scored.top_logprobs, strict=True)
     entry = {
         str(token): _one(token, logprob, rank, tokenizer)

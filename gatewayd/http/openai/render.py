@@ -1,4 +1,4 @@
-"""``POST .../render``: what a request would be to the engine, without asking it to compute."""
+"""``POST .../render``: dry run of a request that shows its prompt and KV blocks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from gatewayd_engine.process.messages import ModelInfo
 
 
 class Render:
-    """The dry run of a route: refused as it would be, then shown instead of computed.
+    """Dry run of a route: validates and prepares the request, without running it.
 
     Args:
         services: of the gateway.
-        route: what is tried.
+        route: the route to dry-run.
     """
 
     def __init__(self, services: Services, route: GenerationRoute[RequestT]) -> None:
@@ -52,10 +52,10 @@ class Render:
 
 
 def rendered(prepared: PreparedRequest, model: ModelInfo, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What is known before anything is computed.
+    """Describe a prepared request.
 
-    Blocks are counted as if nothing were cached: those of a prompt are shared by its choices,
-    those of answers are each choice's own.
+    Blocks are counted as if nothing were cached: prompt blocks are shared by the choices, blocks
+    of generated tokens are each choice's own.
     """
     page, prompts, prompt_blocks, most_blocks = model.page_size, [], 0, 0
     for one in prepared.requests:
@@ -68,8 +68,8 @@ def rendered(prepared: PreparedRequest, model: ModelInfo, tokenizer: Tokenizer) 
             }
         )
         prompt_blocks += -(-count // page)
-        # A block that the prompt fills in part is each choice's own once it writes there; the last
-        # token of an answer is written nowhere.
+        # A partially filled prompt block is copied on write by each choice; the KV of the last
+        # generated token is never written.
         whole = count // page
         own = -(-(count + one.params.max_tokens - 1) // page) - whole
         most_blocks += whole + prepared.num_choices * own

@@ -1,4 +1,4 @@
-"""From request fields to what engines and choices are told, with the rules across fields."""
+"""Conversion of request fields to sampling parameters and choice options."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ TIER_NAMES = {
     Priority.STANDARD: "default",
     Priority.BATCH: "flex",
 }
-"""Values of ``service_tier`` that mean the classes, as answers say them."""
+"""Values of ``service_tier`` for the priority classes, as in responses."""
 A_DAY = (75, 86400.0)
-"""Eviction priority, above the usual 50, and seconds of ``prompt_cache_retention`` ``24h``."""
+"""Eviction priority, above the default 50, and seconds of ``prompt_cache_retention`` ``24h``."""
 
 
 class Classed(Protocol):
-    """A request with a class of service."""
+    """Request with a priority class."""
 
     @property
     def priority(self) -> str | int | None:
-        """By name or number."""
+        """Priority class by name or number."""
 
     @property
     def service_tier(self) -> str | None:
-        """OpenAI's name."""
+        """OpenAI's service tier."""
 
 
 class Salted(Protocol):
-    """A request that may keep its cached prompt to itself."""
+    """Request with an optional salt that isolates its cached prompt."""
 
     @property
     def cache_salt(self) -> str | None:
-        """The salt."""
+        """Salt of the prefix cache."""
 
 
 def priority_of(request: Classed) -> Priority:
-    """The class of service that a request asks for."""
+    """Return the priority class that a request asks for."""
     asked = request.priority
     if isinstance(asked, int):
         return Priority(Priority.STANDARD - (asked < 0) + (asked > 0))
@@ -59,25 +59,25 @@ def priority_of(request: Classed) -> Priority:
 
 
 def class_param_of(request: Classed) -> str:
-    """The field by which its class is changed."""
+    """Return the field that sets the priority class, for errors."""
     return "service_tier" if request.priority is None else "priority"
 
 
 def tier_of(request: Classed) -> str | None:
-    """What the answer says of ``service_tier``, as OpenAI names it: the class that it got."""
+    """Return the ``service_tier`` of the response: the effective class in OpenAI's terms."""
     return None if request.service_tier is None else TIER_NAMES[priority_of(request)]
 
 
 def retention_of(request: GenerationTable) -> tuple[int, float]:
-    """Eviction priority of the request's pages, and for how many seconds it counts."""
-    wish = request.kv_retention
-    if wish is not None:
-        return wish.priority, float(wish.seconds)
+    """Return the eviction priority of the request's KV pages and its duration in seconds."""
+    retention = request.kv_retention
+    if retention is not None:
+        return retention.priority, float(retention.seconds)
     return A_DAY if request.prompt_cache_retention == "24h" else (NORMAL_PRIORITY, 0.0)
 
 
 def salt_of(request: Salted) -> bytes:
-    """The prefix cache's salt: those who give none share what they computed."""
+    """Return the prefix cache's salt; requests without one share their prefixes."""
     salt = request.cache_salt
     return b"" if salt is None else blake2b(salt.encode(), digest_size=16).digest()
 
@@ -91,18 +91,18 @@ def fit_max_tokens(
     prompt_param: str,
     param: str = "max_tokens",
 ) -> int:
-    """How many tokens to generate.
+    """Return the maximum number of tokens to generate.
 
     Args:
-        asked: by the request.
-        default: where it asks for nothing; None for all that is left.
+        asked: requested maximum, or None.
+        default: maximum if none is requested; None for the rest of the context.
         prompt_len: tokens of the prompt, the longest one of several.
-        context: tokens of the model's context.
+        context: the model's context length in tokens.
         prompt_param: the field of the prompt, for the error.
-        param: the field that asks, for the error.
+        param: the field of the maximum, for the error.
 
     Raises:
-        ContextLengthExceeded: the prompt, or prompt and answer, do not fit.
+        ContextLengthExceeded: the prompt, or prompt and completion, exceed the context.
     """
     left = context - prompt_len
     if left < 1:
@@ -124,7 +124,7 @@ def fit_max_tokens(
 
 
 def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
-    """Refuse ids that the model does not have.
+    """Check that token ids are in the vocabulary.
 
     Raises:
         InvalidRequest: one is negative or too large.
@@ -148,20 +148,20 @@ def sampling_params(
     behind: Bounds | None = None,
     may_be_shorter: bool = False,
 ) -> SamplingParams:
-    """Check the rules across fields and fill in the defaults.
+    """Validate rules across fields and build the sampling parameters.
 
     Args:
         request: the request.
-        model: that is served.
-        max_tokens: of an answer.
+        model: the served model.
+        max_tokens: of each choice.
         logprobs: see ``SamplingParams``.
-        prompt_logprobs: the same.
-        guide: what the answer must follow, checked.
-        behind: the marks of the reasoning behind which it must.
-        may_be_shorter: whether ``max_tokens`` is what is left, and not what was asked for.
+        prompt_logprobs: see ``SamplingParams``.
+        guide: checked grammar that constrains the output.
+        behind: delimiters of the reasoning, after which the grammar applies.
+        may_be_shorter: whether ``max_tokens`` is the rest of the context, not a requested value.
 
     Raises:
-        InvalidRequest: two fields do not fit together, or an id is not in the vocabulary.
+        InvalidRequest: two fields are inconsistent, or an id is not in the vocabulary.
     """
     if request.min_tokens > max_tokens:
         raise InvalidRequest(
@@ -202,14 +202,14 @@ def choice_options(
     discard: bool = False,
     prefix: str = "",
 ) -> ChoiceOptions:
-    """What the choices of a request need to know.
+    """Build the options of a request's choices.
 
     Args:
         request: the request.
         tokenizer: of the model.
-        continues: whether the answer goes on where the prompt's text ends.
-        discard: whether the prompt alone is wanted.
-        prefix: what is put before the text.
+        continues: whether the output continues the prompt's text.
+        discard: whether only the prompt is of interest, so that output is discarded.
+        prefix: text to put before the output.
     """
     stop = request.stop
     stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)

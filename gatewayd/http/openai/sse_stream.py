@@ -1,7 +1,7 @@
-"""Server-sent events: one write for all that has come since the last one.
+"""Streaming as server-sent events: each write contains all output since the previous one.
 
-The answer begins with the first event, so that what fails before has a status of its own. While
-a write waits for a slow client, text gathers and goes out together: nobody counts tokens.
+The response starts with the first event, so that earlier failures have their own status. While a
+write waits for a slow client, output is buffered and coalesced; chunks need not be single tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gatewayd.http.asgi import Header, Send
-from gatewayd.http.openai.large_answers import apart, is_large
+from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.wire import PING, Wire, error_events
 from gatewayd.pipeline.generation import Generation
 
@@ -20,11 +20,11 @@ _HEADERS: tuple[Header, ...] = (
     (b"x-accel-buffering", b"no"),
 )
 _MANY_BYTES = 64 * 1024
-"""Of prompts with their log-probabilities: gathered, they would be copied for each one more."""
+"""Flush threshold for scored prompts, which would be copied again and again while buffered."""
 
 
 class SseStream:
-    """Writes one streamed answer."""
+    """Writer of one streamed response."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class SseStream:
         self._headers = headers
         self._ping_seconds = ping_seconds
         self._is_ping_due = False
-        self._has_begun = False
+        self._has_started = False
         self._is_silent = False
         self._is_large = is_large(generation)
 
     async def run(self) -> None:
-        """Write until the end.
+        """Stream the response until its end.
 
         Raises:
             GatewayError: the request failed before anything was written.
@@ -67,7 +67,7 @@ class SseStream:
             if generation.is_abandoned:
                 return
             error = generation.error
-            if error is not None and not self._has_begun:
+            if error is not None and not self._has_started:
                 raise error
             events, still_open = b"", []
             for choice in open_choices:
@@ -79,19 +79,19 @@ class SseStream:
                         return
                     work = wire.before_chunk(generation, choice)
                     if work is not None:
-                        await apart(work)
+                        await run_in_thread(work)
                 events += wire.chunk(generation, choice)
-                # Asked here: one that ends while the others are written has not told its end.
+                # Checked after the chunk: a choice may end later, while others are written.
                 if not choice.is_done:
                     still_open.append(choice)
-            if error is not None:  # after what came with it
+            if error is not None:  # after output that arrived before it
                 await self._write(events + error_events(error), more=False)
                 return
             open_choices = still_open
             if not open_choices:
                 await self._write(events + wire.closing(generation), more=False)
                 return
-            if events and self._has_begun:  # the common case, without a coroutine more
+            if events and self._has_started:  # fast path, without another coroutine
                 await self._send({"type": "http.response.body", "body": events, "more_body": True})
                 self._is_silent = False
             elif events:
@@ -101,8 +101,8 @@ class SseStream:
             self._is_ping_due = False
 
     async def _write(self, events: bytes, *, more: bool = True) -> None:
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._has_started:
+            self._has_started = True
             await self._send(
                 {
                     "type": "http.response.start",
@@ -115,7 +115,7 @@ class SseStream:
         self._is_silent = False
 
     def _tick(self) -> None:
-        """Ask for a comment if nothing was written since the last time, twice in the limit."""
+        """Request a keep-alive comment if nothing was written since the last tick."""
         if self._is_silent:
             self._is_ping_due = True
             self._generation.wake()

@@ -1,4 +1,4 @@
-"""Structural tags as XGrammar writes them: a ``format`` instead of triggers and structures."""
+"""Structural tags in XGrammar's style: a ``format`` instead of triggers and structures."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.helpers.formats import TYPES
 
 MAX_DEPTH = 16
-"""Formats within formats."""
+"""Maximum nesting depth of formats."""
 _LIMITS = ("excludes", "max_tokens", "max_chars", "any_order", "max_whitespace_cnt")
-"""Fields of XGrammar's that restrict a format further."""
+"""XGrammar's fields with further restrictions, which are not supported."""
 
 
 def spec_of_format(found: object, param: str) -> GuideSpec:
-    """What an answer follows that has a format.
+    """Convert a request's ``format`` to a guide specification.
 
     Args:
         found: the request's ``format``.
-        param: its place, for errors.
+        param: its path in the request, for errors.
 
     Raises:
-        InvalidRequest: it is none, or none that is known.
+        InvalidRequest: it is not a valid format, or not a supported one.
     """
     return _simplest(_read(found, param, 1))
 
 
 def either(one: GuideSpec, other: GuideSpec) -> GuideSpec:
-    """What an answer follows that follows one of two specs.
+    """Combine two guide specifications to one that accepts either.
 
     Raises:
-        ValueError, RecursionError: one of them is no JSON where it should be.
+        ValueError, RecursionError: one of them contains invalid JSON.
     """
     elements = [_format_of(one), _format_of(other)]
-    return GuideSpec("format", _spelled({"type": "or", "elements": elements}))
+    return GuideSpec("format", _json_text({"type": "or", "elements": elements}))
 
 
 def _format_of(spec: GuideSpec) -> dict[str, Any]:
@@ -71,29 +71,29 @@ def _format_of(spec: GuideSpec) -> dict[str, Any]:
 
 
 def _simplest(found: dict[str, Any]) -> GuideSpec:
-    """The form that says the same in fewer words."""
+    """Convert a format to the simplest equivalent guide specification."""
     match found:
         case {"type": "json_schema", "json_schema": schema}:
-            return GuideSpec("json_schema", _spelled(schema))
+            return GuideSpec("json_schema", _json_text(schema))
         case {"type": "regex", "pattern": text}:
             return GuideSpec("regex", text)
         case {"type": "grammar", "grammar": text}:
             return GuideSpec("grammar", text)
         case {"type": "const_string", "value": text}:
-            return GuideSpec("choice", _spelled([text]))
+            return GuideSpec("choice", _json_text([text]))
         case {"type": "or", "elements": elements} if _are(elements, "const_string"):
-            return GuideSpec("choice", _spelled([one["value"] for one in elements]))
+            return GuideSpec("choice", _json_text([one["value"] for one in elements]))
         case {"type": "triggered_tags" | "tags_with_separator", "tags": tags} if _are(
             [tag["content"] for tag in tags], "json_schema"
         ):
-            told = {key: found[key] for key in found if key not in ("type", "tags")}
-            told.setdefault("triggers", list(dict.fromkeys(tag["begin"] for tag in tags)))
-            told["structures"] = [
+            spec = {key: found[key] for key in found if key not in ("type", "tags")}
+            spec.setdefault("triggers", list(dict.fromkeys(tag["begin"] for tag in tags)))
+            spec["structures"] = [
                 {"begin": t["begin"], "schema": t["content"]["json_schema"], "end": t["end"]}
                 for t in tags
             ]
-            return GuideSpec("structural_tag", _spelled(told))
-    return GuideSpec("format", _spelled(found))
+            return GuideSpec("structural_tag", _json_text(spec))
+    return GuideSpec("format", _json_text(found))
 
 
 def _are(found: Sequence[dict[str, Any]], kind: str) -> bool:
@@ -101,7 +101,7 @@ def _are(found: Sequence[dict[str, Any]], kind: str) -> bool:
 
 
 def _read(found: object, param: str, depth: int) -> dict[str, Any]:
-    """The same, checked, and without what says nothing."""
+    """Validate a format and remove fields without effect."""
     kind = found.get("type") if isinstance(found, dict) else None
     if not isinstance(found, dict) or kind not in TYPES:
         raise InvalidRequest(
@@ -175,9 +175,9 @@ def _string(found: Mapping[str, Any], key: str, param: str) -> str:
 def _list(found: Mapping[str, Any], key: str, param: str) -> list[Any]:
     value = found.get(key)
     if not isinstance(value, list) or not value:
-        raise InvalidRequest(f"{param}.{key} must be a list, not empty", param=f"{param}.{key}")
+        raise InvalidRequest(f"{param}.{key} must be a non-empty list", param=f"{param}.{key}")
     return value
 
 
-def _spelled(value: Any) -> str:  # noqa: ANN401 - JSON
+def _json_text(value: Any) -> str:  # noqa: ANN401 - JSON
     return msgspec.json.encode(value).decode()

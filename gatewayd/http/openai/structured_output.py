@@ -1,4 +1,4 @@
-"""From the fields of structured output, in everybody's spelling, to one ``GuideSpec``."""
+"""Conversion of structured-output fields of several APIs to a ``GuideSpec``."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SPELLINGS: tuple[tuple[str, str], ...] = (
     ("ebnf", "grammar"),
     ("grammar", "grammar"),
 )
-"""Other spellings, and which key of ``structured_outputs`` each is."""
+"""Alternative fields, and the key of ``structured_outputs`` that each corresponds to."""
 _KEYS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
-class Wish(NamedTuple):
-    """What an answer is to follow.
+class OutputConstraint(NamedTuple):
+    """Constraint on the output of a request.
 
     Attributes:
-        spec: itself.
-        param: the field that asks for it.
-        parts: makes what it consists of, and the field of each, to find the one that cannot be
-            kept; None where it is one.
+        spec: guide specification.
+        param: the field that sets it.
+        parts: returns its components with their fields, to find the one that cannot be compiled;
+            None if it has only one.
     """
 
     spec: GuideSpec
@@ -46,64 +46,72 @@ class Wish(NamedTuple):
     parts: Callable[[], Sequence[tuple[GuideSpec, str]]] | None = None
 
 
-def wish_of(request: StructuredTable) -> Wish | None:
-    """What a request's answer is to follow; None for free text.
+def output_constraint(request: StructuredTable) -> OutputConstraint | None:
+    """Return the constraint on a request's output; None for unconstrained text.
 
     Raises:
-        InvalidRequest: it asks for two things at once, or for one that cannot be read.
+        InvalidRequest: there are two constraints, or one is malformed.
     """
-    wishes = []
+    constraints = []
     if request.response_format is not None:
-        wishes += _of_format(request.response_format)
+        constraints += _of_format(request.response_format)
     if request.structured_outputs is not None:
-        wishes.append(_of_outputs(request.structured_outputs))
+        constraints.append(_of_outputs(request.structured_outputs))
     for field, key in _SPELLINGS:
         value = getattr(request, field)
         if value is not None:
-            wishes.append(_wish(key, value, field))
-    if len(wishes) > 1:
-        first, second = wishes[0].param, wishes[1].param
+            constraints.append(_constraint(key, value, field))
+    if len(constraints) > 1:
+        first, second = constraints[0].param, constraints[1].param
         raise InvalidRequest(
             f"{first} and {second} both constrain the answer; give one of them",
             param=second,
         )
-    return wishes[0] if wishes else None
+    return constraints[0] if constraints else None
 
 
 def json_schema(schema: Any) -> GuideSpec:  # noqa: ANN401 - a schema is an object or a boolean
-    """What an answer follows that fits a JSON Schema."""
-    return GuideSpec("json_schema", _spelled(schema))
+    """Return the guide specification of a JSON Schema."""
+    return GuideSpec("json_schema", _json_text(schema))
 
 
-def _of_format(wanted: ResponseFormat) -> list[Wish]:
+def _of_format(wanted: ResponseFormat) -> list[OutputConstraint]:
     here = "response_format"
     match wanted.type:
         case "text":
             return []
         case "json_object" if wanted.schema_ is None:
-            return [Wish(GuideSpec("json_object", ""), here)]
+            return [OutputConstraint(GuideSpec("json_object", ""), here)]
         case "json_object":
-            return [Wish(json_schema(wanted.schema_), f"{here}.schema")]
+            return [OutputConstraint(json_schema(wanted.schema_), f"{here}.schema")]
         case "json_schema":
             if wanted.json_schema is None or wanted.json_schema.schema_ is None:
                 if wanted.schema_ is not None:
-                    return [Wish(json_schema(wanted.schema_), f"{here}.schema")]
+                    return [OutputConstraint(json_schema(wanted.schema_), f"{here}.schema")]
                 raise _required(f"{here}.json_schema.schema")
-            return [Wish(json_schema(wanted.json_schema.schema_), f"{here}.json_schema.schema")]
+            return [
+                OutputConstraint(
+                    json_schema(wanted.json_schema.schema_), f"{here}.json_schema.schema"
+                )
+            ]
         case "structural_tag":
             if wanted.format is not None:
-                return [Wish(spec_of_format(wanted.format, f"{here}.format"), f"{here}.format")]
+                return [
+                    OutputConstraint(
+                        spec_of_format(wanted.format, f"{here}.format"), f"{here}.format"
+                    )
+                ]
             if wanted.structures is None:
                 raise _required(f"{here}.structures")
             if wanted.triggers is None:
                 raise _required(f"{here}.triggers")
-            return [Wish(_tags(wanted.structures, wanted.triggers), here)]
+            return [OutputConstraint(_tags(wanted.structures, wanted.triggers), here)]
     if wanted.value is None:
         raise _required(f"{here}.value")
-    return [_wish(wanted.type, wanted.value, f"{here}.value")]
+    return [_constraint(wanted.type, wanted.value, f"{here}.value")]
 
 
-def _of_outputs(wanted: StructuredOutputs) -> Wish:
+def _of_outputs(wanted: StructuredOutputs) -> OutputConstraint:
     here = "structured_outputs"
     for name in ("disable_additional_properties", "whitespace_pattern"):
         if getattr(wanted, name):
@@ -120,24 +128,26 @@ def _of_outputs(wanted: StructuredOutputs) -> Wish:
             f"{here} {has}; it needs exactly one of {', '.join(_KEYS)}", param=here
         )
     ((key, value),) = given.items()
-    wish = _wish(key, value, f"{here}.{key}")
-    return wish._replace(spec=wish.spec._replace(is_compact=wanted.disable_any_whitespace))
+    constraint = _constraint(key, value, f"{here}.{key}")
+    return constraint._replace(
+        spec=constraint.spec._replace(is_compact=wanted.disable_any_whitespace)
+    )
 
 
-def _wish(key: str, value: Any, param: str) -> Wish:  # noqa: ANN401 - what its field holds
+def _constraint(key: str, value: Any, param: str) -> OutputConstraint:  # noqa: ANN401 - what its field holds
     match key:
         case "json":
-            return Wish(json_schema(_object(value, param)), param)
+            return OutputConstraint(json_schema(_object(value, param)), param)
         case "json_object":
-            return Wish(GuideSpec("json_object", ""), param)
+            return OutputConstraint(GuideSpec("json_object", ""), param)
         case "choice":
-            return Wish(GuideSpec("choice", _spelled(value)), param)
+            return OutputConstraint(GuideSpec("choice", _json_text(value)), param)
         case "structural_tag":
-            return Wish(_tags_of(_object(value, param), param), param)
+            return OutputConstraint(_tags_of(_object(value, param), param), param)
     if not isinstance(value, str):
         raise InvalidRequest(f"{param} must be a string", param=param, code="invalid_type")
     form: GuideForm = "regex" if key == "regex" else "grammar"
-    return Wish(GuideSpec(form, value), param)
+    return OutputConstraint(GuideSpec(form, value), param)
 
 
 def _tags_of(tag: dict[str, Any], param: str) -> GuideSpec:
@@ -155,8 +165,8 @@ def _tags_of(tag: dict[str, Any], param: str) -> GuideSpec:
 
 
 def _tags(structures: list[TagStructure], triggers: list[str]) -> GuideSpec:
-    told = [{"begin": one.begin, "schema": one.schema_, "end": one.end} for one in structures]
-    return GuideSpec("structural_tag", _spelled({"triggers": triggers, "structures": told}))
+    tags = [{"begin": one.begin, "schema": one.schema_, "end": one.end} for one in structures]
+    return GuideSpec("structural_tag", _json_text({"triggers": triggers, "structures": tags}))
 
 
 def _object(value: Any, param: str) -> dict[str, Any]:  # noqa: ANN401 - an object or its text
@@ -165,8 +175,8 @@ def _object(value: Any, param: str) -> dict[str, Any]:  # noqa: ANN401 - an obje
             value = msgspec.json.decode(value)
         except RecursionError:
             raise InvalidRequest(
-                f"{param} is nested too deeply: objects and arrays may be in each other about 900 "
-                "times",
+                f"{param} is nested too deeply: objects and arrays may be nested about 900 levels "
+                "deep",
                 param=param,
             ) from None
         except (msgspec.DecodeError, ValueError) as error:
@@ -176,7 +186,7 @@ def _object(value: Any, param: str) -> dict[str, Any]:  # noqa: ANN401 - an obje
     return value
 
 
-def _spelled(value: Any) -> str:  # noqa: ANN401 - JSON
+def _json_text(value: Any) -> str:  # noqa: ANN401 - JSON
     return msgspec.json.encode(value).decode()
 
 

@@ -23,11 +23,11 @@ from gatewayd.http.services import Services
 from gatewayd.text.tokenizer import Tokenizer
 
 _NO_LIMIT = 2**63
-"""Texts longer than the context can be counted: that is what one tokenizes for."""
+"""Texts longer than the context can be counted, which is a common use of tokenization."""
 
 
 class Tokenize:
-    """Text to token ids."""
+    """Route that tokenizes text or messages."""
 
     label = "/tokenize"
 
@@ -64,13 +64,13 @@ class Tokenize:
 
 
 def _chat_of(request: TokenizeRequest) -> ChatRequest:
-    """The chat whose prompt is shown; its fields were checked in the request's own table."""
+    """Build the chat request to render; its fields were validated by the request's own schema."""
     fields = {name: getattr(request, name) for name in ChatRequest.known & TokenizeRequest.known}
     return ChatRequest.model_construct(**fields)
 
 
 def _answer(ids: list[int], max_model_len: int, tokenizer: Tokenizer | None) -> bytes:
-    """The object, with the text of each token if there is a tokenizer."""
+    """Encode the response, with the text of each token if a tokenizer is given."""
     texts = b""
     if tokenizer is not None:
         shown = [token_text(tokenizer.piece(token)) for token in ids]
@@ -84,7 +84,7 @@ def _answer(ids: list[int], max_model_len: int, tokenizer: Tokenizer | None) -> 
 
 
 class Detokenize:
-    """Token ids to text."""
+    """Route that detokenizes token ids."""
 
     label = "/detokenize"
 

@@ -1,4 +1,4 @@
-"""What a request offers the model to call: the rules across its fields."""
+"""Tools of a chat request: validation across fields, and the constraint on the output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.http.openai.structural_tags import either
-from gatewayd.http.openai.structured_output import Wish, json_schema, wish_of
+from gatewayd.http.openai.structured_output import OutputConstraint, json_schema, output_constraint
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.tools import (
     AllowedTools,
@@ -22,29 +22,29 @@ from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import Tool, ToolParserStrategy
 
 
-class Offer(NamedTuple):
-    """What the model may call.
+class ToolOffer(NamedTuple):
+    """Tools that the model may call.
 
     Attributes:
-        shown: to the model, as its chat template knows tools.
-        tools: that it may call; of those shown, all but what ``allowed_tools`` leaves out.
-        wish: what the answer must follow; None for whatever the model says.
-        most_calls: that are told; None for all.
+        shown: tools in the chat template's format.
+        tools: callable tools; those shown that ``allowed_tools`` does not exclude.
+        constraint: on the output; None for unconstrained output.
+        most_calls: maximum of tool calls returned; None for all.
     """
 
     shown: Sequence[dict[str, Any]] = ()
     tools: Sequence[Tool] = ()
-    wish: Wish | None = None
+    constraint: OutputConstraint | None = None
     most_calls: int | None = None
 
 
 class _Choice(NamedTuple):
-    """``tool_choice``, read.
+    """Parsed ``tool_choice``.
 
     Attributes:
-        is_off: whether no call is wanted.
-        must: whether there must be a call.
-        names: of the tools that may be called; None for all.
+        is_off: whether calls are disabled.
+        must: whether a call is required.
+        names: of the callable tools; None for all.
     """
 
     is_off: bool = False
@@ -52,21 +52,21 @@ class _Choice(NamedTuple):
     names: tuple[str, ...] | None = None
 
 
-def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) -> Offer:
-    """Read the fields of tools.
+def tool_offer(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) -> ToolOffer:
+    """Validate the tool fields of a request and build the offer.
 
     Args:
-        request: checked against its table.
+        request: validated against its schema.
         parsers: of the model.
-        takes_tools: whether the model's chat template shows tools.
+        takes_tools: whether the model's chat template renders tools.
 
     Raises:
-        InvalidRequest: they do not fit together, or the model cannot call tools.
+        InvalidRequest: fields are inconsistent, or the model does not support tools.
     """
     functions, param = _functions(request)
     choice, choice_param = _choice(request)
-    form = wish_of(request)
-    nothing = Offer(wish=form)
+    form = output_constraint(request)
+    nothing = ToolOffer(constraint=form)
     if not functions:
         if choice.must or choice.names is not None:
             raise InvalidRequest(f"{choice_param} needs {param}", param=choice_param)
@@ -75,7 +75,7 @@ def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) 
     if choice.is_off:
         return nothing
     if parsers.tools is None or not takes_tools:
-        what = "chat template shows no tools" if not takes_tools else "calls no parser reads"
+        what = "chat template ignores tools" if not takes_tools else "tool calls have no parser"
         raise InvalidRequest(
             f"{param} is not supported: this model's {what}"
             + ("" if not takes_tools else "; see [tool_parser] of the server's configuration"),
@@ -90,24 +90,24 @@ def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) 
     is_single = choice.must and choice.names is not None and not _is_allowed_list(request)
     is_single = is_single or request.parallel_tool_calls is False or bool(request.functions)
     is_kept = choice.must or choice.names is not None
-    wish = None
+    constraint = None
     if is_kept or form is not None or any(tool.strict for tool in tools):
-        # What is not strict and need not be called may have any arguments, as without a guide.
+        # Optional calls of non-strict tools may have any arguments, as without a guide.
         kept = [
             one if choice.must or one.strict else one._replace(parameters=None) for one in tools
         ]
-        # Where text has a form, an answer is calls or such a text; where it must be calls, there is
-        # no text.
+        # With a constraint on text, the output is calls or such text; if calls are required, there
+        # is no text.
         required = choice.must or form is not None
         spec = _guide(parsers.tools, kept, param, required=required, parallel=not is_single)
-        wish = Wish(spec, choice_param if is_kept else param)
+        constraint = OutputConstraint(spec, choice_param if is_kept else param)
         if form is not None and not choice.must:
-            wish = _calls_or(form, spec)
-        wish = wish._replace(parts=partial(_schemas, functions, kept, param))
-    return Offer(
+            constraint = _calls_or(form, spec)
+        constraint = constraint._replace(parts=partial(_schemas, functions, kept, param))
+    return ToolOffer(
         shown=[function_for_template(one) for one in functions],
         tools=tools,
-        wish=wish,
+        constraint=constraint,
         most_calls=1 if is_single else None,
     )
 
@@ -133,7 +133,7 @@ def _guide(
 def _schemas(
     functions: Sequence[FunctionSpec], kept: Sequence[Tool], param: str
 ) -> tuple[tuple[GuideSpec, str], ...]:
-    """The schemas that arguments are kept to, and their places."""
+    """Return the schemas that constrain arguments, with their paths in the request."""
     names = {tool.name for tool in kept if tool.parameters is not None}
     inner = ".function.parameters" if param == "tools" else ".parameters"
     return tuple(
@@ -143,13 +143,13 @@ def _schemas(
     )
 
 
-def _calls_or(form: Wish, calls: GuideSpec) -> Wish:
-    """Calls, or a text in its form; a guide that cannot put the two together refuses it."""
+def _calls_or(form: OutputConstraint, calls: GuideSpec) -> OutputConstraint:
+    """Combine the text's constraint with calls; if impossible, the guide check will refuse it."""
     try:
         both = either(form.spec, calls)
-        return Wish(both._replace(is_compact=form.spec.is_compact), form.param)
+        return OutputConstraint(both._replace(is_compact=form.spec.is_compact), form.param)
     except (ValueError, RecursionError):
-        return form  # which is refused
+        return form  # refused later, by the guide check
 
 
 def _functions(request: ChatRequest) -> tuple[Sequence[FunctionSpec], str]:
@@ -188,7 +188,7 @@ def _check_names(
     names = [one.name for one in functions]
     for at, name in enumerate(names):
         if name in names[:at]:
-            raise InvalidRequest(f"{param}[{at}] is the second of the name {name!r}", param=param)
+            raise InvalidRequest(f"{param}[{at}] repeats the name {name!r}", param=param)
     for name in choice.names or ():
         if name not in names:
             known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

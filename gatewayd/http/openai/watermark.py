@@ -1,4 +1,4 @@
-"""``POST /v1/watermark/detect``: does a text carry the mark of its sender's tenant's answers?"""
+"""``POST /v1/watermark/detect``: detection of the tenant's watermark in a text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_CHARACTERS = 4 * MAX_MARK_TOKENS
 
 
 class Detect:
-    """Text or token ids to a verdict."""
+    """Route that detects a watermark in text or token ids."""
 
     label = "/v1/watermark/detect"
 
@@ -34,7 +34,7 @@ class Detect:
         detector = services.detector()
         if detector is None:
             raise NotFound(
-                "answers are not marked here: no strategy of [logits_processor] leaves a mark",
+                "no watermark is configured: no strategy of [logits_processor] sets one",
                 code="watermark_not_configured",
             )
         ids = await self._ids(request)
@@ -70,16 +70,16 @@ class Detect:
 
 
 def _whose(request: DetectRequest, principal: Principal) -> str:
-    """The tenant whose mark is looked for: its own, for what is told says something of the mark.
+    """Return the tenant whose watermark to detect: the caller's own, as results reveal the mark.
 
     Raises:
-        PermissionDenied: it is another's, and whoever asks is not the operator.
+        PermissionDenied: it is another tenant, and the caller is not the operator.
     """
     tenant = principal.tenant if request.tenant is None else request.tenant
     is_operator = principal.is_free and principal.tenant == DEFAULT_TENANT
     if tenant != principal.tenant and not is_operator:
         raise PermissionDenied(
-            "this API key may look for the mark of its own tenant only; leave tenant out",
+            "this API key may detect the watermark of its own tenant only; omit tenant",
             param="tenant",
         )
     return tenant

@@ -1,6 +1,6 @@
-"""What the answers of both completion routes share: identity, usage, token texts, SSE framing.
+"""Encoding shared by the completion routes: identity, usage, token texts, SSE framing.
 
-Chunks are bytes put between precomputed bytes; only the text is encoded anew.
+Chunks are assembled from precomputed bytes; only the text is encoded for each chunk.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from gatewayd.pipeline.generation import Generation
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 LEAST_LOGPROB = -9999.0
-"""Stands for minus infinity, which JSON cannot say."""
+"""Replaces minus infinity, which JSON cannot represent."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
-    """What every chunk of an answer repeats.
+    """Fields that every chunk of a response repeats.
 
     Attributes:
-        id: of the answer.
+        id: of the response.
         model: the name that the request used.
         created: Unix time.
         include_usage: whether a stream ends with the usage.
-        continuous_usage: whether every chunk carries it.
-        with_ids: whether token ids are wanted.
-        with_logprobs: whether log-probabilities are wanted.
-        with_prompt_logprobs: whether those of the prompt are, apart from an echo.
-        service_tier: that a chat got; None if it asked for none.
+        continuous_usage: whether every chunk contains the usage.
+        with_ids: whether token ids are returned.
+        with_logprobs: whether log-probabilities are returned.
+        with_prompt_logprobs: whether those of the prompt are returned, other than by an echo.
+        service_tier: effective tier of a chat; None if it requested none.
     """
 
     id: str
@@ -48,26 +48,26 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wire(Protocol):
-    """The shape of one route's answers."""
+    """Encoder of one route's responses."""
 
     def opening(self, generation: Generation) -> bytes:
-        """Events before the first text."""
+        """Encode the events before the first text."""
 
     def before_chunk(self, generation: Generation, choice: Choice) -> Callable[[], None] | None:
-        """What may be done in a thread before the next chunk; None for nothing."""
+        """Return work to run in a thread before the next chunk; None for nothing."""
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
-        """Events for what has come to a choice since the last time; empty for nothing."""
+        """Encode the events for a choice's new output; empty if there is none."""
 
     def closing(self, generation: Generation) -> bytes:
-        """Events after the last choice has ended."""
+        """Encode the events after the last choice has ended."""
 
     def answer(self, generation: Generation) -> bytes:
-        """The whole answer at once, of a generation that has ended."""
+        """Encode the complete response of an ended generation."""
 
 
 def usage_of(generation: Generation) -> bytes:
-    """The usage object so far."""
+    """Encode the usage so far."""
     prompt, completion = generation.prompt_tokens, generation.completion_tokens
     details = b""
     parsers = generation.work.options.parsers
@@ -82,7 +82,7 @@ def usage_of(generation: Generation) -> bytes:
 
 
 def chunk_usage(identity: Identity, generation: Generation) -> bytes:
-    """The end of a chunk, from the usage field on."""
+    """Encode the end of a chunk, starting with the usage field."""
     if not identity.include_usage:
         return b"}\n\n"
     if identity.continuous_usage:
@@ -91,7 +91,7 @@ def chunk_usage(identity: Identity, generation: Generation) -> bytes:
 
 
 def last_events(identity: Identity, object_name: bytes, generation: Generation) -> bytes:
-    """The usage chunk, if wanted, and the end of the stream."""
+    """Encode the usage chunk, if requested, and the end of the stream."""
     if not identity.include_usage:
         return DONE
     return (
@@ -108,22 +108,22 @@ def last_events(identity: Identity, object_name: bytes, generation: Generation) 
 
 
 def error_events(error: GatewayError) -> bytes:
-    """The error object inside a stream, and its end: the status was sent long ago."""
+    """Encode an error inside a stream, whose status was already sent, and its end."""
     return b"data: " + encode_json(error.body()) + b"\n\n" + DONE
 
 
 def finite(logprob: float) -> float:
-    """A log-probability that JSON can say."""
+    """Clamp a log-probability to a value that JSON can represent."""
     return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
 
 
 def token_text(piece: bytes) -> str:
-    """A token as text; U+FFFD where it is not whole characters."""
+    """Decode a token's bytes; U+FFFD for incomplete characters."""
     return piece.decode(errors="replace")
 
 
 def token_name(piece: bytes) -> str:
-    r"""A token as a unique key: ``bytes:\xe2\x82`` where it is not whole characters."""
+    r"""Return a token as a unique key: ``bytes:\xe2\x82`` for incomplete characters."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -131,5 +131,5 @@ def token_name(piece: bytes) -> str:
 
 
 def stop_fields(choice: Choice) -> dict[str, Any]:
-    """How a choice ended."""
+    """Return the fields that describe how a choice ended."""
     return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}

@@ -1,4 +1,4 @@
-"""An answer as protocols read it: what has come to each choice since the last time."""
+"""Response of a generation as protocol plugins read it: deltas of each choice."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.http.asgi import Header
 from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.openai.chat_wire import chat_logprobs
-from gatewayd.http.openai.large_answers import apart, is_large
+from gatewayd.http.openai.large_answers import is_large, run_in_thread
 from gatewayd.http.openai.wire import Identity
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.choice_types import ScoredToken
@@ -24,8 +24,8 @@ from gatewayd_hooks.protocols import Delta, RequestRefusal, Timing, Usage
 class ProtocolAnswer:
     """Implements ``gatewayd_hooks.protocols.ChatAnswer``; its own iterator.
 
-    Nothing is taken from a choice before it is asked for: what a slow reader leaves gathers there
-    as text, and comes as one.
+    Output is popped from a choice only when the next delta is requested: for a slow reader it is
+    buffered there as text, and returned as one delta.
     """
 
     __slots__ = (
@@ -55,10 +55,10 @@ class ProtocolAnswer:
         """Read a generation.
 
         Args:
-            generation: that has begun.
-            identity: of the answer.
+            generation: a started generation.
+            identity: of the response.
             tokenizer: of the model.
-            room: in the queue, when it is asked for.
+            room: returns the current capacity of the queue.
         """
         self.id = identity.id
         self.model = identity.model
@@ -66,7 +66,7 @@ class ProtocolAnswer:
         self._identity = identity
         self._tokenizer = tokenizer
         self._generation = generation
-        # A generation lets go of its choices when it is closed; their figures are asked for later.
+        # A closed generation releases its choices, but their usage is read later.
         self._choices = self._open = tuple(generation.choices)
         self._ready: deque[Delta] = deque()
         self._room = room
@@ -79,7 +79,7 @@ class ProtocolAnswer:
         return self
 
     async def __anext__(self) -> Delta:
-        """Wait for what comes next."""
+        """Wait for the next delta."""
         ready, generation = self._ready, self._generation
         while not ready:
             if self._is_over:
@@ -91,20 +91,20 @@ class ProtocolAnswer:
             generation.is_awake = False
             if generation.is_abandoned:
                 raise ClientGone
-            scored = self._take()
+            scored = self._collect()
             for at, tokens in enumerate(scored) if scored else ():
                 write = partial(chat_logprobs, self._tokenizer, tokens)
-                logprobs = await apart(write) if is_large(generation) else write()
+                logprobs = await run_in_thread(write) if is_large(generation) else write()
                 ready[at] = ready[at]._replace(logprobs=logprobs)
         return ready.popleft()
 
-    def _take(self) -> list[list[ScoredToken]]:
-        """Make deltas of what has come.
+    def _collect(self) -> list[list[ScoredToken]]:
+        """Collect deltas of all new output.
 
         Returns:
-            The tokens of each, if they are wanted.
+            The scored tokens of each delta, if log-probabilities are requested.
         """
-        # What came with an error is told before it.
+        # Output that arrived before an error is returned before it.
         self._is_over = self._generation.error is not None
         scored: list[list[ScoredToken]] = []
         num_done = 0
@@ -133,7 +133,7 @@ class ProtocolAnswer:
 
     @property
     def reasoning_tokens(self) -> int:
-        """Of those generated so far."""
+        """Number of reasoning tokens generated so far."""
         return sum([choice.reasoning_tokens for choice in self._choices])
 
     @property
@@ -147,15 +147,15 @@ class ProtocolAnswer:
         return Timing(spans.queue or 0.0, spans.prefill or 0.0, spans.decode or 0.0, total)
 
     def headers(self) -> list[Header]:
-        """As other answers have; of the time when it was closed."""
+        """Return the usual response headers, as of the time of the close."""
         return self._headers or answer_headers(self._generation, self._room())
 
     def abandon(self) -> None:
-        """The client has gone: the engine stops, and so does whoever iterates."""
+        """Cancel the generation and stop iteration because the client disconnected."""
         self._generation.abandon()
 
     def fail(self, error: GatewayError) -> None:
-        """Whoever writes it cannot go on; what has come to its end stays as it is."""
+        """Fail the generation because writing failed; no effect if it is complete."""
         if not self._generation.is_done:
             self._generation.fail(error)
 
@@ -175,7 +175,7 @@ def _delta(choice: Choice, parts: Sequence[Part]) -> Delta:
 
 
 def refusal_of(error: GatewayError) -> RequestRefusal:
-    """An error of ours in the words of the contract."""
+    """Convert a gateway error to the plugin contract's error."""
     retry_after = error.retry_after
     if retry_after is None and isinstance(error, QueueFull | EngineUnavailable):
         retry_after = 1.0

@@ -1,4 +1,4 @@
-"""What protocols are given: chat, completions and counting, over the pipeline of our own routes."""
+"""Gateway API for protocol plugins: chat, completions, embeddings and token counting."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gatewayd.http.openai.chat import prepare_chat
 from gatewayd.http.openai.chat_prompt import counted_prompt
 from gatewayd.http.openai.completions import CompletionRoute
 from gatewayd.http.openai.generate import PreparedRequest
-from gatewayd.http.openai.granted import granted
-from gatewayd.http.openai.large_answers import apart
+from gatewayd.http.openai.granted import enforce_grant
+from gatewayd.http.openai.large_answers import run_in_thread
 from gatewayd.http.parse import check
 from gatewayd.http.protocols.answer import ProtocolAnswer, refusal_of
 from gatewayd.http.schema.chat import ChatRequest
@@ -23,8 +23,8 @@ from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.services import Services
 from gatewayd.http.vectors.embeddings import EmbeddingsRoute as Embedder
-from gatewayd.http.vectors.embeddings import shaped
-from gatewayd.http.vectors.pooling import pooled
+from gatewayd.http.vectors.embeddings import truncate_and_normalize
+from gatewayd.http.vectors.pooling import pool_prompts
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal, current_principal
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
@@ -36,15 +36,15 @@ TableT = TypeVar("TableT", bound=RequestTable)
 
 @dataclass(slots=True, eq=False, repr=False)
 class ProtocolExchange:
-    """One request of a protocol while it is answered.
+    """One request of a protocol plugin while it is processed.
 
     Attributes:
         label: of its route, for the metrics.
-        arrival: when it came.
-        principal: who sends it.
-        ignored: fields that were taken and not acted on.
-        num_answers: that were begun.
-        told: headers of what was made without an answer that is read.
+        arrival: time of its arrival.
+        principal: the authenticated client.
+        ignored: fields that were accepted but ignored.
+        num_answers: number of started answers.
+        extra_headers: headers of a result without an answer to read, such as embeddings.
     """
 
     label: str
@@ -52,40 +52,40 @@ class ProtocolExchange:
     principal: Principal
     ignored: list[str] = field(default_factory=list)
     num_answers: int = 0
-    told: list[Header] = field(default_factory=list)
+    extra_headers: list[Header] = field(default_factory=list)
     _answers: list[ProtocolAnswer] = field(default_factory=list)
     _is_over: bool = False
 
     def add(self, answer: ProtocolAnswer) -> None:
-        """Watch over an answer."""
+        """Track an answer, to abandon, fail or close it with the exchange."""
         self._answers.append(answer)
         if self._is_over:
             answer.abandon()
 
     def headers(self) -> list[Header]:
-        """Where the time of the first answer went, and what room is left."""
-        return self._answers[0].headers() if self._answers else self.told
+        """Return the timing and rate-limit headers of the first answer."""
+        return self._answers[0].headers() if self._answers else self.extra_headers
 
     def abandon(self) -> None:
-        """The client has gone."""
+        """Cancel all answers because the client disconnected."""
         self._is_over = True
         for answer in self._answers:
             answer.abandon()
 
     def fail(self, error: GatewayError) -> None:
-        """What still runs ends with an error."""
+        """Fail all running answers."""
         for answer in self._answers:
             answer.fail(error)
 
     def close(self) -> None:
-        """End what still runs, and account for all."""
+        """Cancel running answers and account for all."""
         self._is_over = True
         for answer in self._answers:
             answer.close()
 
 
 class _Continuation(CompletionRoute):
-    """As long as it goes where a protocol asks for nothing: the rule of chats."""
+    """Completions that default to the rest of the context, as chats do."""
 
     default_tokens = None
 
@@ -105,7 +105,7 @@ class ServedGateway:
     def exchange(
         self, request_id: str, label: str, arrival: float, principal: Principal
     ) -> Iterator[ProtocolExchange]:
-        """Answer one request of a protocol: what it begins ends with the block."""
+        """Track one request of a protocol; its answers are closed at the end of the block."""
         exchange = self._exchanges[request_id] = ProtocolExchange(label, arrival, principal)
         try:
             yield exchange
@@ -115,7 +115,7 @@ class ServedGateway:
 
     @property
     def models(self) -> Sequence[str]:
-        """See ``Gateway``: those that the key of the request that is answered may know of."""
+        """See ``Gateway``: the models visible to the current request's key."""
         return current_principal().visible(self._services.models)
 
     @property
@@ -149,7 +149,7 @@ class ServedGateway:
             prepared = await prepare_chat(self._services, checked, self._new_id(request))
             return await self._start(prepared, request)
         except GatewayError as error:
-            refuse(error)
+            raise_refusal(error)
 
     async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> ProtocolAnswer:
         """See ``Gateway``."""
@@ -158,7 +158,7 @@ class ServedGateway:
             prepared = await self._completions.prepare(checked, self._new_id(request))
             return await self._start(prepared, request)
         except GatewayError as error:
-            refuse(error)
+            raise_refusal(error)
 
     async def embed(self, body: Mapping[str, Any], request: HttpRequest) -> Embeddings:
         """See ``Gateway``."""
@@ -173,11 +173,13 @@ class ServedGateway:
                 exchange.principal,
                 endpoint=exchange.label,
             )
-            found = await pooled(self._services, work, None)
-            vectors = await apart(lambda: shaped(checked, found.make()).tolist())
+            found = await pool_prompts(self._services, work, None)
+            vectors = await run_in_thread(
+                lambda: truncate_and_normalize(checked, found.make()).tolist()
+            )
         except GatewayError as error:
-            refuse(error)
-        exchange.told = found.headers
+            raise_refusal(error)
+        exchange.extra_headers = found.headers
         spans, total = found.timing, self._services.clock() - exchange.arrival
         usage = Usage(found.prompt_tokens, 0, found.cached_tokens)
         timing = Timing(spans.queue or 0.0, spans.prefill or 0.0, 0.0, total)
@@ -189,24 +191,24 @@ class ServedGateway:
             checked, _ = await body_threads.run_in_thread(lambda: check(ChatRequest, dict(body)))
             prompt = await counted_prompt(self._services, checked)
         except GatewayError as error:
-            refuse(error)
+            raise_refusal(error)
         return len(prompt.token_ids)
 
     async def _checked(
         self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest
     ) -> TableT:
-        """Check a body and its sender's rights; a large one in a thread."""
+        """Validate a body, in a thread if large, and enforce its sender's rights."""
         fields, exchange = dict(body), self._exchange_of(request)
         if len(request.body) > self._services.limits.thread_bytes:
             checked, ignored = await body_threads.run_in_thread(lambda: check(table, fields))
         else:
             checked, ignored = check(table, fields)
-        checked, ignored = granted(checked, ignored, exchange.principal)
+        checked, ignored = enforce_grant(checked, ignored, exchange.principal)
         exchange.ignored += ignored
         return checked
 
     def _new_id(self, request: HttpRequest) -> str:
-        """The request's own id for its first answer, others for more."""
+        """Return the request's own id for its first answer, and suffixed ids for further ones."""
         exchange = self._exchange_of(request)
         exchange.num_answers += 1
         count = exchange.num_answers
@@ -242,10 +244,10 @@ class ServedGateway:
         return exchange
 
 
-def refuse(error: GatewayError) -> NoReturn:
-    """Say to a protocol what went wrong.
+def raise_refusal(error: GatewayError) -> NoReturn:
+    """Raise a gateway error as the plugin contract's error.
 
     Raises:
-        Refusal: always.
+        RequestRefusal: always.
     """
     raise refusal_of(error) from error

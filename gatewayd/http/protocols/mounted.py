@@ -1,4 +1,4 @@
-"""Protocols among the routes: asked for theirs once, kept apart, their errors in their form."""
+"""Mounting of protocol plugins: their routes, conflicts between paths, and error formats."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from starlette.routing import Route, compile_path
 
 from gatewayd.errors import GatewayError
-from gatewayd.http.asgi import Scope, Shaped
+from gatewayd.http.asgi import FormattedError, Scope
 from gatewayd.http.protocols.answer import refusal_of
 from gatewayd.http.protocols.gateway import ServedGateway
-from gatewayd.http.protocols.route import Mount, ProtocolRoute, response_headers
+from gatewayd.http.protocols.route import MountedProtocol, ProtocolRoute, response_headers
 from gatewayd.http.schema.openapi import Operation
 from gatewayd.http.services import Services
 from gatewayd_hooks.host.errors import LoadFailed, PluginError, told
@@ -27,23 +27,23 @@ _OURS = "the gateway"
 
 
 class Protocols:
-    """All that are served."""
+    """All served protocol plugins and their routes."""
 
     def __init__(self, services: Services) -> None:
-        """Ask each for its routes.
+        """Collect the routes of each protocol.
 
         Raises:
-            PluginError: one has none that can be served.
+            PluginError: the routes of one are invalid.
         """
         self._services = services
         self._gateway = ServedGateway(services)
-        mounts = [Mount(name, strategy) for name, strategy in services.protocols]
+        mounts = [MountedProtocol(name, strategy) for name, strategy in services.protocols]
         self._routes = [(mount, self._asked(mount)) for mount in mounts]
-        self._owners = Owners()
+        self._owners = PathOwners()
 
     @property
     def operations(self) -> list[Operation]:
-        """For ``/openapi.json``."""
+        """Operations of all protocols for ``/openapi.json``."""
         return [
             Operation(
                 *(route.method.lower(), route.path, route.summary, route.request),
@@ -54,10 +54,10 @@ class Protocols:
         ]
 
     def routes(self, taken: Iterable[Route]) -> list[Route]:
-        """Routes beside those of the gateway.
+        """Return the protocols' routes, in addition to those of the gateway.
 
         Raises:
-            PluginError: a path is taken; both owners are named.
+            PluginError: a path is already served; the message names both owners.
         """
         owners = {route.path: _OURS for route in taken}
         for path in owners:
@@ -78,8 +78,8 @@ class Protocols:
                 found.append(Route(path, app, methods=list(handlers)))
         return found
 
-    def shape(self, scope: Scope, error: GatewayError) -> Shaped | None:
-        """See ``front.Shape``."""
+    def format_error(self, scope: Scope, error: GatewayError) -> FormattedError | None:
+        """See ``request_middleware.ErrorFormatter``."""
         mount = self._owners.of(scope["path"])
         if mount is None:
             return None
@@ -87,12 +87,12 @@ class Protocols:
             response = mount.strategy.error(refusal_of(error), scope["request_id"])
             if not isinstance(response.body, bytes):
                 raise TypeError("the body of an error must be bytes")
-            return Shaped(response.status, response_headers(response), response.body)
+            return FormattedError(response.status, response_headers(response), response.body)
         except Exception:  # noqa: BLE001 - a plugin may raise anything
             _log.exception("protocol %s failed to format an error", mount.name)
             return None
 
-    def _asked(self, mount: Mount) -> Sequence[OneMethod]:
+    def _asked(self, mount: MountedProtocol) -> Sequence[OneMethod]:
         plugin = _plugin(mount)
         try:
             routes = [OneMethod(*route) for route in mount.strategy.routes(self._gateway)]
@@ -119,19 +119,19 @@ class Protocols:
         return routes
 
 
-class Owners:
-    """Whose path it is, also of one that does not exist.
+class PathOwners:
+    """Owner of each path, including paths that do not exist.
 
-    A folder in which all routes are one protocol's is its own with all that could be in it.
+    If all routes below a path prefix belong to one protocol, it owns every path below the prefix.
     """
 
     def __init__(self) -> None:
-        self._exact: dict[str, Mount | None] = {}
-        self._folders: dict[tuple[str, ...], Mount | None] = {}
+        self._exact: dict[str, MountedProtocol | None] = {}
+        self._folders: dict[tuple[str, ...], MountedProtocol | None] = {}
         self._depth = 0
 
-    def add(self, path: str, owner: Mount | None) -> None:
-        """Enter a route; None for one of the gateway's own."""
+    def add(self, path: str, owner: MountedProtocol | None) -> None:
+        """Add a route; the owner is None for the gateway's own."""
         self._exact[path] = owner
         parts = _literal(path)
         self._depth = max(self._depth, len(parts))
@@ -139,8 +139,8 @@ class Owners:
             if self._folders.setdefault(parts[:length], owner) is not owner:
                 self._folders[parts[:length]] = None
 
-    def of(self, path: str) -> Mount | None:
-        """The one owner; None for the gateway."""
+    def of(self, path: str) -> MountedProtocol | None:
+        """Return the owner of a path; None for the gateway."""
         if path in self._exact:
             return self._exact[path]
         parts = tuple(path.split("/", self._depth + 1)[1 : self._depth + 1])
@@ -151,7 +151,7 @@ class Owners:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Whether some path fits both."""
+    """Whether some path matches both routes."""
     ours, theirs = one.split("/"), other.split("/")
     for mine, its in zip(ours, theirs, strict=False):
         if mine.endswith(":path}") or its.endswith(":path}"):
@@ -173,11 +173,11 @@ def _is_table(request: object) -> bool:
 
 
 def _literal(path: str) -> tuple[str, ...]:
-    """The parts of a path before the first parameter."""
+    """Return the segments of a path before its first parameter."""
     parts = path.split("/")[1:]
     at = next((i for i, part in enumerate(parts) if "{" in part), len(parts))
     return tuple(parts[:at])
 
 
-def _plugin(mount: Mount) -> str:
+def _plugin(mount: MountedProtocol) -> str:
     return f"{Kind.PROTOCOL}.{mount.name}"

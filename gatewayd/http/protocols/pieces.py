@@ -1,4 +1,4 @@
-"""Writes an answer that comes in pieces: none is asked for before the last one was taken."""
+"""Streaming of responses with backpressure: a piece is requested after the last one was sent."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from gatewayd.http.asgi import Header, Send
 
 
 class PieceWriter:
-    """One answer of a protocol.
+    """Writer of one streamed response of a protocol.
 
-    It begins with its first piece, so that what fails before has a status of its own.
+    The response starts with its first piece, so that earlier failures have their own status.
 
     Attributes:
-        has_begun: whether the status was sent.
+        has_started: whether the status was sent.
     """
 
     def __init__(
@@ -26,16 +26,16 @@ class PieceWriter:
         keepalive: bytes,
         seconds: float,
     ) -> None:
-        """Take what is known before the first piece.
+        """Create a writer before the first piece is known.
 
         Args:
-            send: to the client.
-            status: of the answer.
-            headers: asked for when it begins.
-            keepalive: written while nothing comes; empty for nothing.
-            seconds: of silence that are too long.
+            send: sends ASGI messages to the client.
+            status: of the response.
+            headers: called for the headers when the response starts.
+            keepalive: written while idle; empty for nothing.
+            seconds: maximum idle time.
         """
-        self.has_begun = False
+        self.has_started = False
         self._send = send
         self._status = status
         self._headers = headers
@@ -45,7 +45,7 @@ class PieceWriter:
         self._pinging: asyncio.Task[None] | None = None
 
     async def write(self, body: AsyncIterator[bytes]) -> None:
-        """Write all of it; what it raises comes out of here."""
+        """Write all pieces; exceptions of the iterator propagate."""
         timer = self._arm() if self._keepalive else None
         try:
             async for piece in body:
@@ -53,8 +53,8 @@ class PieceWriter:
                     await self._pinging
                     self._pinging = None
                 self._is_sending = True
-                if not self.has_begun:
-                    await self._begin()
+                if not self.has_started:
+                    await self._start()
                 await self._send({"type": "http.response.body", "body": piece, "more_body": True})
                 self._is_sending = self._is_silent = False
         finally:
@@ -66,12 +66,12 @@ class PieceWriter:
 
     async def end(self, last: bytes) -> None:
         """Write the last piece."""
-        if not self.has_begun:
-            await self._begin()
+        if not self.has_started:
+            await self._start()
         await self._send({"type": "http.response.body", "body": last})
 
-    async def _begin(self) -> None:
-        self.has_begun = True
+    async def _start(self) -> None:
+        self.has_started = True
         await self._send(
             {
                 "type": "http.response.start",
@@ -81,12 +81,12 @@ class PieceWriter:
         )
 
     async def _ping(self) -> None:
-        if not self.has_begun:
-            await self._begin()
+        if not self.has_started:
+            await self._start()
         await self._send({"type": "http.response.body", "body": self._keepalive, "more_body": True})
 
     def _arm(self) -> asyncio.TimerHandle:
-        """Look twice in the limit whether anything was written since the last time."""
+        """Start the timer that checks for idleness, twice per maximum idle time."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._seconds / 2, self._tick)
         return self._timer

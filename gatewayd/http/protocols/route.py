@@ -1,4 +1,4 @@
-"""A path of a protocol as an ASGI app: a body in, its handler, the answer out, nothing left."""
+"""ASGI route of a protocol plugin: receives the body, calls the handler, sends the response."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 
 class ProtocolRefused(GatewayError):
-    """What a protocol refuses, on its way to the client."""
+    """Error raised by a protocol plugin, as a gateway error."""
 
     def __init__(self, refusal: RequestRefusal) -> None:
         super().__init__(
@@ -55,8 +55,8 @@ class ProtocolRefused(GatewayError):
         self.type = refusal.type
 
 
-class Mount(NamedTuple):
-    """A protocol that is served.
+class MountedProtocol(NamedTuple):
+    """A served protocol plugin.
 
     Attributes:
         name: of its plugin.
@@ -67,24 +67,24 @@ class Mount(NamedTuple):
     strategy: ProtocolStrategy
 
 
-class Leaving:
-    """Told that the client has gone: stops the engines at once and wakes whoever waits."""
+class DisconnectHandler:
+    """Disconnect listener: cancels the exchange's generations and the handler's task."""
 
     def __init__(self, exchange: ProtocolExchange, task: asyncio.Task[Any] | None) -> None:
-        self.has_come = False
+        self.is_disconnected = False
         self._exchange = exchange
         self._task = task
 
     def __call__(self) -> None:
-        """It has gone."""
-        self.has_come = True
+        """React to the client's disconnect."""
+        self.is_disconnected = True
         self._exchange.abandon()
         if self._task is not None:
             self._task.cancel()
 
 
 class ProtocolRoute(ProtocolEndpoint):
-    """All methods of one path.
+    """Route for all methods of one path.
 
     Attributes:
         label: in metrics.
@@ -93,7 +93,7 @@ class ProtocolRoute(ProtocolEndpoint):
     def __init__(
         self,
         path: str,
-        mount: Mount,
+        mount: MountedProtocol,
         handlers: Mapping[str, Handler],
         gateway: ServedGateway,
         services: Services,
@@ -111,14 +111,14 @@ class ProtocolRoute(ProtocolEndpoint):
         with self._gateway.exchange(request_id, self.label, arrival, principal) as exchange:
             request = await self._receive(scope, receive)
             disconnect = disconnect_signal(scope, receive)
-            leaving = Leaving(exchange, asyncio.current_task())
-            disconnect.add_listener(leaving)
+            on_disconnect = DisconnectHandler(exchange, asyncio.current_task())
+            disconnect.add_listener(on_disconnect)
             try:
                 await self._answer(request, exchange, send)
             except RequestRefusal as refusal:
                 raise ProtocolRefused(refusal) from refusal
             except asyncio.CancelledError:
-                if not leaving.has_come:
+                if not on_disconnect.is_disconnected:
                     raise
                 raise ClientGone from None
             except ClientGone:
@@ -130,19 +130,19 @@ class ProtocolRoute(ProtocolEndpoint):
                 )
                 raise InternalError(MISTAKE) from error
             finally:
-                disconnect.remove_listener(leaving)
+                disconnect.remove_listener(on_disconnect)
 
     async def _receive(self, scope: Scope, receive: Receive) -> HttpRequest:
         """Receive a request.
 
         Raises:
-            GatewayError: its body is refused.
-            ClientGone: it did not come to its end.
+            GatewayError: the body is refused.
+            ClientGone: the client disconnected before the body's end.
         """
         body = b""
         if scope["method"] not in ("GET", "HEAD"):
             if header(scope, b"origin") is not None and not is_json(scope):
-                # A page may send what is not JSON without asking; others than browsers are free.
+                # Browsers send types other than JSON cross-origin without a CORS preflight.
                 raise UnsupportedMediaType(
                     "from a web page the body must be JSON: send content-type: application/json"
                 )
@@ -164,7 +164,7 @@ class ProtocolRoute(ProtocolEndpoint):
         response = await handler(request)
 
         def headers() -> list[Header]:
-            """When the answer begins, and more is known of where its time went."""
+            """Return the headers when the response starts, so that they contain timings."""
             ours = [response.names.get(name, name) for name in exchange.ignored]
             ignored = dict.fromkeys([*response.ignored, *ours])
             return [
@@ -192,18 +192,18 @@ class ProtocolRoute(ProtocolEndpoint):
         request: HttpRequest,
         exchange: ProtocolExchange,
     ) -> None:
-        """Write an iterator's pieces; what goes wrong after the first has its own form."""
+        """Write an iterator's pieces; errors after the first one are formatted as a last piece."""
         try:
             try:
                 await pieces.write(body)
             except RequestRefusal as refusal:
-                if not pieces.has_begun:
+                if not pieces.has_started:
                     raise
                 await pieces.end(self._late(refusal, request))
             except ClientGone:
                 raise
             except Exception:
-                if not pieces.has_begun:
+                if not pieces.has_started:
                     raise
                 _log.exception(
                     "protocol %s failed while answering request %s to %s",
@@ -229,10 +229,10 @@ def _mistake() -> RequestRefusal:
 
 
 def response_headers(response: HttpResponse) -> list[Header]:
-    """The headers of a response.
+    """Encode the headers of a response.
 
     Raises:
-        ValueError: one cannot be sent.
+        ValueError: a name or value is invalid.
     """
     found = {"content-type": response.content_type, **response.headers}
     for name, value in found.items():

@@ -1,1 +1,1 @@
-"""The table of request fields: one source for validation, OpenAPI, docs/api and fuzzing."""
+"""Request schemas: single source for validation, OpenAPI, docs/api and fuzzing."""

@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/batches``."""
+"""Request schema of ``POST /v1/batches``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd_hooks.requests.tables import RequestTable, at_most
 
 
 class OutputExpiry(RequestTable):
-    """When the files of results are deleted."""
+    """Expiry of the output files."""
 
     anchor: Literal["created_at"]
     seconds: int = Field(ge=3600, le=30 * 86_400)
@@ -27,7 +27,7 @@ Metadata = Annotated[
 
 
 class BatchRequest(RequestTable):
-    """A batch."""
+    """Request to create a batch."""
 
     input_file_id: Annotated[
         str,

@@ -1,4 +1,4 @@
-"""Tables of the protocols that are built in, which the documentation shows beside our own."""
+"""Request schemas of built-in protocol plugins, for the documentation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd_hooks.testing.fake_gateway import FakeGateway
 
 
 def built_in_tables() -> dict[str, type[RequestTable]]:
-    """Each under the name that it has in ``/openapi.json``: ``<protocol>.<table>``."""
+    """Return each schema by its name in ``/openapi.json``: ``<protocol>.<table>``."""
     catalog = Catalog.installed()
     host = PluginHost(catalog)
     return {

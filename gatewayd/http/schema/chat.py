@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/chat/completions``."""
+"""Request schema of ``POST /v1/chat/completions``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Tools = Annotated[list[ToolSpec], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
 class ChatRequest(GenerationTable, StructuredTable):
-    """A chat completion."""
+    """Request to create a chat completion."""
 
     messages: Annotated[
         Messages,

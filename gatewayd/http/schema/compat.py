@@ -1,4 +1,4 @@
-"""``/v1/gateway/compat``: what is served of each field, from the tables that check requests."""
+"""``/v1/gateway/compat``: support of each request field, generated from the request schemas."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _BOUNDS = (
 
 
 def compatibility(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
-    """The report: every route, and every field of those that take a body.
+    """Build the report: every route, and every field of request bodies.
 
     Args:
         version: of the daemon.
-        more: operations that not every daemon has.
+        more: additional operations, of the store and of protocol plugins.
     """
     routes = []
     for operation in (*OPERATIONS, *more):
@@ -62,17 +62,17 @@ def _field(
     table: type[RequestTable], name: str, schema: dict[str, Any], *, is_required: bool
 ) -> dict[str, Any]:
     mark = support_of(table, name)
-    told: dict[str, Any] = {"name": name, "support": support_name(table, name)}
+    report: dict[str, Any] = {"name": name, "support": support_name(table, name)}
     if isinstance(mark, Unsupported):
-        return {**told, "reason": mark.reason, "accepted": list(mark.neutral)}
-    told["required"] = is_required
+        return {**report, "reason": mark.reason, "accepted": list(mark.neutral)}
+    report["required"] = is_required
     if not is_required:
-        told["default"] = schema.get("default")
-    told["schema"] = {key: schema[key] for key in (*_KEPT, *_BOUNDS) if key in schema}
+        report["default"] = schema.get("default")
+    report["schema"] = {key: schema[key] for key in (*_KEPT, *_BOUNDS) if key in schema}
     if meaning := schema.get("description"):
-        told["meaning"] = meaning
+        report["meaning"] = meaning
     if cost := cost_of(table, name):
-        told["cost"] = cost
+        report["cost"] = cost
     if inner := inner_table(table, name):
-        told["fields"] = _fields(inner)
-    return told
+        report["fields"] = _fields(inner)
+    return report

@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/completions``."""
+"""Request schema of ``POST /v1/completions``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Prompt = OneOrSeveral[str, Texts, TokenLists]
 
 
 class CompletionRequest(GenerationTable, StructuredTable):
-    """A completion of plain text."""
+    """Request to create a text completion."""
 
     prompt: Annotated[
         Prompt,

@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/decisions``."""
+"""Request schema of ``POST /v1/decisions``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Data = dict[str, Any] | Annotated[list[dict[str, Any]], Field(fail_fast=True)]
 
 
 class DecisionPart(RequestTable):
-    """Text or JSON; images are refused."""
+    """Content part: text or JSON; images are refused."""
 
     type: Literal["input_text", "input_json", "input_image", "output_text", "refusal"]
     text: str | None = None
@@ -41,7 +41,7 @@ Parts = Annotated[list[DecisionPart], Field(fail_fast=True, min_length=1, max_le
 
 
 class DecisionItem(RequestTable):
-    """A message, a call of a tool, or what the call gave."""
+    """A message, a tool call, or the output of a tool call."""
 
     type: Annotated[
         Literal[
@@ -63,7 +63,7 @@ class DecisionItem(RequestTable):
 
     @property
     def missing(self) -> str | None:
-        """A field that this type of item needs and does not have."""
+        """Name of a missing field that this type of item requires, or None."""
         needed = {
             "message": ("role", "content"),
             "function_call": ("call_id", "name", "arguments"),
@@ -73,21 +73,21 @@ class DecisionItem(RequestTable):
 
 
 class ChoiceOption(RequestTable):
-    """One of the choices."""
+    """Option of a choice question."""
 
     value: str | bool
     description: str | None = None
 
 
 class ScoreLevel(RequestTable):
-    """One of the levels; its value is its place, from 0."""
+    """Level of a score question; its value is its index, from 0."""
 
     label: Annotated[str, Field(min_length=1)]
     description: str | None = None
 
 
 class Predicate(RequestTable):
-    """Is a statement true?"""
+    """Question whether a statement is true."""
 
     type: Literal["predicate"]
     instructions: str | Parts
@@ -95,7 +95,7 @@ class Predicate(RequestTable):
 
 
 class ChoiceQuestion(RequestTable):
-    """Which one is it?"""
+    """Question which of several choices applies."""
 
     type: Literal["choice"]
     instructions: str | Parts
@@ -106,7 +106,7 @@ class ChoiceQuestion(RequestTable):
 
 
 class ScoreQuestion(RequestTable):
-    """How much is it?"""
+    """Question for a score among ordered levels."""
 
     type: Literal["score"]
     instructions: str | Parts
@@ -132,7 +132,7 @@ Question = Annotated[
 
 
 class DecisionRequest(RequestTable):
-    """Questions about an input."""
+    """Request to answer questions about an input."""
 
     model: Model
     input: Annotated[

@@ -1,6 +1,6 @@
-"""Generates the field tables of the pages in docs/api from the tables of request fields.
+"""Generator of the field tables in docs/api from the request schemas.
 
-``python -m gatewayd.http.schema.docs docs/api`` writes them again.
+``python -m gatewayd.http.schema.docs docs/api`` regenerates them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOUNDS = (
 
 
 def field_table(table: type[RequestTable]) -> str:
-    """A Markdown table: a row for each field, required ones first, nested ones too."""
+    """Render a Markdown table with a row per field, required ones first, including nested ones."""
     rows = ["| field | type and bounds | support | meaning |", "| --- | --- | --- | --- |"]
     return "\n".join([*rows, *_rows(table, "")])
 
@@ -56,13 +56,13 @@ def _rows(table: type[RequestTable], place: str) -> Iterator[str]:
 
 
 def rewrite(folder: Path) -> dict[Path, str]:
-    """Pages with fresh tables between their markers.
+    """Return the pages with regenerated tables between their markers.
 
     Args:
-        folder: docs/api, of which the pages are read.
+        folder: docs/api, from which the pages are read.
 
     Raises:
-        ValueError: no page has a place for a table.
+        ValueError: no page has the marker of a table.
     """
     pages = {page: page.read_text(encoding="utf-8") for page in sorted(folder.glob("*.md"))}
     tables = {table.__name__: table for table in TABLES}

@@ -1,4 +1,4 @@
-"""Operations on what is kept, for ``/openapi.json``: only a daemon with a store has them."""
+"""Operations on persistent resources, for ``/openapi.json`` of daemons with a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/embeddings``, and what all routes of vectors have in common."""
+"""Request schema of ``POST /v1/embeddings``, and fields common to all pooling routes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Input = OneOrSeveral[InputText, Texts, TokenLists]
 
 
 class PoolingTable(RequestTable):
-    """How texts become vectors."""
+    """Fields common to all requests that pool texts to vectors."""
 
     model: Annotated[Model | None, Field(description="Name of a served model.")] = None
     pooling: Annotated[
@@ -67,7 +67,7 @@ class PoolingTable(RequestTable):
 
 
 class EmbeddingRequest(PoolingTable):
-    """Texts to vectors."""
+    """Request to embed texts."""
 
     model: Model
     input: Annotated[

@@ -1,4 +1,4 @@
-"""What chat and plain completions have in common: how to generate, and how to answer."""
+"""Request fields common to chat and text completions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from gatewayd_hooks.requests.tables import Costs, Noted, OrNull, RequestTable, U
 
 
 class StreamOptions(RequestTable):
-    """How to stream."""
+    """Options of a streamed response."""
 
     include_usage: Annotated[
         bool | None, Field(description="Send a last chunk with the token usage.")
@@ -51,14 +51,14 @@ class StreamOptions(RequestTable):
 
 
 class KvRetention(RequestTable):
-    """How long cached pages of a request are wanted."""
+    """Retention of a request's pages in the prefix cache."""
 
     priority: int = Field(ge=0, le=100)
     seconds: Annotated[float, Field(gt=0, le=86400), OrNull()] = 300.0
 
 
 class GenerationTable(RequestTable):
-    """What chat and plain completions have in common."""
+    """Fields common to chat and text completions."""
 
     model: Model
     max_tokens: Annotated[

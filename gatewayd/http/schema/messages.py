@@ -1,4 +1,4 @@
-"""The turns of a conversation, as requests bring them and as chat templates know them."""
+"""Messages of a conversation: request schema, and conversion for chat templates."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from gatewayd_hooks.requests.tables import OrNull, RequestTable
 
 
 class TextPart(RequestTable):
-    """A part of a message: text, or words with which an assistant refused."""
+    """Part of a message: text, or the text of an assistant's refusal."""
 
     type: Literal["text", "refusal", "input_text", "output_text"]
     text: str | None = None
     refusal: Annotated[str | None, Field(description="Text of a part of type `refusal`.")] = None
 
     @property
-    def words(self) -> str | None:
-        """What is said in it; None where that is missing."""
+    def content_text(self) -> str | None:
+        """Text of the part; None if it is missing."""
         return self.refusal if self.type == "refusal" else self.text
 
 
 class CalledFunction(RequestTable):
-    """What was called, and with what."""
+    """Function and arguments of a tool call."""
 
     name: CallName
     arguments: Annotated[str, Field(description="Arguments as JSON, as the model returned them.")]
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates know it: they write the arguments themselves."""
+        """Convert it for chat templates, which serialize the arguments themselves."""
         return {"name": self.name, "arguments": _parsed(self.arguments)}
 
 
 class MessageToolCall(RequestTable):
-    """A call that an earlier answer made."""
+    """Tool call made by an earlier response."""
 
     id: CallId
     type: Annotated[Literal["function"], OrNull()] = "function"
@@ -51,12 +51,12 @@ class MessageToolCall(RequestTable):
 
 
 class MessageFault(NamedTuple):
-    """What is wrong with a message.
+    """Validation error of a message.
 
     Attributes:
-        field: its place in the message.
-        what: continues a sentence that begins with the field.
-        is_missing: whether it is not there.
+        field: path of the field within the message.
+        what: rest of the error message, after the field's path.
+        is_missing: whether the field is missing.
     """
 
     field: str
@@ -65,7 +65,7 @@ class MessageFault(NamedTuple):
 
 
 class ChatMessage(RequestTable):
-    """One turn; `developer` is the same as `system`."""
+    """Message of a conversation; `developer` is an alias of `system`."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[
@@ -98,22 +98,22 @@ class ChatMessage(RequestTable):
 
     @property
     def text(self) -> str:
-        """All that is said, as one string."""
+        """Text of all parts and the refusal, concatenated."""
         content = self.content
         if not isinstance(content, str):
-            content = "".join([part.words or "" for part in content or ()])
+            content = "".join([part.content_text or "" for part in content or ()])
         return content if self.refusal is None else content + self.refusal
 
     @property
-    def thought(self) -> str | None:
-        """What the assistant thought."""
+    def reasoning_text(self) -> str | None:
+        """Reasoning of the assistant, from either field."""
         return self.reasoning if self.reasoning is not None else self.reasoning_content
 
     @property
     def fault(self) -> MessageFault | None:
-        """What does not fit together in it; None if all does."""
+        """Inconsistency between its fields; None if it is valid."""
         is_assistant = self.role == "assistant"
-        other = self.tool_calls or self.function_call or self.refusal or self.thought
+        other = self.tool_calls or self.function_call or self.refusal or self.reasoning_text
         if self.content in (None, []) and not (is_assistant and other):
             what = "is required, except for an assistant message with tool calls or reasoning"
             return MessageFault("content", what, is_missing=self.content is None)
@@ -134,7 +134,7 @@ class ChatMessage(RequestTable):
             return None
         for at, part in enumerate(self.content):
             place = f"content[{at}]"
-            if part.words is None:
+            if part.content_text is None:
                 kind = "refusal" if part.type == "refusal" else "text"
                 return MessageFault(f"{place}.{kind}", "is required", is_missing=True)
             if part.type == "refusal" and not is_assistant:
@@ -144,13 +144,13 @@ class ChatMessage(RequestTable):
         return None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as chat templates know it."""
+        """Convert the message for chat templates."""
         role = self.role
         if role in ("system", "user", "developer"):
             return {"role": "system" if role == "developer" else role, "content": self.text}
         shown: dict[str, Any] = {"role": role, "content": self.text}
         if role == "assistant":
-            if (thought := self.thought) is not None:
+            if (thought := self.reasoning_text) is not None:
                 shown["reasoning"] = shown["reasoning_content"] = thought
             if calls := self._calls():
                 shown["tool_calls"] = calls
@@ -163,7 +163,7 @@ class ChatMessage(RequestTable):
 
     @property
     def argument_texts(self) -> list[str]:
-        """Arguments of its calls, as they were sent."""
+        """Arguments of its calls, as received."""
         texts = [call.function.arguments for call in self.tool_calls or ()]
         if self.function_call is not None:
             texts.append(self.function_call.arguments)
@@ -187,12 +187,12 @@ Messages = Annotated[
 
 
 def _legacy_id(name: str) -> str:
-    """Calls in the older form have no id: their function stands for it."""
+    """Return an id for a legacy call, which has none, from its function's name."""
     return f"call_{name}"
 
 
 def _parsed(arguments: str) -> Any:  # noqa: ANN401 - any JSON object, or the text
-    """Arguments as an object; what is none stays text."""
+    """Parse arguments to an object; return them as text if they are not one."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""``/openapi.json``, made from the table of request fields."""
+"""``/openapi.json``, generated from the request schemas."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gatewayd_hooks.requests.tables import RequestTable
 
 
 class Operation(NamedTuple):
-    """One method of one path."""
+    """Operation of the API: one method of one path."""
 
     method: str
     path: str
@@ -30,11 +30,11 @@ class Operation(NamedTuple):
     streams: bool = False
     content: str = "application/json"
     owner: str = ""
-    """The protocol whose it is: its answers and errors have a form of their own."""
+    """Protocol plugin that serves it, with its own response and error formats; empty for none."""
     query: dict[str, dict[str, Any]] = {}
-    """Parameters behind the question mark, and their schemas."""
+    """Query parameters and their schemas."""
     form: dict[str, Any] | None = None
-    """Schema of a body that is a form."""
+    """Schema of a form body."""
 
 
 OPERATIONS = (
@@ -105,11 +105,11 @@ _STATUSES_OF_SOME = {_LATE: "The request waited longer than its queue_timeout"}
 
 
 def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
-    """The whole OpenAPI 3.1 document.
+    """Build the OpenAPI 3.1 document.
 
     Args:
         version: of the daemon.
-        more: operations of other APIs.
+        more: additional operations, of the store and of protocol plugins.
     """
     operations = (*OPERATIONS, *more)
     references, schemas = _schemas(TABLES, "")
@@ -137,7 +137,7 @@ def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
 
 
 def _schemas(tables: Sequence[type[RequestTable]], prefix: str) -> tuple[_References, _Schemas]:
-    """Schemas of some tables and of all within them, whose names begin with a prefix."""
+    """Return the schemas of tables and of all nested ones, with prefixed names."""
     found, definitions = models_json_schema(
         [(table, "validation") for table in tables],
         ref_template=_REF.format(model=f"{prefix}{{model}}"),

@@ -1,4 +1,4 @@
-"""Texts or token ids, one or several: what completions and vectors are made of."""
+"""Schema of prompts: one or several texts or lists of token ids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ids = Annotated[TokenIds, Field(min_length=1)]
 
 
 def _kind(value: object) -> str | None:
-    """Which kind the first entry says it is, so that errors are about that one."""
+    """Return the kind of input by its first entry, so that errors refer to that kind."""
     if isinstance(value, str):
         return "a text"
     if not isinstance(value, list):
@@ -37,4 +37,4 @@ OneOrSeveral = Annotated[
         custom_error_message="must be a string or a list",
     ),
 ]
-"""Of a text, texts and lists of token ids with bounds of their own."""
+"""Union of a text, texts, token ids and lists of token ids, each with its own bounds."""

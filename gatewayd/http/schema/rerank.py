@@ -1,4 +1,4 @@
-"""The requests of ``POST /v1/rerank`` and ``POST /v1/score``."""
+"""Request schemas of ``POST /v1/rerank`` and ``POST /v1/score``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd_hooks.requests.tables import RequestTable
 
 
 class DocumentText(RequestTable):
-    """A document as an object."""
+    """Document as an object."""
 
     text: InputText
 
@@ -31,7 +31,7 @@ Documents = Annotated[
 
 
 class RerankRequest(PoolingTable):
-    """Documents in the order in which they are like a query."""
+    """Request to rank documents by similarity to a query."""
 
     query: Annotated[InputText, Field(description="Query that the documents are ranked by.")]
     documents: Annotated[Documents, Field(description='Strings, or objects `{"text": ...}`.')]
@@ -49,7 +49,7 @@ class RerankRequest(PoolingTable):
 
 
 class ScoreRequest(PoolingTable):
-    """How like two texts are."""
+    """Request to score the similarity of texts."""
 
     text_1: Annotated[
         InputText | Texts | None,

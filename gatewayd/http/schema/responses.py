@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/responses``."""
+"""Request schema of ``POST /v1/responses``."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from gatewayd_hooks.requests.tables import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-"""What an answer may include."""
+"""Supported value of ``include``."""
 _ID = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class ItemPart(RequestTable):
-    """A part of an item; images, audio and files are not served."""
+    """Content part of an item; images, audio and files are not supported."""
 
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
@@ -55,7 +55,7 @@ Parts = Annotated[list[ItemPart], Field(fail_fast=True, max_length=1024)]
 
 
 class InputItem(RequestTable):
-    """A turn, a call of a function, what it gave, reasoning, or the id of a stored one."""
+    """A message, function call, function output, reasoning, or reference to a stored item."""
 
     type: Annotated[
         Literal["message", "function_call", "function_call_output", "reasoning", "item_reference"],
@@ -73,7 +73,7 @@ class InputItem(RequestTable):
 
     @property
     def missing(self) -> str | None:
-        """A field that this type of item needs and does not have."""
+        """Name of a missing field that this type of item requires, or None."""
         needed = {
             "message": ("role", "content"),
             "function_call": ("call_id", "name", "arguments"),
@@ -85,7 +85,7 @@ class InputItem(RequestTable):
 
 
 class ResponseTool(RequestTable):
-    """A function that the model may call; tools that the server would run are not served."""
+    """Function that the model may call; server-side tools are not supported."""
 
     type: Literal["function"]
     name: ToolName
@@ -95,14 +95,14 @@ class ResponseTool(RequestTable):
 
 
 class NamedToolChoice(RequestTable):
-    """A function by its name."""
+    """Choice of a function by name."""
 
     type: Literal["function"]
     name: ToolName
 
 
 class AllowedChoice(RequestTable):
-    """Some of the tools, of which the model may or must call."""
+    """Subset of the tools that the model may or must call."""
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
@@ -112,7 +112,7 @@ class AllowedChoice(RequestTable):
 
 
 class TextFormat(RequestTable):
-    """What the text is."""
+    """Format of the output text."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: Annotated[str | None, Field(max_length=256)] = None
@@ -122,14 +122,14 @@ class TextFormat(RequestTable):
 
 
 class TextOptions(RequestTable):
-    """How the text is written."""
+    """Options of the output text."""
 
     format: TextFormat | None = None
     verbosity: Annotated[Literal["low", "medium", "high"] | None, Noted()] = None
 
 
 class ReasoningOptions(RequestTable):
-    """How much is thought."""
+    """Options of the reasoning."""
 
     effort: Effort | None = None
     summary: Annotated[Any, Noted()] = None
@@ -137,13 +137,13 @@ class ReasoningOptions(RequestTable):
 
 
 class ResponseStreamOptions(RequestTable):
-    """How to stream."""
+    """Options of a streamed response."""
 
     include_obfuscation: Annotated[bool | None, Noted()] = None
 
 
 class InputTable(RequestTable):
-    """What a response is made of, and what its tokens are counted of."""
+    """Fields that make up the input of a response."""
 
     model: Annotated[
         Model | None, Field(description="Name of a served model; required to create a response.")
@@ -193,13 +193,13 @@ class InputTable(RequestTable):
 
 
 class InputTokensRequest(InputTable):
-    """The tokens of a response's input."""
+    """Request to count the input tokens of a response."""
 
     personality: Annotated[Any, Ignored()] = None
 
 
 class ResponseRequest(InputTable):
-    """A response."""
+    """Request to create a response."""
 
     model: Model
     store: Annotated[

@@ -1,4 +1,4 @@
-"""Fields by which a request says what its answer must follow, in everybody's spelling."""
+"""Request fields that constrain the output, as named by several APIs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GRAMMAR = Costs("a grammar to compile, and a mask of the vocabulary for each to
 
 
 class NamedSchema(RequestTable):
-    """A JSON Schema with a name."""
+    """Named JSON Schema."""
 
     name: Annotated[str | None, Field(max_length=256)] = None
     description: Annotated[str | None, Field(max_length=65_536)] = None
@@ -30,7 +30,7 @@ class NamedSchema(RequestTable):
 
 
 class TagStructure(RequestTable):
-    """A structure that a trigger begins."""
+    """Structure of a structural tag, started by a trigger."""
 
     begin: Text
     schema_: Annotated[Schema | bool, OrNull(), Field(alias="schema")] = True
@@ -42,7 +42,7 @@ Triggers = Annotated[list[Text], Field(fail_fast=True, min_length=1, max_length=
 
 
 class ResponseFormat(RequestTable):
-    """What the answer is."""
+    """Format of the output."""
 
     type: Literal["text", "json_object", "json_schema", "structural_tag", "json", "regex"]
     json_schema: NamedSchema | None = None
@@ -54,7 +54,7 @@ class ResponseFormat(RequestTable):
 
 
 class StructuredOutputs(RequestTable):
-    """One thing that the answer must follow."""
+    """Constraint on the output; exactly one field must be set."""
 
     json_: Annotated[Schema | Text | None, Field(alias="json")] = None
     json_object: bool | None = None
@@ -75,7 +75,7 @@ class StructuredOutputs(RequestTable):
 
 
 class StructuredTable(RequestTable):
-    """The fields of a generation that restrict its answer; of all of them one may be given."""
+    """Fields that constrain the output, of which at most one may be given."""
 
     response_format: Annotated[
         ResponseFormat | None,

@@ -1,4 +1,4 @@
-"""The requests of ``POST /tokenize`` and ``POST /detokenize``."""
+"""Request schemas of ``POST /tokenize`` and ``POST /detokenize``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatewayd_hooks.requests.tables import OrNull, RequestTable, Unsupported
 
 
 class TokenizeRequest(RequestTable):
-    """Text to token ids: of a prompt or of messages."""
+    """Request to tokenize a prompt or messages."""
 
     model: Annotated[Model | None, Field(description="Name of a served model.")] = None
     prompt: Annotated[
@@ -57,7 +57,7 @@ class TokenizeRequest(RequestTable):
 
 
 class DetokenizeRequest(RequestTable):
-    """Token ids to text."""
+    """Request to detokenize token ids."""
 
     model: Annotated[Model | None, Field(description="Name of a served model.")] = None
     tokens: Annotated[TokenIds, Field(description="Token ids; at most the model's context length.")]

@@ -1,4 +1,4 @@
-"""The tools that a request offers, and whether the model must call one."""
+"""Schema of the tools of a request and the choice between them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd_hooks.requests.tables import RequestTable
 
 
 class FunctionSpec(RequestTable):
-    """A function that the model may call."""
+    """Function that the model may call."""
 
     name: Annotated[
         ToolName,
@@ -30,18 +30,18 @@ class FunctionSpec(RequestTable):
 
 
 class ToolSpec(RequestTable):
-    """A tool; only functions are served."""
+    """Tool that the model may call; only functions are supported."""
 
     type: Literal["function"]
     function: FunctionSpec
 
     def for_template(self) -> dict[str, Any]:
-        """As chat templates know it."""
+        """Convert the tool for chat templates."""
         return function_for_template(self.function)
 
 
 def function_for_template(function: FunctionSpec) -> dict[str, Any]:
-    """A function as chat templates know tools: what the client said of it, in one order."""
+    """Convert a function for chat templates: its given fields, in a fixed order."""
     shown: dict[str, Any] = {"name": function.name}
     if function.description is not None:
         shown["description"] = function.description
@@ -51,34 +51,34 @@ def function_for_template(function: FunctionSpec) -> dict[str, Any]:
 
 
 class NamedFunction(RequestTable):
-    """The name of a function."""
+    """Reference to a function by name."""
 
     name: ToolName
 
 
 class NamedTool(RequestTable):
-    """A tool by its name."""
+    """Reference to a tool by name."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
 class AllowedList(RequestTable):
-    """Some of the tools."""
+    """Subset of the tools and the mode of their choice."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedTools(RequestTable):
-    """Some of the tools, of which the model may or must call."""
+    """Choice from a subset of the tools, which the model may or must call."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedList
 
 
-def _spelled(value: object) -> object:
-    """Spellings of other APIs: ``any``, and an object around one word."""
+def _normalized(value: object) -> object:
+    """Normalize variants of other APIs: ``any``, and an object with only a type."""
     if isinstance(value, dict) and value.keys() == {"type"}:
         value = value["type"]
     return "required" if value == "any" else value
@@ -87,6 +87,6 @@ def _spelled(value: object) -> object:
 ToolChoice = Annotated[
     Literal["none", "auto", "required"]
     | Annotated[NamedTool | AllowedTools, Field(discriminator="type")],
-    BeforeValidator(_spelled),
+    BeforeValidator(_normalized),
 ]
 FunctionChoice = Literal["none", "auto"] | NamedFunction

@@ -1,4 +1,4 @@
-"""The request of ``POST /v1/watermark/detect``."""
+"""Request schema of ``POST /v1/watermark/detect``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gatewayd_hooks.requests.fields import Model, TokenIds
 from gatewayd_hooks.requests.tables import RequestTable
 
 MAX_MARK_TOKENS = 2**16
-"""A tenth of a second of a thread."""
+"""Maximum tokens of a detection, which take 0.1 s of a thread."""
 
 
 class DetectRequest(RequestTable):
-    """A text, or its token ids, that may carry the mark of the caller's tenant."""
+    """Request to detect a tenant's watermark in a text or its token ids."""
 
     tenant: Annotated[
         str | None,

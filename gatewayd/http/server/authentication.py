@@ -185,7 +185,7 @@ def check_origin(scope: Scope) -> None:
     host = origin.partition(b"://")[2]  # empty for the origin "null"
     if not host or not _is_local(host):
         raise HostNotAllowed(
-            f"without an API key this server takes no files from pages of "
+            f"without an API key this server accepts no files from pages of "
             f"{origin[:128].decode('latin-1')!r}"
         )
 

@@ -50,7 +50,11 @@ class ParsingProtocol(HttpToolsProtocol):
             # An offered protocol upgrade is ignored.
             method = self.parser.get_method()
             if method == b"CONNECT":
-                self._refuse(InvalidRequest("this is no proxy: CONNECT", code="invalid_http"))
+                self._refuse(
+                    InvalidRequest(
+                        "CONNECT is not supported: this is not a proxy", code="invalid_http"
+                    )
+                )
                 return
             version = self.parser.get_http_version()
             piece = without_upgrade(method, self.url, version, self.headers) + rest
@@ -64,7 +68,7 @@ class ParsingProtocol(HttpToolsProtocol):
         """Reset the parsing state for a new request."""
         if self._is_answering:
             # Pieces never contain two requests; if one did, responses could be sent out of order.
-            self._stop_parsing(InvalidRequest("two requests at once", code="invalid_http"))
+            self._stop_parsing(InvalidRequest("overlapping requests", code="invalid_http"))
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._phase = HEADERS

@@ -20,12 +20,12 @@ from gatewayd.errors import (
 from gatewayd.http.asgi import (
     CLOSE,
     App,
+    FormattedError,
     Header,
     Message,
     Receive,
     Scope,
     Send,
-    Shaped,
     closes,
     send_error,
 )
@@ -40,7 +40,7 @@ from gatewayd.tracing.time_ledger import EndReason
 
 logger = logging.getLogger("gatewayd.http")
 
-Shape = Callable[[Scope, GatewayError], Shaped | None]
+ErrorFormatter = Callable[[Scope, GatewayError], FormattedError | None]
 """Formats an error for the API of the requested path; None for OpenAI's format."""
 
 _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
@@ -73,18 +73,18 @@ class RequestMiddleware:
     """Middleware around all requests of the data plane."""
 
     def __init__(
-        self, app: App, metrics: Metrics, shape: Shape = lambda scope, error: None
+        self, app: App, metrics: Metrics, format_error: ErrorFormatter = lambda scope, error: None
     ) -> None:
         """Wrap an app.
 
         Args:
             app: the app to wrap.
             metrics: counts the requests.
-            shape: formats errors on paths of other APIs.
+            format_error: formats errors on paths of other APIs.
         """
         self._app = app
         self._metrics = metrics
-        self._shape = shape
+        self._format_error = format_error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request and convert every exception to an error response."""
@@ -143,7 +143,7 @@ class RequestMiddleware:
         if isinstance(error, QueueFull | EngineUnavailable) and error.retry_after is None:
             error.retry_after = 1
         extra = [*(headers or []), *([CLOSE] if closes(scope, error) else [])]
-        await send_error(exchange.send, error, extra, self._shape(scope, error))
+        await send_error(exchange.send, error, extra, self._format_error(scope, error))
 
 
 def release_frames(error: BaseException) -> None:

@@ -1,1 +1,1 @@
-"""Embeddings, rerank and score: routes that answer with vectors."""
+"""Embeddings, rerank and score: routes based on pooled hidden states."""

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.schema.embeddings import EmbeddingRequest
-from gatewayd.http.vectors.pooling import Given, Vectors, unit
-from gatewayd.http.vectors.routes import Answered, VectorRoute
+from gatewayd.http.vectors.pooling import PoolingInput, Vectors, normalize
+from gatewayd.http.vectors.routes import VectorResponse, VectorRoute
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
 
 
 class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
-    """Texts in, vectors out."""
+    """Route that embeds texts as vectors."""
 
     label = "/v1/embeddings"
     table = EmbeddingRequest
 
-    def given(self, request: EmbeddingRequest) -> Sequence[Given]:
-        """The texts, whichever of the four forms they came in."""
+    def inputs(self, request: EmbeddingRequest) -> Sequence[PoolingInput]:
+        """Return the inputs, given as a string, strings, token ids or lists of token ids."""
         given = request.input
         if isinstance(given, str):
-            return [Given(given, "input")]
+            return [PoolingInput(given, "input")]
         ids = [token for token in given if isinstance(token, int)]
         if ids:
-            return [Given(ids, "input")]
+            return [PoolingInput(ids, "input")]
         texts = [one for one in given if not isinstance(one, int)]
-        return [Given(one, "input", at) for at, one in enumerate(texts)]
+        return [PoolingInput(one, "input", at) for at, one in enumerate(texts)]
 
     async def work(
         self,
@@ -40,7 +40,7 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
         *,
         endpoint: str = "",
     ) -> Work:
-        """Check the dimensions too."""
+        """Validate the dimensions and encode the texts."""
         model = await self._services.loaded_model()
         if request.dimensions is not None and request.dimensions > model.hidden_size:
             raise InvalidRequest(
@@ -50,12 +50,12 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
             )
         return await super().work(request, request_id, arrival, principal, endpoint=endpoint)
 
-    def write(self, request: EmbeddingRequest, answered: Answered) -> bytes:
-        """Each vector as its numbers or as base64."""
+    def write(self, request: EmbeddingRequest, answered: VectorResponse) -> bytes:
+        """Encode the response, with each vector as numbers or base64."""
         is_base64 = request.encoding_format == "base64"
         rows = []
-        for at, vector in enumerate(shaped(request, answered.vectors)):
-            # One at a time: numbers are large as objects.
+        for at, vector in enumerate(truncate_and_normalize(request, answered.vectors)):
+            # One at a time, because numbers take much memory as objects.
             shown = b64encode(vector.astype("<f4")).decode() if is_base64 else vector.tolist()
             row = b'{"object":"embedding","index":%d,"embedding":%b}'
             rows.append(row % (at, encode_json(shown)))
@@ -66,7 +66,7 @@ class EmbeddingsRoute(VectorRoute[EmbeddingRequest]):
         )
 
 
-def shaped(request: EmbeddingRequest, vectors: Vectors) -> Vectors:
-    """Vectors as a request wants them: the first dimensions, then their length."""
+def truncate_and_normalize(request: EmbeddingRequest, vectors: Vectors) -> Vectors:
+    """Truncate vectors to the requested dimensions, then normalize them unless disabled."""
     kept = vectors[:, : request.dimensions]
-    return kept if request.normalize is False else unit(kept)
+    return kept if request.normalize is False else normalize(kept)

@@ -1,4 +1,4 @@
-"""Texts to vectors: prompts whose hidden states are added up instead of being continued."""
+"""Embedding of texts: prompts whose hidden states are pooled, without generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from gatewayd.http.openai.sampling import check_ids, priority_of, salt_of
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.prompts import answered, check_room, options_of, waves
+from gatewayd.http.vectors.prompts import (
+    check_fits_queue,
+    non_streaming_options,
+    run_prompts,
+    waves,
+)
 from gatewayd.pipeline.timing import RequestTiming
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -26,19 +31,19 @@ from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.process.messages import ModelInfo, SamplingParams
 
 _STEPS = 4
-"""Of the engine, that a wave of prompts fills: whoever comes meanwhile waits for no more."""
+"""Engine steps that a wave of prompts may fill, to bound the wait of other requests."""
 
 Vectors = NDArray[np.float64]
 
 
-class Given(NamedTuple):
-    """One text.
+class PoolingInput(NamedTuple):
+    """One text to embed.
 
     Attributes:
-        value: it, or its token ids.
-        field: that it came in.
-        at: its place in the field; None where the field is one text.
-        limit: tokens to cut it to; None for no more than the request says.
+        value: the text, or its token ids.
+        field: the request's field that contains it.
+        at: its index in the field; None if the field is a single text.
+        limit: tokens to truncate it to; None for the request's limit only.
     """
 
     value: str | list[int]
@@ -48,24 +53,24 @@ class Given(NamedTuple):
 
     @property
     def param(self) -> str:
-        """Its name in errors."""
+        """Path of the text in the request, for errors."""
         return self.field if self.at is None else f"{self.field}[{self.at}]"
 
 
 async def pooling_work(
     services: Services,
     request: PoolingTable,
-    given: Sequence[Given],
+    given: Sequence[PoolingInput],
     *,
     request_id: str,
     endpoint: str,
     arrival: float,
     principal: Principal,
 ) -> Work:
-    """Make prompts of texts.
+    """Encode texts as pooling prompts.
 
     Raises:
-        GatewayError: one is empty, too long or has ids that the model does not have.
+        GatewayError: a text is empty, too long or has invalid token ids.
     """
     model = await services.loaded_model()
     prompts = await _encode(services, request, given, model)
@@ -82,13 +87,13 @@ async def pooling_work(
         )
         for at, prompt in enumerate(prompts)
     ]
-    check_room(services, requests, given[-1].field)
+    check_fits_queue(services, requests, given[-1].field)
     return Work(
         request_id=request_id,
         endpoint=endpoint,
         requests=requests,
         num_choices=1,
-        options=options_of(services, discard=True),
+        options=non_streaming_options(services, discard=True),
         arrival=arrival,
         principal=principal,
         model=services.check_model(request.model),
@@ -96,7 +101,7 @@ async def pooling_work(
 
 
 async def _encode(
-    services: Services, request: PoolingTable, given: Sequence[Given], model: ModelInfo
+    services: Services, request: PoolingTable, given: Sequence[PoolingInput], model: ModelInfo
 ) -> list[list[int]]:
     tokenizer, most = services.text.tokenizer, model.max_model_len - 1
     asked = request.truncate_prompt_tokens
@@ -118,7 +123,7 @@ async def _encode(
     def encode() -> list[list[int]]:
         return [_encode_one(one) for one in given]
 
-    def _encode_one(one: Given) -> list[int]:
+    def _encode_one(one: PoolingInput) -> list[int]:
         limits = [limit for limit in (cut, one.limit) if limit is not None]
         if not isinstance(one.value, str):
             check_ids(one.value, model.vocab_size, one.param)
@@ -140,25 +145,25 @@ async def _encode(
     return await tokenizer.run_by_size(length + PER_TEXT * len(given), encode)
 
 
-def _too_long(one: Given, count: str, most: int) -> ContextLengthExceeded:
+def _too_long(one: PoolingInput, count: str, most: int) -> ContextLengthExceeded:
     return ContextLengthExceeded(
-        f"{one.param} has {count} tokens; the model takes at most {most}: shorten it, or set "
+        f"{one.param} has {count} tokens; the maximum of the model is {most}: shorten it, or set "
         "truncate_prompt_tokens",
         param=one.param,
     )
 
 
 class PooledPrompts(NamedTuple):
-    """All prompts of a request, answered.
+    """Pooled hidden states of all prompts of a request.
 
     Attributes:
-        make: gives the vectors, shape ``[prompts, hidden_size]``; to be called where it may take a
-            moment. It raises ``NumericalError`` where one is not finite, and ``InternalError``
-            where tokens are missing.
-        prompt_tokens: of all.
-        cached_tokens: of those, what was found in the prefix cache.
+        make: computes the vectors, shape ``[prompts, hidden_size]``; to be called off the event
+            loop. Raises ``NumericalError`` if one is not finite, and ``InternalError`` if tokens
+            are missing.
+        prompt_tokens: of all prompts.
+        cached_tokens: of these, prefix-cache hits.
         timing: of the last wave.
-        headers: of the answer.
+        headers: of the response.
     """
 
     make: Callable[[], Vectors]
@@ -168,31 +173,31 @@ class PooledPrompts(NamedTuple):
     headers: list[Header]
 
 
-async def pooled(
+async def pool_prompts(
     services: Services, work: Work, disconnect: DisconnectSignal | None
 ) -> PooledPrompts:
-    """Let the engines answer all prompts, so many at a time that others come between them.
+    """Run all prompts on the engines, in waves so that other requests can interleave.
 
     Args:
         services: of the gateway.
         work: the prompts.
-        disconnect: of the client; None where the task is cancelled when it leaves.
+        disconnect: of the client; None if the task is cancelled on disconnect.
 
     Raises:
-        GatewayError: it failed.
-        ClientGone: nobody waits for it any more.
+        GatewayError: the request failed.
+        ClientGone: the client disconnected.
     """
-    told: list[list[tuple[int, bytes]]] = []
+    sums_by_prompt: list[list[tuple[int, bytes]]] = []
     prompt_tokens = cached_tokens = 0
     for wave in await _waves(services, work.requests):
         part = msgspec.structs.replace(work, requests=wave)
-        async with answered(services, part, disconnect) as generation:
-            told += [choice.pooled_prompt for choice in generation.choices]
+        async with run_prompts(services, part, disconnect) as generation:
+            sums_by_prompt += [choice.pooled_prompt for choice in generation.choices]
             prompt_tokens += generation.prompt_tokens
             cached_tokens += generation.cached_tokens
             timing = generation.timing
             headers = answer_headers(generation, services.fleet.room)
-    make = _vectors_of(told, work.requests)
+    make = _vectors_of(sums_by_prompt, work.requests)
     return PooledPrompts(make, prompt_tokens, cached_tokens, timing, headers)
 
 
@@ -208,13 +213,15 @@ async def _waves(
 
 
 def _vectors_of(
-    told: Sequence[Sequence[tuple[int, bytes]]], requests: Sequence[EngineRequest]
+    sums_by_prompt: Sequence[Sequence[tuple[int, bytes]]], requests: Sequence[EngineRequest]
 ) -> Callable[[], Vectors]:
     is_last = requests[0].params.pooling == "last"
     counts = [1 if is_last else len(request.prompt) for request in requests]
 
     def make() -> Vectors:
-        vectors = np.stack([_mean(sums, count) for sums, count in zip(told, counts, strict=True)])
+        vectors = np.stack(
+            [_mean(sums, count) for sums, count in zip(sums_by_prompt, counts, strict=True)]
+        )
         if not np.isfinite(vectors).all():
             raise NumericalError("the model's hidden states are not finite")
         return vectors
@@ -230,8 +237,8 @@ def _mean(sums: Sequence[tuple[int, bytes]], count: int) -> Vectors:
     return mean
 
 
-def unit(vectors: Vectors) -> Vectors:
-    """Each vector at length 1; one of zeros stays."""
+def normalize(vectors: Vectors) -> Vectors:
+    """Scale each vector to length 1; zero vectors are unchanged."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     scaled: Vectors = vectors / np.where(lengths > 0, lengths, 1)
     return scaled

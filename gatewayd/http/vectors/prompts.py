@@ -1,4 +1,4 @@
-"""Many prompts of which something is told, and nothing generated: submit, wait, read, account."""
+"""Execution of many prompts for their scores or hidden states, without generated text."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.work import Work
 
 
-def check_room(services: Services, requests: Sequence[EngineRequest], param: str) -> None:
-    """Refuse what would never fit into the queue, however often it is sent.
+def check_fits_queue(services: Services, requests: Sequence[EngineRequest], param: str) -> None:
+    """Check that a request can ever fit into the queue.
 
     Raises:
-        InvalidRequest: there are too many prompts, or tokens in them.
+        InvalidRequest: it has more prompts or tokens than the queue's limits.
     """
     room, count = services.fleet.room, len(requests)
     if count > room.limit_requests:
         raise InvalidRequest(
-            f"{param} makes {count} prompts; at most {room.limit_requests} may wait here: send "
+            f"{param} makes {count} prompts; the queue holds at most {room.limit_requests}: send "
             "them in parts",
             param=param,
         )
     tokens = sum([len(one.prompt) for one in requests])
     if count > 1 and tokens > room.limit_tokens:
         raise InvalidRequest(
-            f"{param} has {tokens} tokens; at most {room.limit_tokens} may wait here: send it in "
+            f"{param} has {tokens} tokens; the queue holds at most {room.limit_tokens}: send it in "
             "parts",
             param=param,
         )
 
 
 @asynccontextmanager
-async def answered(
+async def run_prompts(
     services: Services, work: Work, disconnect: DisconnectSignal | None
 ) -> AsyncIterator[Generation]:
-    """Let the engines answer all prompts; with the block the account is closed.
+    """Run all prompts on the engines; the generation is closed at the end of the block.
 
     Args:
         services: of the gateway.
         work: the prompts.
-        disconnect: of the client; None where the task is cancelled when it leaves.
+        disconnect: of the client; None if the task is cancelled on disconnect.
 
     Raises:
-        GatewayError: it failed.
-        ClientGone: nobody waits for it any more.
+        GatewayError: the request failed.
+        ClientGone: the client disconnected.
     """
     generation = await services.pipeline.start(work)
     if disconnect is not None:
@@ -65,12 +65,12 @@ async def answered(
             disconnect.remove_listener(generation.abandon)
 
 
-def options_of(services: Services, *, discard: bool) -> ChoiceOptions:
-    """Of choices that nobody reads before the end.
+def non_streaming_options(services: Services, *, discard: bool) -> ChoiceOptions:
+    """Return the options of choices that are read only at their end.
 
     Args:
         services: of the gateway.
-        discard: whether what is generated is thrown away.
+        discard: whether generated tokens are discarded.
     """
     tokenizer = services.text.tokenizer
     return ChoiceOptions(detokenizer=tokenizer.detokenizer, wakes=False, discard=discard)
@@ -79,7 +79,7 @@ def options_of(services: Services, *, discard: bool) -> ChoiceOptions:
 def waves(
     requests: Iterable[EngineRequest], most: int, most_tokens: float
 ) -> Iterator[list[EngineRequest]]:
-    """Requests so many at a time, and with so many tokens; one that has more goes alone."""
+    """Split requests into waves by count and tokens; an oversized one is a wave by itself."""
     wave: list[EngineRequest] = []
     tokens = 0
     for one in requests:

@@ -1,4 +1,4 @@
-"""``POST /v1/rerank`` and ``POST /v1/score``: how like texts are, by the angle of their vectors."""
+"""``POST /v1/rerank`` and ``POST /v1/score``: cosine similarity of embeddings."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ import numpy as np
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.schema.rerank import DocumentText, RerankRequest, ScoreRequest
-from gatewayd.http.vectors.pooling import Given, Vectors, unit
-from gatewayd.http.vectors.routes import Answered, VectorRoute
+from gatewayd.http.vectors.pooling import PoolingInput, Vectors, normalize
+from gatewayd.http.vectors.routes import VectorResponse, VectorRoute
 
 _Texts = str | Sequence[str] | Sequence[str | DocumentText]
 
 
 class Rerank(VectorRoute[RerankRequest]):
-    """A query and documents in, the documents in order out."""
+    """Route that ranks documents by similarity to a query."""
 
     label = "/v1/rerank"
     table = RerankRequest
 
-    def given(self, request: RerankRequest) -> Sequence[Given]:
-        """The query before the documents."""
+    def inputs(self, request: RerankRequest) -> Sequence[PoolingInput]:
+        """Return the query followed by the documents."""
         limit = request.max_tokens_per_doc
         documents = enumerate(_each(request.documents))
         return [
-            Given(request.query, "query"),
-            *[Given(one, "documents", at, limit) for at, one in documents],
+            PoolingInput(request.query, "query"),
+            *[PoolingInput(one, "documents", at, limit) for at, one in documents],
         ]
 
-    def write(self, request: RerankRequest, answered: Answered) -> bytes:
-        """The most alike first; of equals the one that came first."""
+    def write(self, request: RerankRequest, answered: VectorResponse) -> bytes:
+        """Encode the documents by descending similarity; ties keep their order."""
         scores = cosines(answered.vectors[:1], answered.vectors[1:])
         order = sorted(range(len(scores)), key=lambda at: (-scores[at], at))
         documents = _each(request.documents)
@@ -54,13 +54,13 @@ class Rerank(VectorRoute[RerankRequest]):
 
 
 class Score(VectorRoute[ScoreRequest]):
-    """Pairs of texts in, a number for each out."""
+    """Route that scores the similarity of pairs of texts."""
 
     label = "/v1/score"
     table = ScoreRequest
 
-    def given(self, request: ScoreRequest) -> Sequence[Given]:
-        """The first texts before the second."""
+    def inputs(self, request: ScoreRequest) -> Sequence[PoolingInput]:
+        """Return the first texts followed by the second texts."""
         (first, one), (second, other) = _sides(request)
         if len(one) not in (1, len(other)):
             raise InvalidRequest(
@@ -69,12 +69,12 @@ class Score(VectorRoute[ScoreRequest]):
                 param=first,
             )
         return [
-            *[Given(text, first, at) for at, text in enumerate(one)],
-            *[Given(text, second, at) for at, text in enumerate(other)],
+            *[PoolingInput(text, first, at) for at, text in enumerate(one)],
+            *[PoolingInput(text, second, at) for at, text in enumerate(other)],
         ]
 
-    def write(self, request: ScoreRequest, answered: Answered) -> bytes:
-        """A number for each of the second texts."""
+    def write(self, request: ScoreRequest, answered: VectorResponse) -> bytes:
+        """Encode a score for each of the second texts."""
         middle = len(_sides(request)[0][1])
         scores = cosines(answered.vectors[:middle], answered.vectors[middle:])
         return encode_json(
@@ -93,17 +93,17 @@ class Score(VectorRoute[ScoreRequest]):
 
 
 def cosines(one: Vectors, other: Vectors) -> list[float]:
-    """Of the angles between vectors, row by row; a single row goes with all of the others."""
-    products = np.sum(unit(one) * unit(other), axis=1)
+    """Return the cosine similarities of vectors row by row; a single row is broadcast."""
+    products = np.sum(normalize(one) * normalize(other), axis=1)
     scores: list[float] = products.clip(-1, 1).tolist()
     return scores
 
 
 def _sides(request: ScoreRequest) -> tuple[tuple[str, list[str]], tuple[str, list[str]]]:
-    """Both fields with their texts.
+    """Return both fields with their texts.
 
     Raises:
-        InvalidRequest: one is missing, or comes under both of its names.
+        InvalidRequest: one is missing, or given under both of its names.
     """
     return (
         _side("text_1", request.text_1, "queries", request.queries),

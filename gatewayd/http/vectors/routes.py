@@ -1,4 +1,4 @@
-"""What all routes do that answer with something made of vectors."""
+"""Base class of the routes that respond with embeddings or scores of texts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Generic, NamedTuple, TypeVar
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import JSON_HEADER, Receive, Scope, Send, ignored_header, send_body
 from gatewayd.http.openai.generate import receive_request
-from gatewayd.http.openai.large_answers import apart
+from gatewayd.http.openai.large_answers import run_in_thread
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.pooling import Given, Vectors, pooled, pooling_work
+from gatewayd.http.vectors.pooling import PoolingInput, Vectors, pool_prompts, pooling_work
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal, principal_of
 from gatewayd_hooks.requests.fields import MAX_INPUTS
@@ -21,14 +21,14 @@ from gatewayd_hooks.requests.fields import MAX_INPUTS
 RequestT = TypeVar("RequestT", bound=PoolingTable)
 
 
-class Answered(NamedTuple):
-    """What an answer is made of.
+class VectorResponse(NamedTuple):
+    """Contents of a response.
 
     Attributes:
         id: of the request, without its prefix.
-        model: the name that was asked for.
+        model: the requested name.
         tokens: of all prompts.
-        vectors: of the texts, in their order, shape ``[texts, hidden_size]``.
+        vectors: of the texts, in order, shape ``[texts, hidden_size]``.
     """
 
     id: str
@@ -38,12 +38,12 @@ class Answered(NamedTuple):
 
     @property
     def usage(self) -> dict[str, int]:
-        """In OpenAI's words."""
+        """Usage object in OpenAI's format."""
         return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
 
 
 class VectorRoute(ABC, Generic[RequestT]):
-    """An ASGI app; a subclass says which texts its request has and what comes of their vectors."""
+    """ASGI app that pools texts; subclasses define the texts and the response."""
 
     label: str
     table: type[RequestT]
@@ -52,16 +52,16 @@ class VectorRoute(ABC, Generic[RequestT]):
         self._services = services
 
     @abstractmethod
-    def given(self, request: RequestT) -> Sequence[Given]:
-        """The texts.
+    def inputs(self, request: RequestT) -> Sequence[PoolingInput]:
+        """Return the texts of a request.
 
         Raises:
-            InvalidRequest: fields do not fit together.
+            InvalidRequest: fields are inconsistent.
         """
 
     @abstractmethod
-    def write(self, request: RequestT, answered: Answered) -> bytes:
-        """The body of the answer; called in a thread."""
+    def write(self, request: RequestT, answered: VectorResponse) -> bytes:
+        """Encode the response's body; called in a thread."""
 
     async def work(
         self,
@@ -72,12 +72,12 @@ class VectorRoute(ABC, Generic[RequestT]):
         *,
         endpoint: str = "",
     ) -> Work:
-        """Check a request and make prompts of its texts.
+        """Validate a request and encode its texts as prompts.
 
         Raises:
-            GatewayError: it is refused.
+            GatewayError: the request is refused.
         """
-        given = self.given(request)
+        given = self.inputs(request)
         if len(given) > MAX_INPUTS:
             field = given[-1].field
             raise InvalidRequest(
@@ -102,8 +102,10 @@ class VectorRoute(ABC, Generic[RequestT]):
         request, ignored = await receive_request(services, self.table, scope, receive)
         name = services.check_model(request.model)
         work = await self.work(request, request_id, arrival, principal_of(scope))
-        found = await pooled(services, work, disconnect_signal(scope, receive))
+        found = await pool_prompts(services, work, disconnect_signal(scope, receive))
         id, tokens = request_id.removeprefix("req_"), found.prompt_tokens
-        body = await apart(lambda: self.write(request, Answered(id, name, tokens, found.make())))
+        body = await run_in_thread(
+            lambda: self.write(request, VectorResponse(id, name, tokens, found.make()))
+        )
         headers = [JSON_HEADER, *ignored_header(ignored), *found.headers]
         await send_body(send, body, headers=headers)

@@ -13,7 +13,7 @@ from gatewayd.http.openai.generate import PreparedRequest
 from gatewayd.http.openai.sampling import fit_max_tokens
 from gatewayd.http.parse import check
 from gatewayd.http.protocols.answer import ProtocolAnswer
-from gatewayd.http.queue_timeout import in_time
+from gatewayd.http.queue_timeout import within_queue_timeout
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
@@ -75,7 +75,7 @@ async def start_response(
     left = 0.0 if seconds is None else arrival + seconds - services.clock()
     try:
         preparing = _prepare(services, conversations, request, request_id, principal.tenant)
-        ready = await in_time(preparing, seconds, left)
+        ready = await within_queue_timeout(preparing, seconds, left)
     except GatewayError as error:
         raise with_response_fields(error) from error
     prepared = ready.prepared

@@ -253,8 +253,8 @@ async def test_limits_hold_at_their_boundaries(
         ),
         (
             {"best_of": 1, "n": 2},
-            "best_of is 1 and n is 2; best_of must be at least n: nothing is generated only to be "
-            "thrown away, so leave best_of out",
+            "best_of is 1 and n is 2; best_of must be at least n: no candidates are "
+            "generated to be discarded, so omit best_of",
         ),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd.errors import EngineLost, NumericalError, QueueFull
 from gatewayd.http.app import build_app
-from gatewayd.http.protocols.mounted import Owners, overlap
+from gatewayd.http.protocols.mounted import PathOwners, overlap
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.services import RequestLimits, Services
 from gatewayd.metrics.registry import Metrics
@@ -350,7 +350,7 @@ def test_paths_overlap_where_one_request_could_mean_both(one: str, other: str, d
 
 
 def test_a_folder_belongs_to_whose_routes_are_in_it_alone() -> None:
-    owners, mine, yours = Owners(), object(), object()
+    owners, mine, yours = PathOwners(), object(), object()
     for path, owner in [
         ("/v1/models", None),
         ("/v1/messages", mine),

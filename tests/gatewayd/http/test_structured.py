@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.openai.structured_output import Wish, wish_of
+from gatewayd.http.openai.structured_output import OutputConstraint, output_constraint
 from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd_hooks.guiding import GuideSpec
@@ -22,9 +22,9 @@ TAGS = {
 }
 
 
-def wish(**fields: Any) -> Wish | None:
+def wish(**fields: Any) -> OutputConstraint | None:
     request, _ = parse(ChatRequest, json.dumps({**CHAT, **fields}).encode())
-    return wish_of(request)
+    return output_constraint(request)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def wish(**fields: Any) -> Wish | None:
     ],
 )
 def test_spellings(fields: dict[str, Any], form: Any, text: str, param: str) -> None:
-    assert wish(**fields) == Wish(GuideSpec(form, text), param)
+    assert wish(**fields) == OutputConstraint(GuideSpec(form, text), param)
 
 
 @pytest.mark.parametrize(("asked", "is_compact"), [(True, True), (False, False), (None, False)])

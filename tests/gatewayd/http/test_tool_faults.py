@@ -11,7 +11,7 @@ import pytest
 from gatewayd.config.tables import GuideTable
 from gatewayd.engines.grammar_checks.checks import GuideChecks
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.openai.tools import offer_of
+from gatewayd.http.openai.tools import tool_offer
 from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.services import Services
@@ -40,10 +40,10 @@ async def test_the_tool_is_named_whose_schema_cannot_be_kept(checks: GuideChecks
         _tool("bad", bad, strict=True),
     ]
     request, _ = check(ChatRequest, {**CHAT, "tools": tools})
-    wish = offer_of(request, parsers(), takes_tools=True).wish
+    constraint = tool_offer(request, parsers(), takes_tools=True).constraint
     services: Any = SimpleNamespace(guides=checks)
     with pytest.raises(InvalidRequest) as refused:
-        await Services.check_guide(services, wish)
+        await Services.check_guide(services, constraint)
     place = "tools[2].function.parameters"
     assert refused.value.param == place
     assert refused.value.message == f"{place}: json_schema: Invalid type: strin"

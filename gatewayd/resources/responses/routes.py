@@ -198,7 +198,7 @@ class ResponseCreate:
         try:
             await pieces.write(self._events(progress, given, numbers))
         except (RequestRefusal, GatewayError) as error:
-            if not pieces.has_begun:
+            if not pieces.has_started:
                 raise
             body = {**progress.body, "status": "failed"}
             if body["error"] is None:

@@ -11,7 +11,7 @@ from gatewayd.http.bodies import BodyBudget
 from gatewayd.http.decisions.route import Decisions
 from gatewayd.http.openai.chat import ChatRoute
 from gatewayd.http.openai.completions import CompletionRoute
-from gatewayd.http.openai.models import ModelOne, ModelsRoute
+from gatewayd.http.openai.models import ModelRoute, ModelsRoute
 from gatewayd.http.openai.render import Render
 from gatewayd.http.openai.tokenize import Detokenize, Tokenize
 from gatewayd.http.openai.watermark import Detect
@@ -22,11 +22,11 @@ from gatewayd.http.schema.compat import compatibility
 from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
 from gatewayd.http.server.authentication import Guard, KeyCheck
-from gatewayd.http.server.cors import shared_with
+from gatewayd.http.server.cors import with_cors
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.server.request_middleware import RequestMiddleware
 from gatewayd.http.services import Services
-from gatewayd.http.sharing_counts import sharing
+from gatewayd.http.sharing_counts import sharing_collector
 from gatewayd.http.vectors.embeddings import EmbeddingsRoute
 from gatewayd.http.vectors.rerank import Rerank, Score
 
@@ -70,7 +70,7 @@ def build_app(services: Services) -> App:
     routes = Routes(router)
     bodies = BodyBudget(services.limits.bodies_bytes)
     gate = RequestGate(routes, routes.endpoint, bodies)
-    services.metrics.registry.register(sharing(services, bodies, gate))
+    services.metrics.registry.register(sharing_collector(services, bodies, gate))
     directory = None
     if services.durable is not None:
         services.durable.set_app(RequestMiddleware(gate, services.metrics))
@@ -81,7 +81,7 @@ def build_app(services: Services) -> App:
         Rights(router.routes, services.models),
         only_local_hosts=services.only_local_hosts,
     )
-    return shared_with(
+    return with_cors(
         services.allowed_origins, RequestMiddleware(guard, services.metrics, protocols.format_error)
     )
 
@@ -109,7 +109,7 @@ def build_router(services: Services, protocols: Protocols) -> Router:
         Route("/v1/score", score, methods=["POST"]),
         Route("/score", score, methods=["POST"]),
         Route("/v1/models", ModelsRoute(services), methods=["GET"]),
-        Route("/v1/models/{model:path}", ModelOne(services), methods=["GET"]),
+        Route("/v1/models/{model:path}", ModelRoute(services), methods=["GET"]),
         Route("/tokenize", tokenize, methods=["POST"]),
         Route("/v1/tokenize", tokenize, methods=["POST"]),
         Route("/detokenize", detokenize, methods=["POST"]),

@@ -216,14 +216,14 @@ def error_headers(error: GatewayError) -> list[Header]:
         found.append((b"retry-after-ms", b"%d" % math.ceil(1000 * error.retry_after)))
     if isinstance(error, RateLimited):
         found += [(name.encode(), value.encode()) for name, value in error.headers.items()]
-    elif _is_vain(error):
+    elif _is_retry_useless(error):
         found.append((b"x-should-retry", b"false"))  # OpenAI's clients retry any 429 or 503
     if error.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found
 
 
-def _is_vain(error: GatewayError) -> bool:
+def _is_retry_useless(error: GatewayError) -> bool:
     """Whether a retry is useless or unwanted."""
     is_spent = isinstance(error, InsufficientQuota) and error.retry_after is None
     return is_spent or isinstance(error, RequestCancelled)

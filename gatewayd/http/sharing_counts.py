@@ -11,7 +11,9 @@ from gatewayd.http.services import Services
 from gatewayd.metrics.sharing import SharingCollector
 
 
-def sharing(services: Services, bodies: BodyBudget, gate: RequestGate) -> SharingCollector:
+def sharing_collector(
+    services: Services, bodies: BodyBudget, gate: RequestGate
+) -> SharingCollector:
     """Create the collector of the gateway's queues, bodies and refusals."""
     durable, guides = services.durable, services.guides
 

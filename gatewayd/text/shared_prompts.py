@@ -54,7 +54,7 @@ def render_endings(
     if template is None:
         raise InvalidRequest("this model has no chat template, which is required", param=param)
     mark = token_hex(16)
-    given: Any = (_marked(messages, mark), endings)
+    given: Any = (_with_mark(messages, mark), endings)
     escaper = None
     special = tokenizer.special_pattern
     try:
@@ -97,7 +97,7 @@ def render_endings(
     return Endings(len(head) + sum(map(len, tails)), encode_all)
 
 
-def _marked(messages: Messages, mark: str) -> Messages:
+def _with_mark(messages: Messages, mark: str) -> Messages:
     last = messages[-1] if messages else {"role": ""}
     if last["role"] != "user":
         return [*messages, {"role": "user", "content": mark}]

@@ -64,7 +64,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             if loop.recursive:  # it iterates over more than the given iterable
                 self._count(loop)
             else:
-                own = nodes.Const(_own(loop))
+                own = nodes.Const(_template_chars(loop))
                 loop.iter = self.filtered(loop.iter, _KEY, own)
         for joined in found.find_all(nodes.Concat):
             joined.nodes = [self.metered(part) for part in joined.nodes]
@@ -76,7 +76,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
 
     def _count(self, block: nodes.For | nodes.Macro | nodes.CallBlock) -> None:
         """Count each entry into the body of a block."""
-        counted = self.filtered(nodes.Const(""), _KEY + "()", nodes.Const(_own(block)))
+        counted = self.filtered(nodes.Const(""), _KEY + "()", nodes.Const(_template_chars(block)))
         block.body.insert(0, nodes.Output([counted], lineno=block.lineno))
 
     def metered(self, node: nodes.Node) -> nodes.Filter:
@@ -162,7 +162,7 @@ class _MeteredValues(NodeTransformer):
         return self._environment.metered(node) if is_more else node
 
 
-def _own(block: nodes.Node) -> int:
+def _template_chars(block: nodes.Node) -> int:
     return sum(len(data.data) for data in block.find_all(nodes.TemplateData))
 
 
@@ -178,7 +178,7 @@ def _counted_chars(context: Context, value: Any) -> Any:  # noqa: ANN401 - any v
 def _counted_iterations(context: Context, values: Iterable[Any], chars: int) -> Iterable[Any]:
     """Return a loop's iterable that counts each iteration."""
     meter: TemplateMeter = context.parent[_KEY]
-    return _each(values, meter, chars)
+    return _count_each(values, meter, chars)
 
 
 @pass_context
@@ -189,7 +189,7 @@ def _counted_entry(context: Context, nothing: str, chars: int) -> str:
     return nothing
 
 
-def _each(values: Iterable[Any], meter: TemplateMeter, chars: int) -> Iterator[Any]:
+def _count_each(values: Iterable[Any], meter: TemplateMeter, chars: int) -> Iterator[Any]:
     for value in values:
         meter.count_iterations(chars)
         yield value

@@ -115,7 +115,7 @@ class TextModel:
                 add_generation_prompt=add_generation_prompt,
                 arguments=given[2],
             )
-            return _up_to(text, given[0][-1]["content"]) if is_continued else text
+            return _cut_after_message(text, given[0][-1]["content"]) if is_continued else text
 
         given = (messages, tools, arguments)
         text = render(given)
@@ -152,7 +152,7 @@ class TextModel:
             )
 
 
-def _up_to(text: str, message: str) -> str:
+def _cut_after_message(text: str, message: str) -> str:
     """Cut a rendered conversation after the text of its last message.
 
     Raises:

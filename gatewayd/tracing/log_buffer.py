@@ -14,9 +14,9 @@ from gatewayd.wire.snapshot import LogView
 
 MOST = 1000
 _CHARS = 2000
-_OURS = re.compile(r"\breq_[0-9a-f]{24}\b")
+_REQUEST_ID = re.compile(r"\breq_[0-9a-f]{24}\b")
 _KEYS = re.compile(r"(gw_[0-9a-f]{12})_[A-Za-z0-9_-]{43}")
-_HIDDEN = "[hidden]"
+_REDACTED = "[hidden]"
 
 
 class LogLines(logging.Handler):
@@ -43,8 +43,8 @@ class LogLines(logging.Handler):
         except Exception:  # noqa: BLE001 - as the standard library's handlers do
             self.handleError(record)
             return
-        message, request = self._cleared(message), request_trace.current()
-        named = _named(message)
+        message, request = self._redacted(message), request_trace.current()
+        named = _request_id_in(message)
         if request is not None and named not in ("", request.request_id):
             request = None  # the record is about another request, whose client id is unknown here
         self._count += 1
@@ -75,14 +75,14 @@ class LogLines(logging.Handler):
         """Number of the latest record; 0 before the first."""
         return self._count
 
-    def _cleared(self, message: str) -> str:
+    def _redacted(self, message: str) -> str:
         for secret in self._secrets:
-            message = message.replace(secret, _HIDDEN)
-        message = _KEYS.sub(rf"\1_{_HIDDEN}", message)
+            message = message.replace(secret, _REDACTED)
+        message = _KEYS.sub(rf"\1_{_REDACTED}", message)
         return printable(message, _CHARS)
 
 
-def _named(message: str) -> str:
+def _request_id_in(message: str) -> str:
     """Return the request id in a message, which may differ from that of the logging task."""
-    found = _OURS.search(message)
+    found = _REQUEST_ID.search(message)
     return "" if found is None else found[0]

@@ -142,10 +142,10 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         for span in sorted(self.spans, key=lambda span: span.begin):
             begin, end = max(at, span.begin), min(span.end, self.notified)
             if end > begin:
-                yield from self._own(at, begin)
+                yield from self._outside_spans(at, begin)
                 yield TimePart(span.cause, begin - self.arrival, end - begin, span.strategy)
                 at = end
-        yield from self._own(at, self.notified)
+        yield from self._outside_spans(at, self.notified)
         at = self.notified
         if self.computed is None:
             yield self._part("engine", at, self.end)
@@ -178,7 +178,7 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         for name, share in stretch.shares or (("", stretch.plugins),):
             spent[name] = spent.get(name, 0.0) + share * left
 
-    def _own(self, begin: float, end: float) -> Iterator[TimePart]:
+    def _outside_spans(self, begin: float, end: float) -> Iterator[TimePart]:
         """Yield time outside of spans: of the gateway until submission, then of observers."""
         yield self._part(GATEWAY, begin, min(end, self.submitted))
         yield self._part(PLUGIN, max(begin, self.submitted), end)

@@ -218,7 +218,7 @@ class Timeline:
             in_plugins, others = self._plugins, self._others
         in_plugins = min(seconds, in_plugins)
         others = min(seconds - in_plugins, others)
-        shares = _shared(in_plugins, self._begun, totals) if in_plugins > 0 else ()
+        shares = _strategy_shares(in_plugins, self._begun, totals) if in_plugins > 0 else ()
         strategy = self._pace.strategy_of(self._cause)
         return Stretch(self._cause, self._since, seconds, others, in_plugins, shares, strategy)
 
@@ -251,7 +251,7 @@ def added(
     return tuple(found.items())
 
 
-def _shared(seconds: float, begun: Totals, totals: Totals) -> Sequence[tuple[str, float]]:
+def _strategy_shares(seconds: float, begun: Totals, totals: Totals) -> Sequence[tuple[str, float]]:
     """Divide ``seconds`` by the time of each strategy between two totals."""
     spent = [(name, total - begun.shares.get(name, 0.0)) for name, total in totals.shares.items()]
     whole = sum([one for _, one in spent])

@@ -27,7 +27,7 @@ class ModelsRoute:
         await send_json(send, {"object": "list", "data": data, **pages})
 
 
-class ModelOne:
+class ModelRoute:
     """Route that describes one model."""
 
     label = "/v1/models/{id}"

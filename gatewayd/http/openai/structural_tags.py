@@ -27,7 +27,7 @@ def spec_of_format(found: object, param: str) -> GuideSpec:
     Raises:
         InvalidRequest: it is not a valid format, or not a supported one.
     """
-    return _simplest(_read(found, param, 1))
+    return _simplify(_read(found, param, 1))
 
 
 def either(one: GuideSpec, other: GuideSpec) -> GuideSpec:
@@ -70,7 +70,7 @@ def _format_of(spec: GuideSpec) -> dict[str, Any]:
     return {"type": kind, **found, "tags": tags}
 
 
-def _simplest(found: dict[str, Any]) -> GuideSpec:
+def _simplify(found: dict[str, Any]) -> GuideSpec:
     """Convert a format to the simplest equivalent guide specification."""
     match found:
         case {"type": "json_schema", "json_schema": schema}:

@@ -30,7 +30,7 @@ class Detect:
         request, ignored = await receive_request(services, DetectRequest, scope, receive)
         principal = principal_of(scope)
         principal.check_use(services.check_model(request.model))
-        tenant = _whose(request, principal)
+        tenant = _target_tenant(request, principal)
         detector = services.detector()
         if detector is None:
             raise NotFound(
@@ -69,7 +69,7 @@ class Detect:
         return ids
 
 
-def _whose(request: DetectRequest, principal: Principal) -> str:
+def _target_tenant(request: DetectRequest, principal: Principal) -> str:
     """Return the tenant whose watermark to detect: the caller's own, as results reveal the mark.
 
     Raises:

@@ -38,7 +38,7 @@ class Protocols:
         self._services = services
         self._gateway = ServedGateway(services)
         mounts = [MountedProtocol(name, strategy) for name, strategy in services.protocols]
-        self._routes = [(mount, self._asked(mount)) for mount in mounts]
+        self._routes = [(mount, self._validated_routes(mount)) for mount in mounts]
         self._owners = PathOwners()
 
     @property
@@ -92,7 +92,7 @@ class Protocols:
             _log.exception("protocol %s failed to format an error", mount.name)
             return None
 
-    def _asked(self, mount: MountedProtocol) -> Sequence[OneMethod]:
+    def _validated_routes(self, mount: MountedProtocol) -> Sequence[OneMethod]:
         plugin = _plugin(mount)
         try:
             routes = [OneMethod(*route) for route in mount.strategy.routes(self._gateway)]

@@ -140,7 +140,7 @@ class Guard:
             if is_public:
                 _host(scope)
             else:
-                _drop_slash(scope)
+                _strip_trailing_slash(scope)
                 principal = scope[IN_SCOPE] = self._keys.check(scope)
                 try:
                     self._check(principal, scope)
@@ -161,7 +161,7 @@ class Guard:
             )
 
 
-def _drop_slash(scope: Scope) -> None:
+def _strip_trailing_slash(scope: Scope) -> None:
     """Remove a trailing slash, which many clients append to their base URL or to every path.
 
     This happens before the rights are looked up, so that they are those of the matching route.

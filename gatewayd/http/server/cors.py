@@ -26,7 +26,7 @@ _EXPOSED = (
 """Response headers exposed to scripts."""
 
 
-def shared_with(origins: Sequence[str], app: App) -> App:
+def with_cors(origins: Sequence[str], app: App) -> App:
     """Wrap an app to answer CORS preflight requests and add CORS headers to responses.
 
     It must be the outermost layer, because preflights have no API key, and scripts read refusals.

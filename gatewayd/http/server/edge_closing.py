@@ -55,7 +55,7 @@ class EdgeTransport:
         if self.is_over:
             return
         self.is_over = True
-        self.write = _drop  # an app may still write, which is an error after write_eof
+        self.write = _ignore_write  # an app may still write, which is an error after write_eof
         if not self._end_input() or at_once:
             self._transport.close()
         else:
@@ -85,5 +85,5 @@ def _nothing_left() -> bool:
     return False
 
 
-def _drop(data: bytes) -> None:
+def _ignore_write(data: bytes) -> None:
     """Ignore a write after the close."""

@@ -157,7 +157,7 @@ async def test_a_choice_that_ends_while_another_is_written_tells_its_end(
             await is_other_written.wait()
         sink.finished("length", None)
 
-    monkeypatch.setattr(sse_stream, "apart", slowly)
+    monkeypatch.setattr(sse_stream, "run_in_thread", slowly)
     body = {**ECHO, "prompt": [PROMPT] * 2, "max_tokens": 1, "stream": True}
     async with running(text, FakeFleet(script)) as gateway:
         answer = await asyncio.wait_for(post(gateway, "/v1/completions", body), 30)

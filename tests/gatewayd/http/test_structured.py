@@ -165,7 +165,7 @@ def test_free_text() -> None:
         ({"response_format": {"type": "json"}}, "response_format.value", "required"),
         ({"response_format": {"type": "regex", "value": {}}}, "response_format.value", "a string"),
         ({"guided_json": "{"}, "guided_json", "not JSON"),
-        ({"guided_json": "[" * 5000}, "guided_json", "900 times"),
+        ({"guided_json": "[" * 5000}, "guided_json", "900 levels"),
         ({"guided_json": "[]"}, "guided_json", "a JSON object"),
         ({"response_format": {}}, "response_format.type", "required"),
         ({"guided_choice": ["a", 1]}, "guided_choice[1]", "a string"),

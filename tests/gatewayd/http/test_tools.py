@@ -190,7 +190,7 @@ async def test_none_shows_no_tools_and_reads_no_calls(text: TextModel) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "tools[0].type", "'function'"),
-    ({"tools": [LOOKUP] * 2}, "tools", "second of the name 'lookup'"),
+    ({"tools": [LOOKUP] * 2}, "tools", "repeats the name 'lookup'"),
     ({"tools": [OTHER] * 129}, "tools", "maximum of 128"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", ""),
     ({"tools": None, "tool_choice": "required"}, "tool_choice", "needs tools"),

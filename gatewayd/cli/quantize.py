@@ -23,15 +23,15 @@ from gatewayd.cli.quality.texts import samples
 from gatewayd.engines.replicas.launch import checked_context_len, model_folder
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quantize.job import (
-    Began,
     Calibrating,
     CheckpointWritten,
     Event,
     Fitted,
-    LayersKept,
+    LayerWritten,
     QuantizeAdvanced,
     QuantizeFailed,
     QuantizeJob,
+    QuantizeStarted,
     Reading,
 )
 from gatewayd_engine.offline.quantize.texts import bundled
@@ -151,7 +151,7 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
                 match event:
                     case Reading(done):
                         stages.advance("reading the model", done, 1)
-                    case Began(done, layers):
+                    case QuantizeStarted(done, layers):
                         if done:
                             stages.say(f"resuming after {done} of {layers} layers")
                     case Calibrating():
@@ -159,7 +159,7 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
                             stages.say(_FOREIGN)
                     case QuantizeAdvanced(done):
                         stages.advance("layers", done, layers)
-                    case LayersKept(layer, matrices):
+                    case LayerWritten(layer, matrices):
                         stages.say(_line(layer + 1, layers, matrices))
                     case QuantizeFailed(reason):
                         fail(reason)
@@ -173,7 +173,7 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
 
 
 def _resume(job: QuantizeJob) -> str:
-    return f"what is done stays in {job.out}.part, and --resume goes on with it"
+    return f"what is done stays in {job.out}.part, and --resume continues it"
 
 
 def _line(layer: int, layers: int, matrices: list[Fitted]) -> str:

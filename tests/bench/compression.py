@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quality.scheme_model import SchemeModel
 from gatewayd_engine.offline.quality.scores import Scores
 from gatewayd_engine.offline.quality.texts import bundled
 from gatewayd_engine.offline.train.attention_traces import AttentionTrace, open_decoder, trace
@@ -237,7 +237,7 @@ def recall_of(by_kind: Texts) -> Iterator[dict[str, Any]]:
             }
 
 
-def opened(name: str | None, budget: float) -> Opened:
+def opened(name: str | None, budget: float) -> SchemeModel:
     """The embedded model, with a compression or without."""
     choice = None if name is None else StrategyChoice(name, {"budget": budget})
     config = EngineConfig(
@@ -249,7 +249,7 @@ def opened(name: str | None, budget: float) -> Opened:
         kv_compression=choice,
         threads=1,
     )
-    return Opened(config, HOST, max(LENGTHS))
+    return SchemeModel(config, HOST, max(LENGTHS))
 
 
 def schemes() -> Iterator[tuple[str, float]]:

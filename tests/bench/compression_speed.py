@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quality.scheme_model import SchemeModel
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
@@ -43,7 +43,7 @@ def longer(folder: Path, longest: int) -> Path:
     return folder
 
 
-def opened(model: Path, name: str, budget: float, longest: int) -> Opened:
+def opened(model: Path, name: str, budget: float, longest: int) -> SchemeModel:
     """A model with a compression or without."""
     choice = None
     if name != "none":
@@ -57,7 +57,7 @@ def opened(model: Path, name: str, budget: float, longest: int) -> Opened:
         kv_compression=choice,
         threads=1,
     )
-    return Opened(config, HOST, longest)
+    return SchemeModel(config, HOST, longest)
 
 
 def speed(model: Path, length: int, budget: float) -> Iterator[dict[str, Any]]:

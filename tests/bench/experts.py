@@ -73,7 +73,7 @@ def layers(sizes: Sizes) -> dict[str, tuple[Layer, int]]:
                 if form is None:
                     raise SystemExit(f"{name} has no kernel")
                 stack = stack or parts.stack(form, experts, *shape)
-                stack.put(number, form)
+                stack.set_expert(number, form)
             stacks += [] if stack is None else [stack]
         gate_up, down = stacks
         layer = parts.mixture(router, gate_up, down, "silu", half)

@@ -23,7 +23,7 @@ import torch
 from gatewayd_engine.kernels.quantized.block_scales import GROUP
 from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.model.layers import LinearOp
-from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
+from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin, MatmulPlugins
 from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
@@ -142,11 +142,11 @@ def _copies(
     return made
 
 
-def _opened(name: str) -> Bringers:
+def _opened(name: str) -> MatmulPlugins:
     """A plugin that multiplies."""
     strategy = PluginHost(Catalog.installed()).strategy(Kind.QUANTIZER, name, {})
     strategy.open(QuantizerResources("", "cuda"))
-    return Bringers([Bringer(name, strategy)])
+    return MatmulPlugins([MatmulPlugin(name, strategy)])
 
 
 def main() -> int:

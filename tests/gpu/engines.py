@@ -64,11 +64,11 @@ class _Moved:
     def __contains__(self, name: object) -> bool:
         return name in self.source
 
-    def take(self, name: str) -> torch.Tensor:
-        return self.source.take(name).to(self.device, self.dtype)
+    def tensor(self, name: str) -> torch.Tensor:
+        return self.source.tensor(name).to(self.device, self.dtype)
 
     def matrix(self, name: str) -> torch.Tensor:
-        return self.take(f"{name}.weight")
+        return self.tensor(f"{name}.weight")
 
 
 def dummy_from_cpu(

@@ -58,7 +58,7 @@ def test_a_graph_follows_its_router(kernels: Kernels) -> None:
     stacks = []
     for all_ in matrices:
         stack = parts.stack(all_[0], EXPERTS, *all_.shape[1:])
-        assert all(stack.put(number, each) for number, each in enumerate(all_))
+        assert all(stack.set_expert(number, each) for number, each in enumerate(all_))
         stacks.append(stack)
     gate_up, down = stacks
     layer = parts.mixture(router, gate_up, down, "silu", HALF)

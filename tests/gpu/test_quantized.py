@@ -19,7 +19,7 @@ from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.model import embedded, parts
 from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_engine.model.linears.sparse24 import SparseLinear
-from gatewayd_engine.model.weights import placed
+from gatewayd_engine.model.weights import to_device
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
@@ -112,7 +112,7 @@ def test_groups_of_rows_are_rounded(kernels: Kernels, n: int) -> None:
 
 def eight_bits(kind: str, rows: int, columns: int) -> Weight:
     if kind == "blocks":
-        return placed(in_blocks(rows, columns), CUDA)
+        return to_device(in_blocks(rows, columns), CUDA)
     scales = torch.rand(rows, 1, device=CUDA) / 64
     if kind == "int8":
         codes = torch.randint(-127, 128, (rows, columns), dtype=torch.int8, device=CUDA)
@@ -150,7 +150,7 @@ def test_a_captured_product_computes_from_what_its_input_holds_now(
     elif kind in ("int8", "e4m3", "blocks"):
         weight = eight_bits(kind, HIDDEN, INTERMEDIATE)
     else:
-        weight = placed(grouped(kind, HIDDEN, INTERMEDIATE, 112), CUDA)
+        weight = to_device(grouped(kind, HIDDEN, INTERMEDIATE, 112), CUDA)
     linear = DeviceLinears(kernels).make(weight, None, torch.bfloat16)
     x = checks.random(n, INTERMEDIATE, dtype=torch.bfloat16, device=CUDA)
     out = torch.empty(n, HIDDEN, dtype=torch.bfloat16, device=CUDA)

@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.kernels.select import choose
 from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
-from gatewayd_engine.model.linears.select_gpu import Apart
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.tuning.clock import GraphClock
 from gatewayd_engine.tuning.machine import this_machine
 from gatewayd_engine.tuning.matmul import choose_products
@@ -30,15 +30,15 @@ SHAPES = {"qkv": (6144, 4096), "out": (4096, 4096), "down": (4096, 14336)}
 
 
 @pytest.fixture(params=sorted(SHAPES))
-def linear(request: pytest.FixtureRequest) -> Iterator[Apart]:
+def linear(request: pytest.FixtureRequest) -> Iterator[DenseGpuLinear]:
     rows, columns = SHAPES[request.param]
     weight = checks.random(rows, columns, dtype=torch.bfloat16, device=CUDA, scale=columns**-0.5)
-    yield Apart(weight, None, choose(CUDA), Fusion())
+    yield DenseGpuLinear(weight, None, choose(CUDA), Fusion())
     torch.cuda.empty_cache()
 
 
 def test_products_that_were_chosen_are_captured_and_compute_the_same(
-    linear: Apart, tmp_path: Path
+    linear: DenseGpuLinear, tmp_path: Path
 ) -> None:
     sizes, table = [1, 8, 24, 64, 256], TuningTable(this_machine(CUDA), tmp_path)
     candidates = installed(CUDA)

@@ -16,10 +16,10 @@ from gatewayd_engine.kv.codec import Codec, PoolFormat, form_of
 from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.linears.matmul_plugins import open_bringers
+from gatewayd_engine.model.linears.matmul_plugins import open_matmul_plugins
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import dummy, read
-from gatewayd_engine.model.parts import LayerParts, with_brought
+from gatewayd_engine.model.parts import LayerParts, with_matmul_plugins
 from gatewayd_engine.model.quantizer import Quantizer, open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
@@ -85,7 +85,7 @@ def assemble(
     config = config.with_choices(
         Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
     )
-    bringers = open_bringers(config, host, ledger)
+    matmul_plugins = open_matmul_plugins(config, host, ledger)
     # All headers before a byte of weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
@@ -99,7 +99,7 @@ def assemble(
     @cache
     def decoder() -> Decoder:
         quantizer = None if quantization is None else quantization.quantize
-        parts = with_brought(backend.parts, bringers)
+        parts = with_matmul_plugins(backend.parts, matmul_plugins)
         return _decoder(config, checkpoint, spec, dtype, parts, progress, quantizer, form)
 
     # Most backends do not have to see the model for this.
@@ -159,13 +159,13 @@ def assemble(
     )
     # Strategies first: a wrong name, or a codec that fails, should not wait for many weights.
     fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
-    strategies = Strategies(config, host, resources, ledger, fixed, bringers)
+    strategies = Strategies(config, host, resources, ledger, fixed, matmul_plugins)
     codec = None
     if strategies.codec is not None and record is not None and decodes:
         codec = Codec(strategies.codec, record, head_dim, dtype)
         codec.try_out(strategies.names[Kind.KV_CODEC.value])
     model = decoder()
-    bringers.tell()
+    matmul_plugins.log_summary()
     target.hold(model)
     element = None if form is None else form.element
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
@@ -318,6 +318,6 @@ def _decoder(
         scales = checkpoint.kv_scales(is_plain=is_plain)
         model = read(checkpoint, dtype, config.device, told, parts, quantizer, scales)
     if quantizer is not None:
-        quantizer.tell_unmatched()
+        quantizer.warn_unmatched()
     _log.info("model weights: %s", mib(model.weight_bytes))
     return model

@@ -1,1 +1,1 @@
-"""One decoder for all the architectures served: what it is (spec), its weights, its forward."""
+"""The decoder of all supported architectures: specification, weight loading and forward pass."""

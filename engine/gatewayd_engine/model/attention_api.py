@@ -1,4 +1,4 @@
-"""What the decoder asks of attention, and what a backend is told about the model."""
+"""Interfaces through which the decoder calls an attention backend."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Attend(Protocol):
-    """Attention of one step: already knows the batch, its pages and its positions."""
+    """Attention of one step, bound to the step's batch, block tables and positions."""
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """Append this step's keys and values to the pool, then attend.
@@ -27,17 +27,17 @@ class Attend(Protocol):
 
 
 class RotatingAttend(ABC):
-    """Attention of one step that rotates as well.
+    """Attention of one step with fused rotary embedding.
 
-    A class and no Protocol, so that the decoder can tell it from an ``Attend``, which is given
-    what has been rotated.
+    A class rather than a Protocol so that the decoder can distinguish it with ``isinstance`` from
+    an ``Attend``, whose inputs are already rotated.
     """
 
     __slots__ = ()
 
     room: torch.Tensor | None = None
-    """Where the decoder has to write each layer's heads, if it may not choose, shape
-    ``[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]``."""
+    """Buffer that the QKV projection of each layer must write to, shape
+    ``[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]``; None if any buffer will do."""
 
     @abstractmethod
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
@@ -46,7 +46,7 @@ class RotatingAttend(ABC):
         Args:
             layer: which layer.
             heads: queries, then keys, then values, contiguous, not rotated, shape
-                ``[num_tokens, num_heads + 2 * num_kv_heads, head_dim]``; written over.
+                ``[num_tokens, num_heads + 2 * num_kv_heads, head_dim]``; overwritten.
 
         Returns:
             Shape ``[num_tokens, num_heads * head_dim]``, valid until the next layer attends.

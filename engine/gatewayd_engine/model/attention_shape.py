@@ -1,4 +1,4 @@
-"""The attention of a model, the same for all steps. Imports no torch."""
+"""Static attention parameters of a model. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class AttentionShape:
-    """The attention of a model, the same for all steps.
+    """Attention parameters of a model, the same for all steps.
 
     Attributes:
         num_layers: layers with attention.
@@ -16,8 +16,8 @@ class AttentionShape:
         head_dim: size of a head.
         scale: factor on the scores before softmax.
         softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
-        windows: per layer, how many of the latest positions a token sees, itself included;
-            0 for all.
+        windows: per layer, the sliding window: how many of the latest positions a token attends
+            to, itself included; 0 for all.
     """
 
     num_layers: int

@@ -1,25 +1,26 @@
-"""What keeps the last bit of a number from depending on who else is computed.
+"""Batch invariance: results of a row that do not depend on the rest of the batch, bit for bit.
 
-A product that rounds its input to few bits makes a large step of a small one: a number between two
-codes is rounded either way. In a model that has such products, all that is computed in floats
-before them is steady: it gives a row the same numbers, whatever the batch and the threads.
+A matrix product that quantizes its input amplifies rounding differences: a value halfway between
+two codes may be rounded either way. In a model with such products every float operation before
+them runs in its batch-invariant form, which gives a row the same bits whatever the batch and the
+number of threads.
 """
 
 from __future__ import annotations
 
 import torch
 
-_MOST = 1 << 14
-"""Numbers that torch 2.13 has one thread compute, whatever the operation. Of more, several threads
-take a share each, wherever that cuts a row, and what is left of a vector is computed by other
-instructions there, with another last bit."""
+_SINGLE_THREAD_ELEMENTS = 1 << 14
+"""Elements up to which torch 2.13 uses one thread for any operation. Beyond that it splits the work
+between threads, also within a row, and the tail of a vector register at the split is computed by
+other instructions, which differ in the last bit."""
 
 
-class Unsteady:
-    """A part whose last bits depend on the batch.
+class BatchInvariantMode:
+    """Base of operations with an optional, slower batch-invariant form.
 
     Attributes:
-        is_steady: whether it takes the trouble that they do not.
+        is_steady: whether the batch-invariant form is used; False at first.
     """
 
     __slots__ = ("is_steady",)
@@ -28,12 +29,13 @@ class Unsteady:
         self.is_steady = False
 
 
-def pieces(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
-    """Some rows of each at a time, few enough that one thread computes them.
+def row_chunks(*tensors: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+    """Split tensors along dimension 0 into chunks that torch computes on a single thread.
 
     Args:
-        tensors: of as many rows each; how many numbers a row has is the first one's to say.
+        tensors: with the same number of rows; the chunk size follows from the row size of the
+            first.
     """
     first = tensors[0]
-    rows = max(1, _MOST * len(first) // max(1, first.numel()))
+    rows = max(1, _SINGLE_THREAD_ELEMENTS * len(first) // max(1, first.numel()))
     return list(zip(*(torch.split(tensor, rows) for tensor in tensors), strict=True))

@@ -1,4 +1,4 @@
-"""From named weights to a decoder: what is fused, and what goes where."""
+"""Building of a decoder from named weights: fused projections, quantization and packing."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Protocol
 
 import torch
 
-from gatewayd_engine.model.batch_invariance import Unsteady
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.decoder import Attention, Decoder, DecoderLayer, Mlp
 from gatewayd_engine.model.layers import FeedForward, LinearOp
-from gatewayd_engine.model.linears.expert_stacks import Stack, told
+from gatewayd_engine.model.linears.expert_stacks import Stack, describe_weight
 from gatewayd_engine.model.linears.plugin_matmul import UnfitProduct
-from gatewayd_engine.model.linears.select_gpu import Apart
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.model.loading.kv_scales import (
     KvScales,
     row_factors,
@@ -26,34 +26,41 @@ from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.moe import MixtureOfExperts, Router
 from gatewayd_engine.model.parts import Gate, LayerParts, Norm
 from gatewayd_engine.model.qkv_heads import HeadBuffers
-from gatewayd_engine.model.rotary_embedding import Rotary, side_by_side
+from gatewayd_engine.model.rotary_embedding import Rotary, interleave_pairs
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
-from gatewayd_engine.model.weights import dense, in_type, joined, placed, rows, times
+from gatewayd_engine.model.weights import (
+    concat_rows,
+    dense,
+    scale_rows,
+    select_rows,
+    to_device,
+    to_dtype,
+)
 from gatewayd_hooks.quantization import Matrix, Weight
 
 _log = logging.getLogger(__name__)
 
 
 class Weights(Protocol):
-    """The tensors of a ``layout``, from wherever they come."""
+    """Source of the tensors of a ``layout``: a checkpoint or a random generator."""
 
     num_parameters: int
-    """Elements of all of them."""
+    """Elements of all tensors together."""
     dtype: torch.dtype
-    """Of the decoder."""
+    """Dtype of the decoder."""
 
     def __contains__(self, name: object) -> bool:
-        """Whether the layout has a tensor of that name."""
+        """Whether the layout has a tensor with this name."""
 
-    def take(self, name: str) -> torch.Tensor:
-        """The tensor of that name, in the decoder's type and place."""
+    def tensor(self, name: str) -> torch.Tensor:
+        """Return a tensor by its name, in the decoder's dtype and on its device."""
 
     def matrix(self, name: str) -> Weight:
-        """The same of a matrix, by its name without ``.weight``; it may be of few bits."""
+        """Return a matrix, possibly quantized, by its name without ``.weight``."""
 
 
 Quantize = Callable[[Matrix, torch.Tensor], Weight]
-"""Makes a weight of few bits of a float one, or leaves it as it is."""
+"""Quantizes a float weight, or returns it unchanged."""
 _EMBEDDING = "model.embed_tokens"
 _HEAD = "lm_head"
 
@@ -67,16 +74,16 @@ def assemble(
 ) -> Decoder:
     """Build the decoder of a spec from named weights.
 
-    One matrix after the other is taken, joined with those of the same input, quantized and packed:
-    beside what is packed already there is never more than one of them.
+    Matrices are read one at a time, fused with those of the same input, quantized and packed, so
+    that no more than one unpacked matrix is in memory at any time.
 
     Args:
         spec: of the model.
         weights: its tensors.
-        parts: that suit where they are.
-        quantize: asked for each matrix of floats but the embedding and routers of experts, whose
-            few numbers decide much; None for what they are.
-        kv_scales: of keys and values, by layer, that its weights take up.
+        parts: factory of the layers' operations for the weights' device.
+        quantize: called for each float matrix except the embedding and expert routers, which are
+            small and sensitive to quantization; None to keep all weights as they are.
+        kv_scales: KV cache scales by layer, to be folded into the weights.
     """
     table = weights.matrix(_EMBEDDING)
     embedding = dense(table).to(weights.dtype)
@@ -84,10 +91,10 @@ def assemble(
     layers = [builder.layer(index) for index in range(spec.num_layers)]
     norm = builder.norm("model.norm")
     head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
-    if isinstance(head, Apart) and head.is_of(embedding):
+    if isinstance(head, DenseGpuLinear) and head.shares_storage(embedding):
         builder.nbytes -= embedding.nbytes
-    # Kernels of a device add in whatever order is fastest there; nothing is promised of their bits.
-    rounds_inputs = embedding.device.type == "cpu" and builder.steady(head)
+    # GPU kernels add in whatever order is fastest: batch invariance is guaranteed on CPUs only.
+    rounds_inputs = embedding.device.type == "cpu" and builder.set_batch_invariant(head)
     return Decoder(
         spec,
         embedding,
@@ -103,12 +110,12 @@ def assemble(
 
 
 class LayerBuilder:
-    """Makes the layers of a decoder; ``assemble`` says of what.
+    """Builder of decoder layers; see ``assemble`` for the arguments.
 
     Attributes:
-        rotary: their rotations.
-        nbytes: that the weights made so far take.
-        is_capturable: see ``Decoder``, of the layers made so far.
+        rotary: rotary embedding shared by the layers.
+        nbytes: bytes of the weights built so far.
+        is_capturable: see ``Decoder``; for the layers built so far.
     """
 
     def __init__(
@@ -134,7 +141,7 @@ class LayerBuilder:
         self._gates: list[Gate] = []
 
     def layer(self, index: int, mlp: Mlp | None = None) -> DecoderLayer:
-        """One layer, with another feed-forward part in the place of its own if there is one."""
+        """Build one layer, with ``mlp`` instead of its own feed-forward part if given."""
         spec, prefix = self._spec, f"model.layers.{index}"
         attention = self._attention(index, f"{prefix}.self_attn")
         mlp = self._mlp(index) if mlp is None else mlp
@@ -149,10 +156,10 @@ class LayerBuilder:
         )
 
     def router(self, index: int) -> Router:
-        """What chooses among the experts of a layer.
+        """Build the expert router of a layer.
 
         Raises:
-            ValueError: there are none.
+            ValueError: the model has no experts.
         """
         moe = self._spec.moe
         if moe is None:
@@ -162,28 +169,28 @@ class LayerBuilder:
         return Router(scores, moe.top_k, renormalise=moe.renormalise)
 
     def expert(self, index: int, number: int) -> FeedForward:
-        """One of the experts of a layer."""
+        """Build one of the experts of a layer."""
         prefix = f"{self._expert_prefix(index)}.experts.{number}"
         return self._feed_forward(prefix, expert_parts(self._spec))
 
     def norm(self, name: str, entry: LinearOp | None = None) -> Norm:
-        """A norm of the residual stream, before one matrix or several parts."""
-        weight = self._weights.take(f"{name}.weight")
+        """Build a norm of the residual stream; ``entry`` is the only matrix it feeds, if any."""
+        weight = self._weights.tensor(f"{name}.weight")
         self.nbytes += weight.nbytes
         offset = float(self._spec.family.norm_offset)
         return self._parts.norm(weight, self._spec.norm_eps, offset, entry)
 
     def linear(self, name: str) -> LinearOp:
-        """A matrix with what its bias may be."""
+        """Build a linear layer by its name, with its bias if it has one."""
         return self.packed(name, self._weights.matrix(name), self._bias((name,)))
 
     def packed(
         self, name: str, weight: Weight, bias: torch.Tensor | None = None, *, is_kept: bool = False
     ) -> LinearOp:
-        """A weight in its place, quantized before unless it is to be kept as it is.
+        """Build a linear layer from a weight, quantized first unless ``is_kept``.
 
         Raises:
-            LoadError: a plugin fails to multiply it.
+            LoadError: a matmul plugin fails on it.
         """
         if not is_kept:
             weight = self._quantized(name, weight)
@@ -195,8 +202,8 @@ class LayerBuilder:
         return weight
 
     def _settled(self, weight: Weight) -> Weight:
-        """A weight where it is multiplied, with floats of the decoder's type."""
-        return in_type(placed(weight, self._order.device), self._weights.dtype)
+        """Move a weight to the device, with floats in the decoder's dtype."""
+        return to_dtype(to_device(weight, self._order.device), self._weights.dtype)
 
     def _linear(self, name: str, weight: Weight, bias: torch.Tensor | None) -> LinearOp:
         try:
@@ -207,14 +214,18 @@ class LayerBuilder:
         self._linears.append(made)
         return made
 
-    def steady(self, head: LinearOp) -> bool:
-        """Whether a product rounds what it is given; all that is before one is steady then."""
+    def set_batch_invariant(self, head: LinearOp) -> bool:
+        """Make float operations batch-invariant if any product quantizes its input.
+
+        Returns:
+            Whether one does.
+        """
         if not any(linear.rounds_inputs for linear in self._linears):
             return False
-        # What a head of floats makes is rounded by nobody.
+        # The output of a float head is not quantized any more.
         linears = [linear for linear in self._linears if linear is not head]
         for part in (self.rotary, *self._gates, *linears):
-            if isinstance(part, Unsteady):
+            if isinstance(part, BatchInvariantMode):
                 part.is_steady = True
         return True
 
@@ -231,7 +242,7 @@ class LayerBuilder:
         return MixtureOfExperts(self.router(index), experts)
 
     def _grouped(self, index: int, moe: MoeSpec) -> Mlp | None:
-        """The experts of a layer, multiplied at once; None if these parts cannot."""
+        """Build a layer's experts as grouped matrix products; None if ``parts`` cannot."""
         parts, experts = self._parts.experts, moe.num_experts
         if parts is None:
             return None
@@ -243,9 +254,9 @@ class LayerBuilder:
                 form = parts.form(weight, self._weights.dtype)
                 if form is not None and not number:
                     stacks.append(parts.stack(form, experts, *sizes[place]))
-                if form is None or not stacks[place].put(number, form):
-                    what = told(weight) if form is None else "of several formats"
-                    self._tell_apart(index, what)
+                if form is None or not stacks[place].set_expert(number, form):
+                    what = describe_weight(weight) if form is None else "of several formats"
+                    self._warn_ungrouped(index, what)
                     return None
         gate_up, down = stacks
         self.nbytes += gate_up.nbytes + down.nbytes
@@ -253,15 +264,15 @@ class LayerBuilder:
         return parts.mixture(self.router(index), gate_up, down, name, dtype)
 
     def _expert_weights(self, index: int, number: int) -> Iterator[Weight]:
-        """The matrices of an expert, where they are multiplied; one after the other."""
+        """Yield the matrices of an expert, gate and up fused, on the device."""
         prefix = f"{self._expert_prefix(index)}.experts.{number}"
         gate, up, down = expert_parts(self._spec)
-        joined = self._apart(prefix, "gate_up_proj", (gate, up))
+        joined = self._matrix_names(prefix, "gate_up_proj", (gate, up))
         for name, names in (("gate_up_proj", joined), (down, [f"{prefix}.{down}"])):
             yield self._settled(self._quantized(f"{prefix}.{name}", self._join(names)))
 
-    def _tell_apart(self, index: int, what: str) -> None:
-        """Say once in the log why experts are multiplied one by one."""
+    def _warn_ungrouped(self, index: int, what: str) -> None:
+        """Log once why experts are multiplied one by one."""
         if self.is_capturable:
             _log.warning(
                 "experts of layer %d are %s: experts are multiplied one by one, the host waits for"
@@ -274,59 +285,62 @@ class LayerBuilder:
 
     def _attention(self, index: int, prefix: str) -> Attention:
         spec = self._spec
-        names = self._apart(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
+        names = self._matrix_names(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
         bias, joint, scales = self._bias(names), self._join(names), self._kv_scales.get(index)
         name = f"{prefix}.o_proj"
         back = self._weights.matrix(name)
         if scales is not None:
             factors = row_factors(spec, scales)
-            joint, back = times(joint, factors), scaled_output(back, scales)
+            joint, back = scale_rows(joint, factors), scaled_output(back, scales)
             bias = None if bias is None else (bias * factors.to(bias.device)).to(bias.dtype)
         qkv = self.packed(
             f"{prefix}.qkv_proj",
-            rows(joint, self._order),
+            select_rows(joint, self._order),
             None if bias is None else bias[self._order],
         )
         out = self.packed(name, back, self._bias((name,)))
         qk_norm = None
         if spec.family.qk_norm:
-            query = self._weights.take(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
-            key = self._weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
+            query = self._weights.tensor(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
+            key = self._weights.tensor(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
             norms = torch.cat((query, key))
             if scales is not None:
                 norms = scaled_norms(norms, spec, scales)
-            norms = side_by_side(norms, spec.rope.rotary_dim)
+            norms = interleave_pairs(norms, spec.rope.rotary_dim)
             self.nbytes += norms.nbytes
             qk_norm = self._parts.head_norm(norms, spec.norm_eps)
         return Attention(index, self.rotary, self._buffers, qkv, out, qk_norm)
 
     def _feed_forward(self, prefix: str, names: tuple[str, str, str]) -> FeedForward:
         gate, up, down = names
-        joined = self._apart(prefix, "gate_up_proj", (gate, up))
+        joined = self._matrix_names(prefix, "gate_up_proj", (gate, up))
         gate_up = self.packed(f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined))
         back = self.linear(f"{prefix}.{down}")
         gated = self._parts.gate(self._spec.activation, back, gate_up)
         self._gates.append(gated)
         return FeedForward(gate_up, back, gated)
 
-    def _apart(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
-        """Names of the matrices of one input, which are stored joined or apart."""
+    def _matrix_names(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
+        """Return the names of matrices with a common input, stored fused or separately."""
         is_joined = f"{prefix}.{joined}.weight" in self._weights
         return [f"{prefix}.{part}" for part in ((joined,) if is_joined else parts)]
 
     def _join(self, names: Sequence[str]) -> Weight:
-        return joined([self._weights.matrix(name) for name in names])
+        return concat_rows([self._weights.matrix(name) for name in names])
 
     def _bias(self, names: Sequence[str]) -> torch.Tensor | None:
         if f"{names[0]}.bias" not in self._weights:
             return None
-        return torch.cat([self._weights.take(f"{name}.bias") for name in names])
+        return torch.cat([self._weights.tensor(f"{name}.bias") for name in names])
 
 
 def _order(spec: ModelSpec, device: torch.device) -> torch.Tensor:
-    """Rows of a joined projection as the rotation wants them, int64; those of values stay."""
+    """Return the row order of a fused QKV projection for the rotary embedding, int64.
+
+    Rows of queries and keys are interleaved; rows of values stay in place.
+    """
     rotated = spec.num_heads + spec.num_kv_heads
     heads = torch.arange((rotated + spec.num_kv_heads) * spec.head_dim, device=device)
     heads = torch.unflatten(heads, 0, (-1, spec.head_dim))
-    turned = side_by_side(heads[:rotated], spec.rope.rotary_dim)
+    turned = interleave_pairs(heads[:rotated], spec.rope.rotary_dim)
     return torch.cat((turned, heads[rotated:])).flatten()

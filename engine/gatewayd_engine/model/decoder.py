@@ -1,7 +1,7 @@
 """The decoder: token ids and positions in, hidden states and logits out.
 
-Tokens of all sequences of a step lie flat in one dimension; which belong together only ``attend``
-knows. The caller holds ``torch.inference_mode``.
+The tokens of all sequences of a step are flattened into one dimension; only ``attend`` knows the
+sequence boundaries. The caller must be in ``torch.inference_mode``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Attention:
-    """Projections, norms of heads and rotation around what ``attend`` does.
+    """QKV projection, per-head norms and rotary embedding, then the step's ``attend``.
 
     Attributes:
-        entry: the matrix that alone is given its input.
-        out: the one that projects back.
+        entry: the QKV projection, the only consumer of the layer's normed input.
+        out: the output projection, which the decoder layer applies.
     """
 
     __slots__ = ("_buffers", "_index", "_qk_norm", "_rotary", "entry", "out")
@@ -52,7 +52,11 @@ class Attention:
     def __call__(
         self, x: torch.Tensor, rotation: torch.Tensor | None, attend: Attend | RotatingAttend
     ) -> torch.Tensor:
-        """Map ``[num_tokens, hidden]`` to what ``out`` projects back to that shape."""
+        """Attend from ``[num_tokens, hidden]``.
+
+        Returns:
+            The input of ``out``, shape ``[num_tokens, num_heads * head_dim]``.
+        """
         if isinstance(attend, RotatingAttend):
             joined = self._buffers.split(self.entry(x, out=attend.room))
             if self._qk_norm is not None:
@@ -68,11 +72,11 @@ class Attention:
 
 
 class Mlp(Protocol):
-    """A feed-forward part, of one matrix or of many experts."""
+    """A feed-forward part: dense or a mixture of experts."""
 
     @property
     def entry(self) -> LinearOp | None:
-        """The matrix that alone is given its input; None for several."""
+        """The only matrix that consumes the part's input; None if there are several."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
@@ -82,7 +86,7 @@ class Mlp(Protocol):
 
 
 class DecoderLayer:
-    """Attention and feed-forward, each added to the residual stream."""
+    """Attention and feed-forward parts, each added to the residual stream."""
 
     __slots__ = (
         "_after_attention",
@@ -119,13 +123,13 @@ class DecoderLayer:
         """Advance the residual stream ``[num_tokens, hidden]`` in place.
 
         Args:
-            x: the stream.
-            delta: what the layer before has left to be added to it.
+            x: the residual stream.
+            delta: output of the previous layer still to be added to ``x``; None for nothing.
             rotation: of the tokens' positions; None if ``attend`` rotates.
             attend: attention of this step.
 
         Returns:
-            What is left to be added.
+            What is still to be added to ``x``; None for nothing.
         """
         attended = self._attention(self._before_attention(x, delta), rotation, attend)
         if self._after_attention is None:
@@ -142,9 +146,10 @@ class Decoder:
     """A model with its weights; stateless between calls.
 
     Attributes:
-        rounds_inputs: whether a product rounds what it is given, so that whoever attends for it
-            has to be steady.
-        is_capturable: whether what the layers launch follows from the number of tokens alone.
+        rounds_inputs: whether a matrix product quantizes its input, so that the attention backend
+            has to be batch-invariant.
+        is_capturable: whether the layers' kernel launches depend on the number of tokens alone,
+            as CUDA graphs require.
     """
 
     def __init__(
@@ -180,7 +185,7 @@ class Decoder:
 
     @property
     def rotary(self) -> Rotary:
-        """Its rotations, for attention that rotates."""
+        """Rotary embedding of the model, for attention backends that rotate."""
         return self._rotary
 
     def hidden(
@@ -204,18 +209,18 @@ class Decoder:
         return self._norm(x, delta)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """What the first layer is given, ``[n, hidden]``, for token ids ``[n]``."""
+        """Embed token ids ``[n]``, scaled if the model does so; shape ``[n, hidden]``."""
         x = functional.embedding(ids, self._embedding)
         if self._scale is not None:
             x.mul_(self._scale)
         return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Scores of the vocabulary, float32 ``[n, vocab]``, from hidden states ``[n, hidden]``."""
+        """Compute logits, float32 ``[n, vocab]``, from hidden states ``[n, hidden]``."""
         return self.raw_logits(hidden).float()
 
     def raw_logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """The same as the head makes them, of ``logits_dtype``; a new tensor or ``out``."""
+        """Compute logits in ``logits_dtype``, into a new tensor or ``out``; see ``logits``."""
         cap = self.spec.logit_softcap
         if cap is None:
             return self._head(hidden, out=out)

@@ -1,4 +1,4 @@
-"""Parts of all decoders of a device: of the served model, and of those that guess for it."""
+"""Layer operations of all decoders on a GPU: of the served model and of draft models."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from gatewayd_engine.model.parts import FusedParts
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
-    from gatewayd_engine.model.linears.select_gpu import Apart
+    from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 
 
 class DeviceParts:
-    """Each decoder has parts of its own, and those of the start one scratch.
+    """Factory of ``FusedParts``, one for each decoder; those made at startup share a scratch.
 
-    Norms and gates are fused where that was timed and compared, which is in the served model alone.
+    Norms and gates are fused into matrix products only in the served model, where the start-up
+    tuner times and checks them.
 
     Args:
         kernels: of the device.
 
     Attributes:
-        served: of the served model.
-        is_starting: whether nothing is captured yet.
+        served: parts of the served model.
+        is_starting: whether no CUDA graph has been captured yet.
     """
 
     def __init__(self, kernels: Kernels) -> None:
@@ -32,21 +33,21 @@ class DeviceParts:
         self.is_starting = True
         self._chosen_for = [self.served]
 
-    def beside(self) -> FusedParts:
-        """Parts of one model that guesses for the served one."""
+    def draft_parts(self) -> FusedParts:
+        """Make the parts of a draft model that is loaded alongside the served one."""
         if not self.is_starting:
-            # Captured steps have the addresses of what they multiply in: it must not grow.
+            # Captured graphs hold the addresses of the shared scratch, so it must not grow.
             return FusedParts(self._kernels)
         parts = FusedParts(self._kernels, self._scratch)
         self._chosen_for.append(parts)
         return parts
 
     @property
-    def dense(self) -> list[Apart]:
-        """The matrices of floats of the start, whose products may be chosen."""
+    def dense(self) -> list[DenseGpuLinear]:
+        """The float matrices made at startup, whose kernels can be tuned."""
         return [matrix for parts in self._chosen_for for matrix in parts.dense]
 
     def seal(self) -> None:
-        """Steps are going to be captured."""
+        """Fix the size of the shared scratch before CUDA graphs are captured."""
         self.is_starting = False
         self._scratch.seal()

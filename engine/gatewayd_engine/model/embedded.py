@@ -1,4 +1,4 @@
-"""The models that ship inside the package, by name. Imports nothing heavy."""
+"""Models embedded in the package, by name. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ _MODELS = Path(__file__).parents[1] / "models"
 
 
 def names() -> tuple[str, ...]:
-    """Names of the embedded models, sorted."""
+    """Return the names of the embedded models, sorted."""
     return tuple(sorted(config.parent.name for config in _MODELS.glob("*/config.json")))
 
 
 def folder(name: str = "nano") -> Path:
-    """Folder of an embedded model, in the layout of a Hugging Face checkpoint.
+    """Return the folder of an embedded model, in the layout of a Hugging Face checkpoint.
 
     Raises:
         KeyError: no model of that name is embedded.

@@ -1,4 +1,4 @@
-"""The architectures served, and what tells each from plain Llama."""
+"""Supported architectures and their differences from Llama."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Differences that are fixed by the architecture; the rest stands in config.json.
+    """Differences from Llama fixed by the architecture; the rest is read from config.json.
 
     Attributes:
         biases: which attention projections have one: all or none as ``attention_bias`` says,
@@ -22,11 +22,13 @@ class Family:
             all where ``use_sliding_window`` is, those that ``layer_types`` or
             ``max_window_layers`` name, every other one.
         window: the window when config.json says nothing; None for none.
-        experts: the layers' experts and how their weights are called; None for a dense model.
+        experts: naming scheme of the experts' weights; None for a dense model.
         head_dim: when config.json says nothing; None for hidden size over heads.
         rope_theta: when config.json says nothing.
         activation: when config.json says nothing.
         tied: whether embeddings and head share a weight when config.json says nothing.
+
+    "When config.json says nothing" marks default values.
     """
 
     biases: Literal["configured", "qkv", "none"] = "none"
@@ -79,4 +81,4 @@ MODEL_TYPES = {
     "mixtral": "MixtralForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
-"""For a config.json that names no architecture."""
+"""Architecture by ``model_type``, for a config.json without ``architectures``."""

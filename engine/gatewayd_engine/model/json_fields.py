@@ -1,4 +1,4 @@
-"""Typed reading of a checkpoint's JSON files: a wrong value is named, never guessed at."""
+"""Typed access to a checkpoint's JSON files; errors name the file, the key and the value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LARGEST_NUMBER = 1e12
 
 
 class SpecError(ValueError):
-    """The checkpoint's description cannot be served; the message says what and why."""
+    """The model description is invalid or unsupported; the message names the field and why."""
 
 
 class JsonFields:
@@ -43,11 +43,11 @@ class JsonFields:
         return key in self._values
 
     def raw(self, key: str) -> object:
-        """The value as it stands, None when absent."""
+        """Return a value unchecked, None when absent."""
         return self._values.get(key)
 
     def size(self, key: str, default: int | None = None, most: int = LARGEST_SIZE - 1) -> int:
-        """A positive integer."""
+        """Return a positive integer of at most ``most``."""
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, "a positive integer")
@@ -56,7 +56,7 @@ class JsonFields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A number above zero."""
+        """Return a number above zero."""
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, "a number")
@@ -65,33 +65,33 @@ class JsonFields:
         return float(value)
 
     def optional_number(self, key: str, default: float | None = None) -> float | None:
-        """A number above zero; a null means none, an absent key the default."""
+        """Return a number above zero; None for a null, the default for an absent key."""
         if key not in self._values:
             return default
         return None if self._values[key] is None else self.number(key)
 
     def optional_size(self, key: str, default: int | None = None) -> int | None:
-        """A positive integer; a null means none, an absent key the default."""
+        """Return a positive integer; None for a null, the default for an absent key."""
         if key not in self._values:
             return default
         return None if self._values[key] is None else self.size(key)
 
     def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
+        """Return a boolean."""
         value = self._or_default(key, default)
         if not isinstance(value, bool):
             raise self._wrong(key, "true or false")
         return value
 
     def text(self, key: str, default: str) -> str:
-        """A string."""
+        """Return a string."""
         value = self._or_default(key, default)
         if not isinstance(value, str):
             raise self._wrong(key, "a string")
         return value
 
     def texts(self, key: str) -> tuple[str, ...] | None:
-        """A list of strings, None when absent."""
+        """Return a list of strings, None when absent."""
         value = self.raw(key)
         if value is None:
             return None
@@ -100,7 +100,7 @@ class JsonFields:
         return tuple(value)
 
     def indices(self, key: str) -> tuple[int, ...]:
-        """An integer or a list of integers, none of them negative; empty when absent."""
+        """Return one or more non-negative integers, given alone or as a list; empty if absent."""
         value = self.raw(key)
         if value is None:
             return ()
@@ -110,7 +110,7 @@ class JsonFields:
         return tuple(items)
 
     def numbers(self, key: str, length: int) -> tuple[float, ...]:
-        """A list of so many numbers above zero."""
+        """Return a list of exactly ``length`` numbers above zero."""
         value = self.raw(key)
         if (
             not isinstance(value, list)
@@ -121,7 +121,7 @@ class JsonFields:
         return tuple(float(item) for item in value)
 
     def inner(self, key: str) -> JsonFields | None:
-        """An object inside, None when absent."""
+        """Return a nested object, None when absent."""
         value = self.raw(key)
         if value is None:
             return None

@@ -1,8 +1,8 @@
-"""The parts of a decoder layer that know nothing of each other.
+"""Basic operations of a decoder layer in plain torch: linear, RMS norm, gate, feed-forward.
 
-Plain callables, not ``nn.Module``: nothing is trained here, and at batch 1 on a CPU the time of a
-step is dispatch as much as arithmetic. All matrix products go through a ``LinearOp``, those of the
-experts too; those of few bits are in ``linears``.
+Plain callables, not ``nn.Module``: nothing is trained here, and at batch 1 on a CPU a step spends
+as much time on dispatch as on arithmetic. All matrix products go through a ``LinearOp``, those of
+experts included; quantized ones are in ``linears``.
 """
 
 from __future__ import annotations
@@ -13,45 +13,45 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.kernels.activation import activation
-from gatewayd_engine.model.batch_invariance import Unsteady, pieces
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode, row_chunks
 
 _PADDING = 16
-"""Spare columns of a packed weight. Rows a power of two apart share cache sets, and a matrix
-product over 2,048 columns takes half as long again without them."""
+"""Padding columns of a packed weight. Rows a power of two apart share cache sets: without padding
+a matrix product over 2,048 columns takes half as long again."""
 _WIDENED = 3 << 18
-"""Numbers of a weight that are made float64 at once: they stay in the cache."""
+"""Elements of a weight that are converted to float64 at a time, so that they stay in the cache."""
 
 
 class LinearOp(Protocol):
-    """A matrix and perhaps a bias, in whatever form suits where they are."""
+    """Linear layer: a weight in a device-specific form, with an optional bias."""
 
     @property
     def nbytes(self) -> int:
-        """What its numbers take."""
+        """Size of the weight and the bias in bytes."""
 
     @property
     def rounds_inputs(self) -> bool:
-        """Whether what is multiplied is rounded before, by far more than floats are.
+        """Whether the input is quantized before the product.
 
-        A number between two steps then turns with the last bit of whatever has made it.
+        A value halfway between two codes is then sensitive to the last bit of its computation.
         """
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Map ``[n, in]`` to ``[n, out]``, a new tensor or ``out``."""
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """Add what ``[n, in]`` is mapped to onto ``[n, out]``, in place.
+        """Add the output for ``x``, ``[n, in]``, onto ``[n, out]`` in place, or defer the addition.
 
         Returns:
-            What is left to be added; None for nothing.
+            The output still to be added; None once it has been.
         """
 
 
-class Linear(Unsteady):
-    """``x @ weight.T + bias``, weight of shape ``[out, in]``; in float64 if it is to be steady.
+class Linear(BatchInvariantMode):
+    """``x @ weight.T + bias``, weight of shape ``[out, in]``; batch-invariant in float64.
 
-    On a CPU the weight is kept transposed, its rows a little apart: measured on two-core AVX-512
-    machines that is the fastest form from 1 to 64 rows, and twice as fast at 8 as the stored one.
+    On a CPU the weight is stored transposed, with padded rows: on two-core AVX-512 machines that
+    measured fastest from 1 to 64 rows, and at 8 rows twice as fast as the layout of checkpoints.
     """
 
     __slots__ = ("_bias", "_weight")
@@ -96,23 +96,23 @@ class Linear(Unsteady):
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:
-    """The transpose of a weight, in memory of its own: shape ``[in, out]``."""
+    """Copy a weight transposed into padded memory, shape ``[in, out]``."""
     rows, columns = weight.shape
     packed = weight.new_empty(columns, rows + _PADDING)[:, :rows]
     return packed.copy_(weight.t())
 
 
 class RMSNorm:
-    """Scale the last dimension to a root mean square of one, then by the weight, in float32.
+    """RMS norm over the last dimension, scaled by the weight, computed in float32.
 
-    Written as ``x / hypot(|x|, sqrt(n * eps)) * (weight * sqrt(n))``, which is the same number in
-    half of the time of torch's composite ``rms_norm`` on a CPU at batch 1.
+    Computed as ``x / hypot(|x|, sqrt(n * eps)) * (weight * sqrt(n))``, which is equivalent to
+    torch's composite ``rms_norm`` and takes half its time on a CPU at batch 1.
     """
 
     __slots__ = ("_floor", "_weight")
 
     def __init__(self, weight: torch.Tensor, eps: float, offset: float = 0.0) -> None:
-        """Take the weight as stored.
+        """Initialise from the stored weight.
 
         Args:
             weight: shape ``[n]``, or ``[heads, n]`` for a norm of each head.
@@ -124,7 +124,7 @@ class RMSNorm:
         self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device)
 
     def __call__(self, x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
-        """Add ``delta`` onto ``[..., n]`` in place, and normalise that into a new tensor."""
+        """Add ``delta`` onto ``x``, ``[..., n]``, in place; return it normalised, as a copy."""
         if delta is not None:
             x.add_(delta)
         if x.dtype == torch.float32:
@@ -134,11 +134,11 @@ class RMSNorm:
         return x.div(length.hypot_(self._floor)).mul_(self._weight).to(x.dtype)
 
 
-class Gated(Unsteady):
-    """``act(gate) * up``.
+class Gated(BatchInvariantMode):
+    """Gated activation ``act(gate) * up``.
 
     Args:
-        name: the function of the gate, as ``ModelSpec`` calls it.
+        name: of the activation function, as in ``ModelSpec``.
     """
 
     __slots__ = ("_act", "_is_copied")
@@ -146,30 +146,31 @@ class Gated(Unsteady):
     def __init__(self, name: str) -> None:
         super().__init__()
         self._act = activation(name)
-        # Torch has two of these, and takes the other one for numbers that lie in one piece.
+        # Torch has two implementations and uses the other one for contiguous input.
         self._is_copied = name == "gelu"
 
     def __call__(self, joined: torch.Tensor) -> torch.Tensor:
-        """Map gates and what they gate, ``[n, 2 * size]``, to a new ``[n, size]``."""
+        """Map gate and up projections, ``[n, 2 * size]``, to a new ``[n, size]``."""
         gate, up = joined.chunk(2, -1)
         if not self.is_steady:
             return self._act(gate).mul_(up)
         gated = [
-            self._act(some.contiguous() if self._is_copied else some) for (some,) in pieces(gate)
+            self._act(some.contiguous() if self._is_copied else some)
+            for (some,) in row_chunks(gate)
         ]
         return (gated[0] if len(gated) == 1 else torch.cat(gated)).mul_(up)
 
 
 class FeedForward:
-    """A gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up as one matrix.
+    """Gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up fused.
 
     Args:
-        gate_up: the matrix.
-        down: back to the stream.
-        gated: ``act(gate) * up`` of what the matrix makes.
+        gate_up: fused gate and up projections.
+        down: projection back to the residual stream.
+        gated: ``act(gate) * up`` of the output of ``gate_up``.
 
     Attributes:
-        entry: the first matrix, which alone is given the part's input.
+        entry: ``gate_up``, the only consumer of the part's input.
     """
 
     __slots__ = ("_down", "_gated", "entry")

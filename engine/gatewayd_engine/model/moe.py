@@ -1,4 +1,4 @@
-"""Mixture of experts: each token visits a few of a layer's feed-forward parts."""
+"""Mixture of experts: each token is routed to the top-k of a layer's feed-forward parts."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from gatewayd_engine.model.linears.expert_stacks import Stack
 
 _COUNTS = (1, 16, 17, 64, 65)
-"""Tokens of which routing is compiled apart."""
+"""Numbers of tokens that make the kernels compile different variants."""
 
 
 class Router:
-    """Says which experts a token visits, and what their answers count.
+    """Top-k router over a layer's experts.
 
     Args:
-        scores: of the experts.
-        top_k: experts that a token visits.
-        renormalise: whether the weights of those are scaled to sum to one.
+        scores: linear layer that computes the router logits.
+        top_k: experts per token.
+        renormalise: whether the weights of the selected experts are scaled to sum to one.
 
     Attributes:
         scores, top_k, renormalise: as given.
@@ -40,7 +40,11 @@ class Router:
         self.renormalise = renormalise
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights, float32, and numbers of experts, both ``[n, top_k]``, for ``[n, hidden]``."""
+        """Route tokens ``[n, hidden]``.
+
+        Returns:
+            Weights, float32, and expert indices, both ``[n, top_k]``.
+        """
         scores = torch.softmax(self.scores(x), -1, dtype=torch.float32)
         weights, chosen = scores.topk(self.top_k, -1)
         if self.renormalise:
@@ -49,9 +53,10 @@ class Router:
 
 
 class MixtureOfExperts:
-    """A router and its experts; tokens are grouped by expert, so each runs once per step.
+    """Mixture of experts that runs each expert once per step, on the tokens routed to it.
 
-    The host asks how many tokens visit each: nothing for a device that it should run ahead of.
+    The host reads the token counts per expert, which synchronises with the device: for CPUs, and
+    for formats that ``GroupedExperts`` cannot multiply.
     """
 
     __slots__ = ("_experts", "_router")
@@ -75,7 +80,7 @@ class MixtureOfExperts:
                 answers[start : start + count] = expert(grouped[start : start + count])
                 start += count
 
-        # Back in token order and summed there: the sum's order does not depend on the batch.
+        # Restore the token order before summing, so that the order of the sum is batch-invariant.
         by_token = torch.empty_like(answers)
         by_token[order] = answers
         by_token = by_token.view(*chosen.shape, -1)
@@ -88,15 +93,15 @@ class MixtureOfExperts:
 
 
 class GroupedExperts:
-    """A router and its experts on a device: a fixed number of launches, whatever the routing.
+    """Mixture of experts as grouped GPU matrix products, independent of the routing.
 
-    What is launched follows from the number of tokens alone, so it can be captured in a CUDA graph.
+    Launches depend on the number of tokens alone, so they can be captured in a CUDA graph.
 
     Args:
         router: of the layer.
-        gate_up: of each expert, gates above what they gate.
-        down: of each expert, back to the stream.
-        act: function of the gates.
+        gate_up: fused gate and up projections of all experts, gate rows first.
+        down: down projections of all experts.
+        act: activation function of the gates.
         kernels: of the device.
     """
 
@@ -118,15 +123,15 @@ class GroupedExperts:
         weights, visits = self._kernels.route_visits(
             router.scores(x), router.top_k, renormalise=router.renormalise
         )
-        return self._visited(x, weights, visits)
+        return self._run_experts(x, weights, visits)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        """See ``LinearOp``; the addition is deferred to the next norm, which reads ``onto``."""
         return self(x)
 
     @torch.no_grad()
     def compile(self, dtype: torch.dtype) -> None:
-        """Have whatever a step may launch compiled, of however many tokens.
+        """Compile all kernels that a step with any number of tokens may launch.
 
         Args:
             dtype: of activations.
@@ -140,13 +145,13 @@ class GroupedExperts:
         )
         for lines in LINES:
             visits = kernels.sort_visits(chosen, matrices.experts, lines)
-            self._visited(x[:1], weights, visits)
+            self._run_experts(x[:1], weights, visits)
 
-    def _visited(self, x: torch.Tensor, weights: torch.Tensor, visits: Visits) -> torch.Tensor:
-        """What experts make of tokens that visit them."""
+    def _run_experts(self, x: torch.Tensor, weights: torch.Tensor, visits: Visits) -> torch.Tensor:
+        """Run the experts on the tokens routed to them and sum their weighted outputs."""
         kernels, first, second = self._kernels, self._gate_up.matrices, self._down.matrices
         inner = x.new_empty(visits.num_visits, second.columns)
-        kernels.expert_gates(self._gate_up.given(x), first, visits, self._act, inner)
+        kernels.expert_gates(self._gate_up.prepare_input(x), first, visits, self._act, inner)
         answers = x.new_empty(visits.num_visits, second.rows)
-        kernels.expert_answers(self._down.given(inner), second, visits, weights, answers)
+        kernels.expert_answers(self._down.prepare_input(inner), second, visits, weights, answers)
         return kernels.sum_visits(answers, visits.top_k)

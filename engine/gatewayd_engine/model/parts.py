@@ -1,4 +1,4 @@
-"""What a decoder is built of: on a CPU plain torch, on a device matrices around fused kernels."""
+"""Factories of a decoder's operations: plain torch on a CPU, fused kernels on a GPU."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate as Fused
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedNorm
-from gatewayd_engine.model.linears.plugin_matmul import Bringers
-from gatewayd_engine.model.linears.select_cpu import choose
-from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
+from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugins
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear, DeviceLinears
 from gatewayd_engine.model.linears.w8a8_gpu import RoundedLinear
 from gatewayd_engine.model.moe import GroupedExperts
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
@@ -27,50 +27,51 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Weight
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
-"""Maps gates and what they gate, ``[n, 2 * size]``, to a new ``[n, size]``."""
+"""Maps gate and up projections, ``[n, 2 * size]``, to a new ``[n, size]``."""
 
 
 class Norm(Protocol):
     """A norm of the residual stream."""
 
     def __call__(self, x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
-        """Add ``delta`` onto ``[n, hidden]`` in place, and normalise that into a new tensor."""
+        """Add ``delta`` onto ``x``, ``[n, hidden]``, in place; return it normalised, as a copy."""
 
 
 class LayerParts(Protocol):
-    """Makes the parts of layers from their weights."""
+    """Factory of a decoder layer's operations from their weights."""
 
     @property
     def experts(self) -> ExpertParts | None:
-        """Makes mixtures of experts that are multiplied at once; None where none are."""
+        """Factory of grouped experts; None where experts are multiplied one by one."""
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """See ``LinearOp``; ``dtype`` is that of activations."""
+        """Make a linear layer; ``dtype`` is that of activations."""
 
     def norm(
         self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
     ) -> Norm:
-        """A norm with a weight ``[hidden]``, to which ``offset`` is added.
+        """Make an RMS norm with weight ``[hidden]`` plus ``offset``.
 
-        What it makes is in the form that ``entry`` takes best, if one matrix alone is given it.
+        Its output is in the form that ``entry`` reads fastest, if that matrix is its only consumer.
         """
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
-        """A norm of each head in place, with a weight ``[heads, head_dim]``."""
+        """Make an in-place norm of each head, with a weight ``[heads, head_dim]``."""
 
     def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
-        """A gate by its function's name in ``ModelSpec``, for one matrix; see ``norm``.
+        """Make a gated activation, by the function's name in ``ModelSpec``.
 
-        ``source`` makes what it is given, if nothing else is given that.
+        ``entry`` is its only consumer; see ``norm``. ``source`` is the matrix that produces its
+        input, if the gate is the only consumer of that.
         """
 
 
 class ExpertParts:
-    """Makes mixtures of experts that are multiplied at once, whatever the routing.
+    """Factory of ``GroupedExperts``.
 
     Args:
         kernels: of the device.
-        takes_codes: whether low-bit matrices are multiplied so, too.
+        takes_codes: whether quantized matrices are grouped, too.
     """
 
     def __init__(self, kernels: Kernels, *, takes_codes: bool = True) -> None:
@@ -79,33 +80,33 @@ class ExpertParts:
         self._compiled: set[tuple[object, ...]] = set()
 
     def of_floats(self) -> ExpertParts:
-        """The same for matrices of floats alone."""
+        """Return a factory that groups float matrices only."""
         return ExpertParts(self._kernels, takes_codes=False)
 
     def form(self, weight: Weight, dtype: torch.dtype) -> Form | None:
-        """How a matrix of an expert is kept; None for one that only a product of its own takes."""
+        """Convert an expert's matrix to its grouped form; None if it cannot be grouped."""
         if isinstance(weight, GroupedWeight) and not self._takes_codes:
             return None
         return form_of(weight, dtype)
 
     def stack(self, first: Form, experts: int, rows: int, columns: int) -> Stack:
-        """Room for one matrix ``[rows, columns]`` of each expert, all of the first one's form."""
+        """Allocate a stack for one matrix ``[rows, columns]`` of each expert, like ``first``."""
         return Stack(first, experts, rows, columns, self._kernels)
 
     def mixture(
         self, router: Router, gate_up: Stack, down: Stack, name: str, dtype: torch.dtype
     ) -> GroupedExperts:
-        """A layer's experts, with a gate by its function's name in ``ModelSpec``.
+        """Make the experts of a layer and compile their kernels.
 
         Args:
             router: of the layer.
-            gate_up: filled.
-            down: filled.
-            name: of the function.
+            gate_up: with all experts set.
+            down: with all experts set.
+            name: of the activation function, as in ``ModelSpec``.
             dtype: of activations.
         """
         made = GroupedExperts(router, gate_up, down, cast("Activation", name), self._kernels)
-        # Blocks depend on the tokens, and few of their sizes are seen before there are requests.
+        # Block sizes depend on the number of tokens, and warm-up steps cover few of them.
         kind = (gate_up.kind, down.kind, router.top_k)
         if kind not in self._compiled:
             made.compile(dtype)
@@ -114,13 +115,13 @@ class ExpertParts:
 
 
 class PlainParts:
-    """Torch's operations, one after the other."""
+    """Unfused torch operations, for CPUs."""
 
     experts: ExpertParts | None = None
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``LayerParts``."""
-        return choose(weight, bias)
+        return make_cpu_linear(weight, bias)
 
     def norm(
         self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
@@ -139,14 +140,15 @@ class PlainParts:
 
 
 class FusedParts:
-    """Kernels that pass over the activations once; for one decoder.
+    """Fused GPU kernels for one decoder.
 
     Args:
         kernels: of the device.
-        scratch: what matrices of few bits are multiplied in; None for one of its own.
+        scratch: scratch memory of quantized products; None for one of its own.
 
     Attributes:
-        fusion: which norms and gates matrices take over; none until that is chosen.
+        fusion: batch sizes at which norms and gates are fused into matrix products; empty until
+            tuned.
     """
 
     def __init__(self, kernels: Kernels, scratch: SharedScratch | None = None) -> None:
@@ -156,8 +158,8 @@ class FusedParts:
         self.fusion = self._linears.fusion
 
     @property
-    def dense(self) -> list[Apart]:
-        """The matrices of floats made so far, whose products may be chosen."""
+    def dense(self) -> list[DenseGpuLinear]:
+        """The float matrices made so far, whose kernels can be tuned."""
         return self._linears.dense
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
@@ -171,10 +173,10 @@ class FusedParts:
         scale = weight.float() + offset
         if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes, group = self._kernels.add_rms_norm_quant, entry.takes, entry.group
-            # The matrix alone is given it.
+            # ``entry`` is the only consumer, and it accepts codes.
             return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes, group))
         fused = self._kernels.add_rms_norm
-        if not isinstance(entry, Apart):
+        if not isinstance(entry, DenseGpuLinear):
             return lambda x, delta=None: fused(x, delta, scale, eps)
         fusion = self.fusion
         fusion.is_possible = True
@@ -184,7 +186,7 @@ class FusedParts:
                 return fused(x, delta, scale, eps)
             if delta is not None:
                 x.add_(delta)
-            # The matrix alone is given it.
+            # ``entry`` is the only consumer, and it applies the norm.
             return cast("torch.Tensor", FusedNorm(x, scale, eps))
 
         return norm
@@ -201,44 +203,44 @@ class FusedParts:
             quant, codes, group = self._kernels.gated_quant, entry.takes, entry.group
             return cast("Gate", lambda joined: quant(joined, act, codes, group))
         fused = self._kernels.gated
-        if not isinstance(source, Apart):
+        if not isinstance(source, DenseGpuLinear):
             return lambda joined: fused(joined, act)
         source.act = act
         return lambda joined: joined.value if isinstance(joined, Fused) else fused(joined, act)
 
 
-class BringingParts:
-    """Parts whose matrices of few bits are plugins', as far as these take them.
+class PluginMatmulParts:
+    """Parts that let matmul plugins multiply quantized matrices.
 
     Args:
-        parts: of all else, and of what no plugin takes.
-        bringers: the plugins.
+        parts: for all other operations, and for matrices that no plugin supports.
+        matmul_plugins: the plugins.
     """
 
-    def __init__(self, parts: LayerParts, bringers: Bringers) -> None:
+    def __init__(self, parts: LayerParts, matmul_plugins: MatmulPlugins) -> None:
         self._parts = parts
-        self._bringers = bringers
+        self._matmul_plugins = matmul_plugins
         self.norm = parts.norm
         self.head_norm = parts.head_norm
         self.gate = parts.gate
-        # Plugins are asked for each low-bit matrix.
+        # Plugins multiply single matrices, so quantized experts cannot be grouped.
         self.experts = None if parts.experts is None else parts.experts.of_floats()
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``LayerParts``.
 
         Raises:
-            UnfitProduct: a plugin fails at it.
+            UnfitProduct: a plugin fails on the matrix.
         """
         if isinstance(weight, GroupedWeight):
-            brought = self._bringers.make(weight, bias, dtype)
-            if brought is not None:
-                return brought
+            linear = self._matmul_plugins.make(weight, bias, dtype)
+            if linear is not None:
+                return linear
         elif isinstance(weight, StaticWeight) and isinstance(weight.weight, GroupedWeight):
-            self._bringers.pass_over()
+            self._matmul_plugins.record_skipped()
         return self._parts.linear(weight, bias, dtype)
 
 
-def with_brought(parts: LayerParts, bringers: Bringers) -> LayerParts:
-    """Parts whose matrices of few bits plugins are asked for first, if there are any."""
-    return BringingParts(parts, bringers) if bringers else parts
+def with_matmul_plugins(parts: LayerParts, matmul_plugins: MatmulPlugins) -> LayerParts:
+    """Wrap parts so that plugins are tried first for quantized matrices, if there are any."""
+    return PluginMatmulParts(parts, matmul_plugins) if matmul_plugins else parts

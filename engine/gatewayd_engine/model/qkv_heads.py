@@ -1,7 +1,8 @@
-"""Queries, keys and values of a step in one tensor, with the views that a layer takes of it.
+"""QKV buffers: queries, keys and values of a step in one tensor, with cached views.
 
-A small step spends as much time on making views as on arithmetic, and every layer wants the same
-ones. So for small steps tensor and views are kept, and each layer writes over the last one's.
+A small step spends as much time on making views as on arithmetic, and every layer needs the same
+ones. So for small steps the tensor and its views are cached by number of tokens, and each layer
+overwrites those of the previous one.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ import torch
 from gatewayd_engine.model.rotary_embedding import Rotary
 from gatewayd_engine.model.spec import ModelSpec
 
-_KEPT_TOKENS = 128
-"""In larger steps making the views does not count, and keeping the tensors would."""
+_MAX_CACHED_TOKENS = 128
+"""Larger steps are not cached: making views is cheap in comparison, and the tensors are large."""
 
 
 class QkvHeads(NamedTuple):
-    """The views.
+    """Views of one QKV buffer.
 
     Attributes:
-        flat: what the projection writes, shape ``[num_tokens, width]``.
-        query_key: the heads that are normalised and rotated,
+        flat: output of the QKV projection, shape ``[num_tokens, width]``.
+        query_key: heads that are normalised and rotated,
             shape ``[num_tokens, num_heads + num_kv_heads, head_dim]``.
-        rotated: the same as ``Rotary.rotate`` wants it.
+        rotated: view of ``query_key`` in the form of ``Rotary.rotate``.
         query: shape ``[num_tokens, num_heads, head_dim]``.
         key_value: keys, then values, shape ``[num_tokens, 2 * num_kv_heads, head_dim]``.
     """
@@ -37,10 +38,10 @@ class QkvHeads(NamedTuple):
 
 
 class HeadBuffers:
-    """Makes the views of each step; one for all layers of a decoder.
+    """Cache of QKV buffers, shared by all layers of a decoder.
 
     Attributes:
-        num_rotated: heads of queries and keys.
+        num_rotated: number of query and key heads.
     """
 
     def __init__(self, spec: ModelSpec, rotary: Rotary) -> None:
@@ -48,20 +49,20 @@ class HeadBuffers:
         self._split = (spec.num_heads, 2 * spec.num_kv_heads)
         self.num_rotated = spec.num_heads + spec.num_kv_heads
         self._head_dim = spec.head_dim
-        self._kept: dict[int, QkvHeads] = {}
+        self._cached: dict[int, QkvHeads] = {}
 
     def like(self, x: torch.Tensor) -> QkvHeads:
-        """Room for the heads of hidden states ``[num_tokens, hidden]``; valid for one layer."""
-        num_tokens = x.shape[0]  # a tensor's len is a call of Python
-        heads = self._kept.get(num_tokens)
+        """Return a buffer for hidden states ``[num_tokens, hidden]``; valid for one layer."""
+        num_tokens = x.shape[0]  # ``len`` of a tensor is a Python call
+        heads = self._cached.get(num_tokens)
         if heads is None:
             heads = self._make(x)
-            if num_tokens <= _KEPT_TOKENS:
-                self._kept[num_tokens] = heads
+            if num_tokens <= _MAX_CACHED_TOKENS:
+                self._cached[num_tokens] = heads
         return heads
 
     def split(self, flat: torch.Tensor) -> torch.Tensor:
-        """Heads of a projection's output, a view, shape ``[num_tokens, heads, head_dim]``."""
+        """View the output of the QKV projection as ``[num_tokens, heads, head_dim]``."""
         return flat.view(flat.shape[0], -1, self._head_dim)
 
     def _make(self, x: torch.Tensor) -> QkvHeads:

@@ -1,4 +1,4 @@
-"""Which quantizer serves a checkpoint, and what it makes of each of its matrices."""
+"""Selection of the quantizer of a model, and quantization of weights at load time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec, SpecError
-from gatewayd_engine.model.weights import checked
+from gatewayd_engine.model.weights import validated
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
@@ -36,13 +36,13 @@ _KIND = Kind.QUANTIZER
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """A quantizer at work.
+    """An opened quantizer strategy.
 
     Attributes:
-        choice: what was chosen, with ``auto`` resolved.
+        choice: configured strategy, with ``auto`` resolved.
         watched: the strategy, open; its calls are timed.
-        scheme: how the checkpoint stores its matrices; None for plainly.
-        quantize: makes weights of few bits of float ones; None where it reads a checkpoint.
+        scheme: storage format of the checkpoint's matrices; None for unquantized ones.
+        quantize: quantizes float weights at load time; None if the checkpoint is quantized.
     """
 
     choice: StrategyChoice
@@ -52,12 +52,12 @@ class Quantization:
 
 
 class Quantizer:
-    """Asks a strategy for each matrix that is not to be skipped.
+    """Quantizes float matrices at load time, except skipped ones.
 
     Args:
-        name: of the strategy, for sentences.
+        name: of the strategy, for error messages.
         strategy: the strategy.
-        skip: globs of names of matrices that stay as they are.
+        skip: globs of names of matrices that are not quantized.
     """
 
     def __init__(self, name: str, strategy: Quantizes, skip: Sequence[str]) -> None:
@@ -67,10 +67,10 @@ class Quantizer:
         self._unmatched = set(skip)
 
     def __call__(self, matrix: Matrix, weight: torch.Tensor) -> Weight:
-        """The weight to take for one.
+        """Quantize a matrix, unless it is skipped or the strategy leaves it as it is.
 
         Raises:
-            LoadError: it cannot be quantized, or what was made of it is no weight.
+            LoadError: it cannot be quantized, or the strategy returned an invalid weight.
         """
         found = {glob for glob in self._skip if fnmatchcase(matrix.name, glob)}
         self._unmatched -= found
@@ -78,23 +78,23 @@ class Quantizer:
             return weight
         try:
             made = self._strategy.quantize(matrix, weight)
-            return weight if made is None else checked(matrix, made)
+            return weight if made is None else validated(matrix, made)
         except ValueError as error:
             raise LoadError(f"{matrix.name}: {_KIND}.{self._name}: {error}") from error
 
-    def tell_unmatched(self) -> None:
-        """Every matrix was asked for: globs that none has matched are mistaken."""
+    def warn_unmatched(self) -> None:
+        """Log a warning for each glob of ``skip`` that matched no matrix; call after loading."""
         for glob in sorted(self._unmatched):
-            _log.warning("[quantizer] skip has %r, which is the name of no matrix", glob)
+            _log.warning("[quantizer] skip has %r, which matches no matrix", glob)
 
 
 def open_quantizer(
     config: EngineConfig, host: PluginHost, ledger: Ledger, spec: ModelSpec
 ) -> Quantization | None:
-    """Open what the configuration and the checkpoint ask for; None for weights as they are stored.
+    """Open the quantizer that the configuration and the checkpoint ask for; None for none.
 
     Raises:
-        ConfigError: the two do not fit.
+        ConfigError: configuration and checkpoint contradict each other.
         SpecError: the checkpoint is quantized in a way that cannot be read.
         PluginError: the strategy cannot be loaded.
     """
@@ -122,10 +122,10 @@ def open_quantizer(
 
 
 def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> StrategyChoice | None:
-    """What is to be opened, with ``auto`` resolved.
+    """Return the quantizer to open, with ``auto`` resolved.
 
     Raises:
-        ConfigError, SpecError: nothing suits the checkpoint.
+        ConfigError, SpecError: no installed and configured quantizer reads the checkpoint.
     """
     choice, announced = config.quantizer, spec.quantization
     if announced is None:
@@ -137,8 +137,9 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
         return choice
     method = announced.values.get("quant_method")
     if not isinstance(method, str):
-        told = shown(repr(method))
-        raise SpecError(f"{announced.where}.quant_method must be a string, not {told}")
+        raise SpecError(
+            f"{announced.where}.quant_method must be a string, not {shown(repr(method))}"
+        )
     name, method = method.lower().replace("-", "_"), shown(method)
     if choice is None:
         raise EngineConfigError(
@@ -160,7 +161,8 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
         )
     if [_KIND, choice.name] in config.quarantined:
         raise EngineConfigError(
-            f"an engine ended in {_KIND}.{choice.name}, and without it the weights cannot be read"
+            f"{_KIND}.{choice.name} is quarantined because an engine crashed in it, and without it"
+            " the weights cannot be read"
         )
     return choice
 
@@ -169,23 +171,23 @@ def _scheme(
     config: EngineConfig,
     choice: StrategyChoice,
     strategy: QuantizerStrategy,
-    watched: Any,  # noqa: ANN401 - the same, timed
+    watched: Any,  # noqa: ANN401 - the strategy with timed calls
     spec: ModelSpec,
 ) -> Scheme:
-    """How the checkpoint stores its matrices.
+    """Return the storage format of the checkpoint's matrices.
 
     Raises:
-        ConfigError, SpecError: it cannot be read.
+        ConfigError, SpecError: the strategy cannot read it.
     """
     announced = spec.quantization
     if announced is None or not isinstance(strategy, Reads):
         where = "config.json" if announced is None else announced.where
         raise SpecError(
-            f"{where}: {_KIND}.{choice.name} reads no checkpoints; it makes few bits of floats"
+            f"{where}: {_KIND}.{choice.name} reads no checkpoints; it quantizes float weights"
         )
     if config.dummy_weights:
         raise EngineConfigError(
-            f"{announced.where}: dummy weights of a quantized checkpoint are not made"
+            f"{announced.where}: dummy weights of a quantized checkpoint are not supported"
         )
     try:
         scheme: Scheme = watched.scheme(announced)

@@ -1,4 +1,4 @@
-"""How a model rotates its queries and keys: the settings, read from both config forms."""
+"""Rotary embedding (RoPE) settings of a model, read from both forms of config.json."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 
 @dataclass(frozen=True, slots=True)
 class RopeSpec:
-    """Rotary position embedding.
+    """Rotary position embedding settings.
 
     Attributes:
         kind: one of ``KINDS``.
         theta: base of the wavelengths.
-        rotary_dim: leading part of each head that is rotated, even.
-        magnitude: factor on cosine and sine.
-        factor: by how much the context was stretched.
-        original_len: context before that.
+        rotary_dim: leading dimensions of each head that are rotated, even.
+        magnitude: attention factor, multiplied with cosine and sine.
+        factor: scaling factor of the context length.
+        original_len: context length before scaling.
         low_freq_factor: of llama3.
         high_freq_factor: of llama3.
         beta_fast: of yarn.
         beta_slow: of yarn.
         truncate: of yarn: round the corrected range outward.
-        stretch: of longrope, per frequency; empty otherwise.
-        max_len: positions that these frequencies are good for.
+        stretch: of longrope: factor per frequency; empty otherwise.
+        max_len: context length that these frequencies support.
     """
 
     kind: str
@@ -54,9 +54,9 @@ def read_rope(
         config: of config.json.
         head_dim: size of a head.
         default_theta: when the config has none.
-        wanted_len: context that the operator asks for. Longrope has two sets of factors, and
-            keys in the cache keep the set they were made with, so one is chosen here: the
-            short set, up to the original context, unless more is asked for.
+        wanted_len: configured context length. Longrope has two sets of factors, and cached keys
+            cannot switch between them, so one is selected here: the short set, which is limited to
+            the original context, unless a longer context is configured.
 
     Raises:
         SpecError: a kind or a value that is not supported.

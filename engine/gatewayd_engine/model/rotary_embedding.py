@@ -1,9 +1,9 @@
-"""Rotary position embedding: a table of all positions, made once, gathered once per step.
+"""Rotary position embedding from a precomputed table, gathered once per step.
 
-Checkpoints pair the first half of a head's dimensions with the second. Here the two of a pair
-stand side by side (``side_by_side`` reorders the weights once), so that a rotation is the product
-of two complex numbers: one operation instead of three, and a quarter of the time at batch 64.
-Scores do not change, because queries and keys are reordered alike.
+Checkpoints pair the first half of a head's dimensions with the second half. Here the dimensions of
+a pair are adjacent (``interleave_pairs`` reorders the weights at load time), so that a rotation is
+one complex product instead of three operations, which takes a quarter of the time at batch 64.
+Attention scores do not change, because queries and keys are reordered alike.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import math
 
 import torch
 
-from gatewayd_engine.model.batch_invariance import Unsteady, pieces
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode, row_chunks
 from gatewayd_engine.model.rope_config import RopeSpec
 
 
-class Rotary(Unsteady):
-    """Rotates the first ``rotary_dim`` dimensions of each head, neighbours paired."""
+class Rotary(BatchInvariantMode):
+    """Rotary embedding of the first ``rotary_dim`` dimensions of heads, adjacent ones paired."""
 
     __slots__ = ("_rotary_dim", "_table")
 
@@ -28,7 +28,7 @@ class Rotary(Unsteady):
         self._rotary_dim = spec.rotary_dim
 
     def at(self, positions: torch.Tensor) -> torch.Tensor:
-        """Rotations at positions, int64 ``[num_tokens]``, all below ``max_len``.
+        """Gather the rotations at positions, int64 ``[num_tokens]``, all below ``max_len``.
 
         Returns:
             complex64, shape ``[num_tokens, 1, rotary_dim / 2]``.
@@ -36,15 +36,15 @@ class Rotary(Unsteady):
         return self._table.index_select(0, positions).unsqueeze(1)
 
     def cosines_and_sines(self) -> torch.Tensor:
-        """The table in real numbers: cosines, then sines, shape ``[max_len, rotary_dim]``."""
+        """Return the table as real numbers: cosines, then sines, ``[max_len, rotary_dim]``."""
         return torch.cat((self._table.real, self._table.imag), -1)
 
     def view(self, heads: torch.Tensor) -> torch.Tensor:
-        """What ``rotate`` wants of heads ``[num_tokens, num_heads, head_dim]``.
+        """Return a view of heads ``[num_tokens, num_heads, head_dim]`` for ``rotate``.
 
         Returns:
-            A view, shape ``[num_tokens, num_heads, rotary_dim]``, or half of that in complex
-            numbers if the heads are float32.
+            Shape ``[num_tokens, num_heads, rotary_dim]``, or ``rotary_dim / 2`` complex numbers if
+            the heads are float32.
         """
         heads = heads[..., : self._rotary_dim]
         if heads.dtype != torch.float32:
@@ -52,11 +52,11 @@ class Rotary(Unsteady):
         return torch.view_as_complex(torch.unflatten(heads, -1, (-1, 2)))
 
     def rotate(self, view: torch.Tensor, rotation: torch.Tensor) -> None:
-        """Rotate what ``view`` gave in place, in float32."""
+        """Rotate the result of ``view`` in place, in float32."""
         if not self.is_steady:
             _rotate(view, rotation)
             return
-        for some, by in pieces(view, rotation):
+        for some, by in row_chunks(view, rotation):
             _rotate(some, by)
 
 
@@ -68,12 +68,12 @@ def _rotate(view: torch.Tensor, rotation: torch.Tensor) -> None:
     view.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
 
 
-def side_by_side(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:
-    """Reorder dimensions of heads so that those rotated together are neighbours.
+def interleave_pairs(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:
+    """Reorder dimensions of heads so that the two of each rotated pair are adjacent.
 
     Args:
         rows: shape ``[heads, head_dim, ...]``: weights, biases or norms of queries or keys.
-        rotary_dim: how many of the dimensions are rotated.
+        rotary_dim: number of rotated dimensions.
     """
     order = torch.arange(rows.shape[1], device=rows.device)
     order[:rotary_dim] = order[:rotary_dim].view(2, -1).t().flatten()
@@ -81,10 +81,10 @@ def side_by_side(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:
 
 
 def frequencies(spec: RopeSpec) -> torch.Tensor:
-    """Angle per position, float32 ``[rotary_dim / 2]``.
+    """Compute the angle per position of each pair, float32 ``[rotary_dim / 2]``.
 
-    In float32 throughout, as models are trained: a frequency that is more exact would be
-    another one at position 10,000.
+    In float32 throughout, as in training: with more precise frequencies, angles at position
+    10,000 would differ from those that the model was trained with.
     """
     exponents = torch.arange(0, spec.rotary_dim, 2, dtype=torch.float32) / spec.rotary_dim
     match spec.kind:
@@ -101,7 +101,7 @@ def frequencies(spec: RopeSpec) -> torch.Tensor:
 
 
 def _llama3(plain: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
-    """Stretch long wavelengths, keep short ones, blend between. Source: Llama 3.1's release."""
+    """Scale long wavelengths, keep short ones, blend between. Source: Llama 3.1's release."""
     wavelength = 2 * math.pi / plain
     stretched = plain / spec.factor
     keep = (spec.original_len / wavelength - spec.low_freq_factor) / (
@@ -114,7 +114,7 @@ def _llama3(plain: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
 
 
 def _yarn(wavelengths: torch.Tensor, spec: RopeSpec) -> torch.Tensor:
-    """Stretch by how often a dimension turns in the original context. Source: arXiv 2309.00071."""
+    """Scale by the number of rotations in the original context. Source: arXiv 2309.00071."""
 
     def dimension(turns: float) -> float:
         ratio = math.log(spec.original_len / (turns * 2 * math.pi))

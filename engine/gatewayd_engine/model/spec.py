@@ -1,4 +1,4 @@
-"""What a model is, read from its config.json and generation_config.json. Imports no torch."""
+"""Model specification, read from config.json and generation_config.json. Imports no torch."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ ACTIVATIONS = {
 }
 DTYPES = ("float32", "bfloat16", "float16")
 ANNOUNCED = ("quantization_config", "compression_config")
-"""Where a checkpoint says how it is quantized; the second is what sparseml's releases call it."""
+"""Keys of config.json that describe the quantization; the second is that of sparseml's releases."""
 MOST_LAYERS = 4096
 MOST_EXPERTS = 1 << 18
-"""Of all layers. Each has its names before any file is looked at."""
+"""Limit of experts in all layers together: tensor names are generated before files are opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
-    """Experts of a model.
+    """Mixture-of-experts settings of a model.
 
     Attributes:
         num_experts: per layer.
-        top_k: experts that a token visits.
-        renormalise: the weights of those are scaled to sum to one.
+        top_k: experts per token.
+        renormalise: whether the weights of the selected experts are scaled to sum to one.
         intermediate_size: of an expert.
         layers: per layer, whether it has experts rather than one feed-forward part.
     """
@@ -54,12 +54,12 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Everything the decoder needs to know about a model but its weights.
+    """Model hyperparameters: everything the decoder needs except the weights.
 
     ``windows`` is per layer and 0 means all positions, ``embedding_scale`` multiplies the
     embeddings, ``logit_softcap`` bounds the logits as ``attention_softcap`` does the scores,
-    ``dtype`` is that of the stored weights, ``family`` what the architecture fixes,
-    ``quantization`` what the checkpoint says of how its weights are quantized.
+    ``dtype`` is that of the stored weights, ``family`` holds what the architecture fixes,
+    ``quantization`` is the checkpoint's description of its quantization.
     """
 
     architecture: str
@@ -91,7 +91,7 @@ class ModelSpec:
 
     @property
     def attention(self) -> AttentionShape:
-        """What an attention backend is told."""
+        """Parameters for an attention backend."""
         return AttentionShape(
             num_layers=self.num_layers,
             num_heads=self.num_heads,
@@ -104,14 +104,14 @@ class ModelSpec:
 
 
 def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
-    """Read a model folder's description; of weights no more than the headers of GGUF files.
+    """Read a model folder's specification; of the weights, only the headers of GGUF files.
 
     Args:
-        folder: holds config.json and perhaps generation_config.json.
-        max_model_len: context to serve; None for the model's own.
+        folder: contains config.json and perhaps generation_config.json.
+        max_model_len: context length to serve; None for the model's own.
 
     Raises:
-        SpecError: the description is missing, wrong, or asks for what is not supported.
+        SpecError: the description is missing, invalid or not supported.
     """
     config = JsonFields.of_file(folder / "config.json")
     architecture = _architecture(config)
@@ -185,7 +185,7 @@ def _refuse_unsupported(config: JsonFields) -> None:
     if config.flag("use_bidirectional_attention", False):
         raise SpecError(f"{config.where}: use_bidirectional_attention is not supported")
     if "auto_map" in config:
-        _log.warning("config.json names code of its own in auto_map; it is not run")
+        _log.warning("config.json names custom code in auto_map; it is not run")
 
 
 def _quantization(folder: Path, config: JsonFields) -> Announcement | None:

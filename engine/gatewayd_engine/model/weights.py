@@ -1,4 +1,4 @@
-"""What can be done to a weight whether it is of floats, of few bits, or half of zeros."""
+"""Operations on weights of any format: float, quantized, 2:4 sparse, with static input scales."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from gatewayd_hooks.quantization import (
 _log = logging.getLogger(__name__)
 
 _NOT_FINITE = {torch.float8_e4m3fn: 0x7F, torch.float8_e5m2: 0x7C}
-"""The least byte, without a sign, that is no number."""
+"""Smallest byte, without its sign bit, that encodes an infinity or a NaN."""
 _CODES = (torch.uint8, torch.int8, *_NOT_FINITE)
 
 
-def checked(matrix: Matrix, weight: Weight) -> Weight:
-    """A weight of a plugin, once it is one of the matrix.
+def validated(matrix: Matrix, weight: Weight) -> Weight:
+    """Return a plugin's weight unchanged after checking that it fits the matrix.
 
     Raises:
-        ValueError: its shapes or types are others.
+        ValueError: a shape, a dtype or a value is invalid.
     """
     shape = (matrix.rows, matrix.columns)
     if isinstance(weight, torch.Tensor):
         if tuple(weight.shape) != shape or not weight.is_floating_point():
-            raise ValueError(f"the weight is {_told(weight)}, not floats {list(shape)}")
+            raise ValueError(f"the weight is {_describe(weight)}, not floats {list(shape)}")
         return weight
     if isinstance(weight, SparseWeight):
-        checked(matrix, weight.values)
+        validated(matrix, weight.values)
         if matrix.columns % 4 or not _is_half_zeros(weight.values):
             raise ValueError("more than two of four neighbours in a row are not zero")
         return weight
     if isinstance(weight, StaticWeight):
-        checked(matrix, weight.weight)
+        validated(matrix, weight.weight)
         if weight.activations not in ("int8", "e4m3"):
             raise ValueError(f"its inputs cannot be rounded to {weight.activations!r}")
         if not (math.isfinite(weight.scale) and weight.scale > 0):
@@ -50,16 +50,16 @@ def checked(matrix: Matrix, weight: Weight) -> Weight:
             )
         return weight
     if tuple(weight.codes.shape) != shape or weight.codes.dtype not in _CODES:
-        raise ValueError(f"the codes are {_told(weight.codes)}, not bytes {list(shape)}")
+        raise ValueError(f"the codes are {_describe(weight.codes)}, not bytes {list(shape)}")
     if not _are_codes(weight.codes, weight.bits):
-        raise ValueError(f"its codes are no numbers of {weight.bits} bits")
+        raise ValueError(f"its codes are not valid {weight.bits}-bit numbers")
     groups = weight.scales.shape[-1] if weight.scales.dim() == 2 else 0
     for name, numbers in (("scales", weight.scales), ("offsets", weight.offsets)):
         if numbers is None:
             continue
         if tuple(numbers.shape) != (matrix.rows, groups) or numbers.dtype != torch.float32:
             raise ValueError(
-                f"the {name} are {_told(numbers)}, not float32 [{matrix.rows}, groups]"
+                f"the {name} are {_describe(numbers)}, not float32 [{matrix.rows}, groups]"
             )
         if not numbers.isfinite().all():
             raise ValueError(f"its {name} are not finite")
@@ -93,12 +93,12 @@ def _are_below(index: torch.Tensor, count: int) -> bool:
     return index.dtype == torch.int32 and bool(((index >= 0) & (index < count)).all())
 
 
-def _told(tensor: torch.Tensor) -> str:
+def _describe(tensor: torch.Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def dense(weight: Weight) -> torch.Tensor:
-    """The numbers of a weight, ``[rows, columns]``; float32 if it was of few bits."""
+    """Dequantize a weight, ``[rows, columns]``; float32 if it was quantized."""
     if isinstance(weight, torch.Tensor):
         return weight
     if isinstance(weight, SparseWeight):
@@ -110,7 +110,7 @@ def dense(weight: Weight) -> torch.Tensor:
         index = weight.group_of.long()
         values *= weight.scales[:, index]
         return values if weight.offsets is None else values.add_(weight.offsets[:, index])
-    # Multiplied, then added: fused they would be other bits than those of other readers.
+    # Multiplied, then added: a fused multiply-add would differ in bits from other implementations.
     groups = torch.unflatten(values, 1, (weight.scales.shape[1], -1))
     groups *= weight.scales.unsqueeze(-1)
     if weight.offsets is not None:
@@ -119,23 +119,23 @@ def dense(weight: Weight) -> torch.Tensor:
 
 
 def _floats(codes: torch.Tensor) -> torch.Tensor:
-    """Finite codes as float32."""
+    """Convert finite codes to float32."""
     if codes.dtype != torch.float8_e4m3fn:
         return codes.float()
-    # A bfloat16 of the same bits is 2**-120 of the number, subnormal ones too. Torch's own cast
-    # is the same and takes twenty times as long.
+    # The same bits read as bfloat16 are 2**-120 times the value, also of subnormal codes. Torch's
+    # own cast gives the same result and takes twenty times as long.
     bits = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(4).bitwise_and_(-0x7801)
     return bits.view(torch.bfloat16).float().mul_(2.0**120)
 
 
-def placed(weight: Weight, device: torch.device | str) -> Weight:
-    """The same on a device; what is there already is not copied."""
+def to_device(weight: Weight, device: torch.device | str) -> Weight:
+    """Move a weight to a device; tensors already there are not copied."""
     if isinstance(weight, torch.Tensor):
         return weight.to(device)
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.to(device))
     if isinstance(weight, StaticWeight):
-        return _around(weight, placed(weight.weight, device))
+        return _around(weight, to_device(weight.weight, device))
     offsets, group_of = weight.offsets, weight.group_of
     return weight._replace(
         codes=weight.codes.to(device),
@@ -145,30 +145,30 @@ def placed(weight: Weight, device: torch.device | str) -> Weight:
     )
 
 
-def in_type(weight: Weight, dtype: torch.dtype) -> Weight:
-    """The same with its floats, if it is of such, in a type."""
+def to_dtype(weight: Weight, dtype: torch.dtype) -> Weight:
+    """Convert the values of an unquantized weight to a dtype; quantized ones are returned as is."""
     if isinstance(weight, torch.Tensor):
         return weight.to(dtype)
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.to(dtype))
     if isinstance(weight, StaticWeight):
-        return _around(weight, in_type(weight.weight, dtype))
+        return _around(weight, to_dtype(weight.weight, dtype))
     return weight
 
 
-def rows(weight: Weight, index: torch.Tensor) -> Weight:
-    """Some rows of a weight, in an order, int64 ``[n]``."""
+def select_rows(weight: Weight, index: torch.Tensor) -> Weight:
+    """Select rows of a weight by their indices, int64 ``[n]``, in that order."""
     if isinstance(weight, torch.Tensor):
         return weight[index]
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values[index])
     if isinstance(weight, StaticWeight):
-        return _around(weight, rows(weight.weight, index))
-    return some_rows(weight, index)
+        return _around(weight, select_rows(weight.weight, index))
+    return slice_rows(weight, index)
 
 
-def some_rows(weight: GroupedWeight, index: torch.Tensor | slice) -> GroupedWeight:
-    """The same of one of few bits; of a slice without a copy."""
+def slice_rows(weight: GroupedWeight, index: torch.Tensor | slice) -> GroupedWeight:
+    """Select rows of a quantized weight; without a copy if ``index`` is a slice."""
     return weight._replace(
         codes=weight.codes[index],
         scales=weight.scales[index],
@@ -176,8 +176,8 @@ def some_rows(weight: GroupedWeight, index: torch.Tensor | slice) -> GroupedWeig
     )
 
 
-def times(weight: Weight, factors: torch.Tensor) -> Weight:
-    """A weight times factors of its rows, float32 ``[rows]``, or one for all; never in 16 bits."""
+def scale_rows(weight: Weight, factors: torch.Tensor) -> Weight:
+    """Multiply rows by factors, float32 ``[rows]`` or a scalar; computed in at least float32."""
     column = factors.reshape(-1, 1)
     if isinstance(weight, torch.Tensor):
         kind = torch.promote_types(weight.dtype, torch.float32)
@@ -185,7 +185,7 @@ def times(weight: Weight, factors: torch.Tensor) -> Weight:
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.float() * column.to(weight.values.device))
     if isinstance(weight, StaticWeight):
-        return _around(weight, times(weight.weight, factors))
+        return _around(weight, scale_rows(weight.weight, factors))
     column = column.to(weight.scales.device)
     offsets = weight.offsets
     return weight._replace(
@@ -193,8 +193,8 @@ def times(weight: Weight, factors: torch.Tensor) -> Weight:
     )
 
 
-def joined(weights: Sequence[Weight]) -> Weight:
-    """Weights of the same input, one below the other; dense if they are too different."""
+def concat_rows(weights: Sequence[Weight]) -> Weight:
+    """Concatenate weights of the same input by rows; dequantize if their formats do not match."""
     if len(weights) == 1:
         return weights[0]
     sparse = [weight.values for weight in weights if isinstance(weight, SparseWeight)]
@@ -209,28 +209,28 @@ def joined(weights: Sequence[Weight]) -> Weight:
         if all(groups % weight.scales.shape[1] == 0 for weight in grouped):
             return _joined([_finer(weight, groups) for weight in grouped])
     if grouped:
-        _log.info("matrices of one input that are quantized each in its own way are made dense")
+        _log.info("matrices of one input with different quantization formats are dequantized")
     return torch.cat([dense(weight) for weight in weights])
 
 
 def _joined_static(weights: Sequence[Weight], static: Sequence[StaticWeight]) -> Weight:
-    """The same of some with a scale for their inputs, and perhaps some without."""
-    whole = joined([w.weight if isinstance(w, StaticWeight) else w for w in weights])
+    """Concatenate weights of which some have a static input scale; see ``concat_rows``."""
+    whole = concat_rows([w.weight if isinstance(w, StaticWeight) else w for w in weights])
     kinds = {weight.activations for weight in static}
     if len(static) < len(weights) or len(kinds) > 1 or isinstance(whole, SparseWeight):
-        _log.info("matrices of one input have no common scale for it: theirs are not used")
+        _log.info("matrices of one input have no common scale for it: static scales are not used")
         return whole
     largest = max(weight.scale for weight in static)
     return _around(static[0], whole)._replace(scale=largest)
 
 
 def _around(static: StaticWeight, weight: Weight) -> StaticWeight:
-    """The same of another matrix, of its own one's kind."""
+    """Replace the matrix of a weight with static input scales by another of the same kind."""
     return static._replace(weight=cast("torch.Tensor | GroupedWeight", weight))
 
 
 def _are_alike(weights: Sequence[GroupedWeight]) -> bool:
-    """Whether they are of one kind, but for the number of groups."""
+    """Whether weights have the same format, except for the number of groups."""
     first, *others = weights
     return all(
         (other.codes.dtype, other.bits, other.activations)
@@ -248,7 +248,7 @@ def _are_grouped_alike(one: GroupedWeight, other: GroupedWeight) -> bool:
 
 
 def _finer(weight: GroupedWeight, groups: int) -> GroupedWeight:
-    """The same in more groups of neighbours."""
+    """Split the groups of adjacent columns of a weight into smaller ones, ``groups`` in all."""
     times = groups // weight.scales.shape[1]
     if times == 1:
         return weight

@@ -1,1 +1,1 @@
-"""Tools that never serve: training of the embedded models, quantization, quality."""
+"""Offline tools: training of the embedded models, quantization, and quality measurements."""

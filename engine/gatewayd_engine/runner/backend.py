@@ -211,7 +211,7 @@ class DeviceBackend:
 
     def draft_parts(self) -> LayerParts:
         """See ``Backend``."""
-        return self._parts.beside()
+        return self._parts.draft_parts()
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
         """See ``Backend``; compiled and captured with the engine's own steps at start-up.

@@ -10,7 +10,7 @@ from typing import Any
 from gatewayd_engine.kv.codec import chosen_codec
 from gatewayd_engine.kv.tiers.chain import TierChain
 from gatewayd_engine.kv.tiers.fingerprint import fingerprint, form_name
-from gatewayd_engine.model.linears.plugin_matmul import Bringer
+from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin
 from gatewayd_engine.process.config import FIXED_KINDS, EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_engine.process.plugin_faults import StrategyFault, tell_fault
@@ -72,7 +72,7 @@ class Strategies:
         resources: EngineResources,
         ledger: Ledger,
         fixed: Mapping[Kind, Any],
-        bringers: Iterable[Bringer] = (),
+        matmul_plugins: Iterable[MatmulPlugin] = (),
     ) -> None:
         """Open what the configuration names.
 
@@ -82,14 +82,14 @@ class Strategies:
             resources: what strategies are given.
             ledger: where all of them are accounted for.
             fixed: what has loaded the model, open and watched, by kind.
-            bringers: what multiplies some of its matrices.
+            matmul_plugins: what multiplies some of its matrices.
 
         Raises:
             Exception: whatever is wrong with one of them.
         """
         self.ledger = ledger
         self._fixed = {kind: (config.choices(kind)[0].name, one) for kind, one in fixed.items()}
-        self._bringers = tuple(bringers)
+        self._matmul_plugins = tuple(matmul_plugins)
         self.opener = Opener(host, resources, self.ledger, config.load_seconds)
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
@@ -117,7 +117,7 @@ class Strategies:
             for kind in fixed
             for choice in config.choices(kind)
         ]
-        open_names = {name for name, _ in self._bringers}
+        open_names = {name for name, _ in self._matmul_plugins}
         forms += [
             f"multiplied by {form_name(host, Kind.QUANTIZER, choice)}"
             for choice in config.quantizer_kernels
@@ -198,7 +198,7 @@ class Strategies:
         in_use |= {(Kind.LOGITS_PROCESSOR, name) for name in self.chain.names}
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
         in_use |= {(kind, name) for kind, (name, _) in self._fixed.items()}
-        in_use |= {(Kind.QUANTIZER, name) for name, _ in self._bringers}
+        in_use |= {(Kind.QUANTIZER, name) for name, _ in self._matmul_plugins}
         if self.guides.choice is not None:
             in_use.add((Kind.GUIDE, self.guides.choice.name))
         if self._codec is not None:
@@ -396,5 +396,5 @@ class Strategies:
         self.close_one(Kind.KV_CODEC, self.codec)
         for kind, (_, watched) in self._fixed.items():
             self.close_one(kind, watched)
-        for _, watched in self._bringers:
+        for _, watched in self._matmul_plugins:
             self.close_one(Kind.QUANTIZER, watched)

@@ -32,11 +32,11 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import ANNOUNCED
 from gatewayd_engine.offline.quality.job import (
     Event,
-    Measured,
     QualityAdvanced,
     QualityFailed,
     QualityJob,
     QualityScheme,
+    SchemeMeasured,
     SchemeUnusable,
 )
 from gatewayd_hooks.host.catalog import Catalog
@@ -190,7 +190,7 @@ def _run(job: QualityJob, names: list[str]) -> list[Result]:
                 elif isinstance(event, QualityAdvanced):
                     done = event.scheme * len(job.samples) + event.done
                     stages.advance("texts x schemes", done, total)
-                elif isinstance(event, Measured | SchemeUnusable):
+                elif isinstance(event, SchemeMeasured | SchemeUnusable):
                     results.append(event)
     except ChildFailed as error:
         fail(str(error))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from rich.table import Table
 
-from gatewayd_engine.offline.quality.job import Measured, QualityFigures, SchemeUnusable
+from gatewayd_engine.offline.quality.job import QualityFigures, SchemeMeasured, SchemeUnusable
 
 _MIB = 1 << 20
 _READ = "KV read"
@@ -28,7 +28,7 @@ _COLUMNS = (
     ("KL p99", True),
 )
 
-Result = Measured | SchemeUnusable
+Result = SchemeMeasured | SchemeUnusable
 Named = Sequence[tuple[str, Result]]
 
 
@@ -52,7 +52,9 @@ def reasons(results: Named) -> list[str]:
 def notes(results: Named) -> list[str]:
     """What is to be known of figures, a line each."""
     return [
-        f"{name}: {one.note}" for name, one in results if isinstance(one, Measured) and one.note
+        f"{name}: {one.note}"
+        for name, one in results
+        if isinstance(one, SchemeMeasured) and one.note
     ]
 
 
@@ -91,7 +93,7 @@ def most_kl(results: Named) -> float:
         (
             figures.kl_mean or 0.0
             for _, one in results
-            if isinstance(one, Measured)
+            if isinstance(one, SchemeMeasured)
             for figures in one.kinds.values()
         ),
         default=0.0,
@@ -104,7 +106,9 @@ def _line(cells: Sequence[str]) -> str:
 
 def _columns(results: Named) -> list[tuple[str, bool]]:
     """Headers, and whether numbers are below them."""
-    is_compressed = any(isinstance(one, Measured) and one.kv_read is not None for _, one in results)
+    is_compressed = any(
+        isinstance(one, SchemeMeasured) and one.kv_read is not None for _, one in results
+    )
     return [column for column in _COLUMNS if is_compressed or column[0] != _READ]
 
 

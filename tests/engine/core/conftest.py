@@ -22,7 +22,7 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import read
-from gatewayd_engine.model.parts import BringingParts
+from gatewayd_engine.model.parts import PluginMatmulParts
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import (
     Admitted,
@@ -136,7 +136,7 @@ def _read_weights_once() -> Iterator[None]:
 
     def once(checkpoint: Checkpoint, dtype: torch.dtype, *rest: Any) -> Decoder:
         _, _, parts, quantizer, kv_scales = rest
-        if quantizer is not None or kv_scales or isinstance(parts, BringingParts):
+        if quantizer is not None or kv_scales or isinstance(parts, PluginMatmulParts):
             return read(checkpoint, dtype, *rest)
         key = checkpoint.folder, dtype, type(parts)
         if key not in made:

@@ -69,7 +69,7 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
 
     with caplog.at_level(logging.INFO):
         ours = engine(PLAIN)
-    assert "quantizer.plain multiplies 12 of 12 matrices of few bits" in caplog.text
+    assert "quantizer.plain multiplies 12 of 12 low-bit matrices" in caplog.text
     dense = make_checkpoint(tmp_path / "dense", "llama_biases", max_shard_size="1GB")
     numbers = pack(dense)
     announce(dense, None)
@@ -142,7 +142,11 @@ def test_one_that_fails_while_loading_ends_the_start_by_name_and_matrix(
             EngineConfigError,
             "kernels: quantizer.broken: its library is not here; pip",
         ),
-        (StrategyChoice("int8"), EngineConfigError, "kernels has int8, which multiplies nothing"),
+        (
+            StrategyChoice("int8"),
+            EngineConfigError,
+            "kernels has int8, which provides no matmul kernel",
+        ),
         (StrategyChoice("plane"), NotInstalled, "did you mean quantizer.plain"),
     ],
 )
@@ -166,7 +170,7 @@ def test_one_that_raises_in_a_step_ends_the_engine_and_the_next_does_without(
     assert left_out == ["quantizer", "broken"]
     with caplog.at_level(logging.ERROR):
         again = engine(broken("step"), quarantined=[left_out])
-    assert "quantizer.broken is quarantined: the engine's own products serve" in caplog.text
+    assert "quantizer.broken is quarantined: the engine's own kernels are used" in caplog.text
     assert answer(again) == answer(engine())
     assert again.core.strategies.identify() == engine().core.strategies.identify()
 

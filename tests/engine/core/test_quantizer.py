@@ -204,7 +204,7 @@ def test_what_is_skipped_stays_as_it_is(
         f"{first}.mlp.gate_up_proj",
     ]
     assert [r.getMessage() for r in caplog.records] == [
-        "[quantizer] skip has 'no.such', which is the name of no matrix"
+        "[quantizer] skip has 'no.such', which matches no matrix"
     ]
 
 
@@ -279,7 +279,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
 
 def test_dummy_weights_of_a_quantized_checkpoint_are_refused(engine: Make, tiny: Path) -> None:
     with pytest.raises(
-        EngineConfigError, match="dummy weights of a quantized checkpoint are not made"
+        EngineConfigError, match="dummy weights of a quantized checkpoint are not supported"
     ):
         engine(tiny, AUTO, dummy_weights=True)
 
@@ -306,7 +306,9 @@ def test_one_in_which_an_engine_ended_is_left_out(engine: Make, tiny: Path) -> N
     out = engine(quantizer=INT8, quarantined=[["quantizer", "int8"]])
     assert "quantizer" not in out.info.strategies
     assert out.core.strategies.identify() == engine().core.strategies.identify()
-    with pytest.raises(EngineConfigError, match=r"an engine ended in quantizer\.nibbles, and"):
+    with pytest.raises(
+        EngineConfigError, match=r"quantizer\.nibbles is quarantined because an engine crashed"
+    ):
         engine(tiny, AUTO, quarantined=[["quantizer", "nibbles"]])
 
 

@@ -8,7 +8,7 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks, blocks
 from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.weights import placed
+from gatewayd_engine.model.weights import to_device
 from gatewayd_hooks.quantization import GroupedWeight
 from tests.engine.kernels.checks import random
 
@@ -27,7 +27,7 @@ def in_blocks(rows: int, columns: int, tall: int = 128) -> GroupedWeight:
 
 
 def made_blocks(weight: GroupedWeight, device: torch.device) -> tuple[Blocks, DequantizeScratch]:
-    there = placed(weight, device)
+    there = to_device(weight, device)
     assert isinstance(there, GroupedWeight)
     made = blocks(there)
     assert made is not None

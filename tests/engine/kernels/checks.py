@@ -9,7 +9,7 @@ from gatewayd_engine.kernels.quantized.base import Activation, QuantizedRows
 from gatewayd_engine.kernels.quantized.packing import PackedWeight, pack
 from gatewayd_engine.kernels.quantized.scratch import DequantizeScratch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.model.weights import placed
+from gatewayd_engine.model.weights import to_device
 from gatewayd_hooks.quantization import GroupedWeight
 from gatewayd_hooks.resources import PenaltyColumns
 from tests.engine.kernels.edges import Filters, may_differ
@@ -183,7 +183,7 @@ def scaled(
 
 
 def packed(kind: str, rows: int, columns: int, groups: int, device: torch.device) -> PackedWeight:
-    weight = placed(grouped(kind, rows, columns, groups), device)
+    weight = to_device(grouped(kind, rows, columns, groups), device)
     assert isinstance(weight, GroupedWeight)
     made = pack(weight)
     assert made is not None

@@ -56,7 +56,7 @@ def stack(
 
     made = Stack(on_device(0), experts, rows, columns, kernels)
     for number in range(experts):
-        assert made.put(number, on_device(number))
+        assert made.set_expert(number, on_device(number))
     return made
 
 

@@ -10,13 +10,13 @@ import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.linears.plugin_matmul import (
-    Bringer,
-    Bringers,
-    BroughtLinear,
+    MatmulPlugin,
+    MatmulPlugins,
+    PluginLinear,
     UnfitProduct,
 )
-from gatewayd_engine.model.linears.select_cpu import choose
-from gatewayd_engine.model.parts import FusedParts, LayerParts, PlainParts, with_brought
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
+from gatewayd_engine.model.parts import FusedParts, LayerParts, PlainParts, with_matmul_plugins
 from gatewayd_hooks.multiplying import Form
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 from tests.engine.multiplier import Plain, PlainConfig, PlainProduct
@@ -44,9 +44,9 @@ def plain(columns: int = 0) -> Plain:
 
 @pytest.mark.parametrize("parts", [PlainParts(), FusedParts(TorchKernels())], ids=["cpu", "device"])
 def test_it_multiplies_adds_and_leaves_the_rest_to_be_added(parts: LayerParts) -> None:
-    ours = with_brought(parts, Bringers([Bringer("plain", plain())]))
+    ours = with_matmul_plugins(parts, MatmulPlugins([MatmulPlugin("plain", plain())]))
     linear, x, exact = made(ours)
-    assert isinstance(linear, BroughtLinear)
+    assert isinstance(linear, PluginLinear)
     assert linear.nbytes == 48 * 64 * 8
     assert torch.equal(linear(x), exact.float())
     out = torch.empty(LINES, 48)
@@ -60,36 +60,36 @@ def test_it_multiplies_adds_and_leaves_the_rest_to_be_added(parts: LayerParts) -
 
 def test_what_nobody_takes_and_floats_are_the_engines() -> None:
     strategy = plain(columns=128)
-    bringers = Bringers([Bringer("plain", strategy)])
+    bringers = MatmulPlugins([MatmulPlugin("plain", strategy)])
     on: tuple[LayerParts, ...] = (PlainParts(), FusedParts(TorchKernels()))
     for parts in on:
-        linear, _, _ = made(with_brought(parts, bringers))
+        linear, _, _ = made(with_matmul_plugins(parts, bringers))
         assert type(linear) is type(made(parts)[0])
-        floats = with_brought(parts, bringers).linear(torch.ones(4, 4), None, torch.float32)
+        floats = with_matmul_plugins(parts, bringers).linear(torch.ones(4, 4), None, torch.float32)
         assert type(floats) is type(parts.linear(torch.ones(4, 4), None, torch.float32))
     assert strategy.made == []
-    assert with_brought(parts, Bringers()) is parts
+    assert with_matmul_plugins(parts, MatmulPlugins()) is parts
 
 
 def test_matrices_with_static_inputs_are_the_engines_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     strategy = plain()
-    bringers = Bringers([Bringer("plain", strategy)])
-    parts = with_brought(PlainParts(), bringers)
+    bringers = MatmulPlugins([MatmulPlugin("plain", strategy)])
+    parts = with_matmul_plugins(PlainParts(), bringers)
     weight = GroupedWeight(torch.zeros(8, 64, dtype=torch.int8), torch.zeros(8, 1))
     for one in (StaticWeight(weight, "int8", 0.5), StaticWeight(torch.ones(8, 64), "e4m3", 0.5)):
-        assert type(parts.linear(one, None, torch.float32)) is type(choose(one))
+        assert type(parts.linear(one, None, torch.float32)) is type(make_cpu_linear(one))
     made(parts)
     assert len(strategy.made) == 1
     caplog.set_level(logging.INFO)
-    bringers.tell()
-    assert "plain multiplies 1 of 2 matrices of few bits" in caplog.text
+    bringers.log_summary()
+    assert "plain multiplies 1 of 2 low-bit matrices" in caplog.text
 
 
 def test_its_norms_and_gates_are_those_of_a_matrix_of_floats() -> None:
     parts = FusedParts(TorchKernels())
-    ours = with_brought(parts, Bringers([Bringer("plain", plain())]))
+    ours = with_matmul_plugins(parts, MatmulPlugins([MatmulPlugin("plain", plain())]))
     linear, x, _ = made(ours)
     normed = ours.norm(torch.ones(64), 1e-6, 0.0, linear)(x)
     assert torch.equal(normed, parts.norm(torch.ones(64), 1e-6, 0.0)(x))
@@ -99,7 +99,7 @@ def test_its_norms_and_gates_are_those_of_a_matrix_of_floats() -> None:
 
 def test_what_is_asked_describes_the_weight() -> None:
     strategy = plain()
-    made(with_brought(PlainParts(), Bringers([Bringer("plain", strategy)])))
+    made(with_matmul_plugins(PlainParts(), MatmulPlugins([MatmulPlugin("plain", strategy)])))
     codes, device = torch.uint8, torch.device("cpu")
     assert strategy.made == [
         Form(48, 64, codes, 4, 4, True, True, "float", True, torch.float32, device, None)
@@ -118,7 +118,7 @@ class Swayed(PlainProduct):
 
 def test_where_bits_matter_it_multiplies_row_after_row() -> None:
     weight = rounded(torch.randn(32, 64))
-    linear = BroughtLinear("swayed", Swayed(weight, None))
+    linear = PluginLinear("swayed", Swayed(weight, None))
     x = torch.randn(LINES, 64)
     alone = torch.cat([linear(row) for row in torch.split(x, 1)])
     assert not torch.equal(linear(x), alone)
@@ -132,7 +132,7 @@ def test_where_bits_matter_it_multiplies_row_after_row() -> None:
 
 def test_a_matrix_of_zeros_is_no_fault() -> None:
     weight = GroupedWeight(torch.zeros(8, 64, dtype=torch.int8), torch.zeros(8, 1), None, 4)
-    bringers = Bringers([Bringer("plain", plain())])
+    bringers = MatmulPlugins([MatmulPlugin("plain", plain())])
     assert bringers.make(weight, None, torch.float32) is not None
 
 
@@ -165,7 +165,7 @@ class Noting(Plain):
 
 def test_many_lines_are_tried_once_for_matrices_of_a_form() -> None:
     strategy = Noting()
-    bringers = Bringers([Bringer("plain", strategy)])
+    bringers = MatmulPlugins([MatmulPlugin("plain", strategy)])
     for rows in (16, 16, 32):
         bringers.make(rounded(torch.randn(rows, 64)), None, torch.float32)
     assert strategy.lines == [2, 65, 2, 2, 65]
@@ -179,7 +179,7 @@ def test_a_row_that_is_wrong_hides_behind_no_longer_ones() -> None:
     assert weight.offsets is not None
     weight = weight._replace(scales=weight.scales * sizes, offsets=weight.offsets * sizes)
     for lost, is_fit in ((0, True), (1, False), (2, True)):
-        bringers = Bringers([Bringer("plain", Noting(lost))])
+        bringers = MatmulPlugins([MatmulPlugin("plain", Noting(lost))])
         if is_fit:
             assert bringers.make(weight, None, torch.float32) is not None
         else:
@@ -189,5 +189,5 @@ def test_a_row_that_is_wrong_hides_behind_no_longer_ones() -> None:
 
 def test_a_long_bias_counts_for_what_rounding_it_may_lose() -> None:
     weight, bias = rounded(torch.randn(16, 64)), torch.full((16,), 3e3)
-    bringers = Bringers([Bringer("plain", plain())])
+    bringers = MatmulPlugins([MatmulPlugin("plain", plain())])
     assert bringers.make(weight, bias.bfloat16(), torch.bfloat16) is not None

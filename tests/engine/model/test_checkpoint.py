@@ -57,7 +57,7 @@ def test_what_is_read_is_what_transformers_has_of_the_same_numbers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Of packed codes inputs are rounded, for which there are other tests.
-    monkeypatch.setattr(select_cpu, "is_for_sixteens", lambda weight: False)
+    monkeypatch.setattr(select_cpu, "fits_groups_of_16", lambda weight: False)
     numbers = packed(make_checkpoint, tmp_path, name)
     seen: list[float] = []
     decoder = read(opened(tmp_path), torch.float32, "cpu", seen.append)

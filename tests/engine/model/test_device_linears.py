@@ -17,9 +17,9 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears import select_gpu
 from gatewayd_engine.model.linears.packed_gpu import GroupedLinear
-from gatewayd_engine.model.linears.select_cpu import choose
-from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
-from gatewayd_engine.model.linears.sparse24 import is_for_sparse
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear, DeviceLinears
+from gatewayd_engine.model.linears.sparse24 import fits_sparse24
 from gatewayd_engine.model.linears.w8a8_gpu import BlockLinear, Fp8DeviceLinear, Int8DeviceLinear
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import dense
@@ -152,7 +152,7 @@ def test_codes_are_multiplied_with_codes(kind: str, has_bias: bool) -> None:
 def test_integers_are_the_cpus_bit_for_bit() -> None:
     weight, bias = eight_bits("int8", 64, 384), torch.randn(64)
     x = torch.randn(9, 384)
-    assert torch.equal(made(weight, bias)(x), choose(weight, bias)(x))
+    assert torch.equal(made(weight, bias)(x), make_cpu_linear(weight, bias)(x))
 
 
 @pytest.mark.parametrize("kind", ROUNDED)
@@ -212,8 +212,8 @@ def test_what_no_kernel_reads_is_made_dense(caplog: pytest.LogCaptureFixture) ->
     weight = GroupedWeight(codes, torch.rand(40, 6))
     with caplog.at_level(logging.INFO):
         linear = made(weight)
-    assert "made dense" in caplog.text
-    assert isinstance(linear, Apart)
+    assert "is dequantized" in caplog.text
+    assert isinstance(linear, DenseGpuLinear)
     check(linear, weight, None)
 
 
@@ -221,7 +221,7 @@ def test_zeros_are_multiplied_where_no_matrix_unit_leaves_them_out() -> None:
     values = torch.randn(96, 128)
     values[:, ::4] = values[:, 1::4] = 0.0
     linear = made(SparseWeight(values), torch.randn(96))
-    assert isinstance(linear, Apart)
+    assert isinstance(linear, DenseGpuLinear)
 
 
 @pytest.mark.parametrize(
@@ -244,9 +244,9 @@ def test_matrix_units_leave_out_zeros_of_matrices_of_whole_tiles(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
     values: Any = SimpleNamespace(shape=size, dtype=dtype, is_cuda=True, device="cuda")
-    assert is_for_sparse(values) is is_sparse
+    assert fits_sparse24(values) is is_sparse
     values.is_cuda = False
-    assert not is_for_sparse(values)
+    assert not fits_sparse24(values)
 
 
 def test_floats_stay_floats() -> None:

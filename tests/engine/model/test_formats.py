@@ -174,7 +174,9 @@ def test_a_cut_shard_is_named(name: str, scales: str, codes: str, make: Make) ->
     folder.write()
     path = folder.path / SECOND
     path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(LoadError, match=rf"{SECOND} is not a whole .* 100 bytes .* it is cut"):
+    with pytest.raises(
+        LoadError, match=rf"{SECOND} is not a whole .* 100 bytes .* it is truncated"
+    ):
         folder.open()
 
 

@@ -118,7 +118,7 @@ def test_logits_are_those_of_transformers_with_the_same_numbers(
         kept = our_logits(loaded(folder, is_packed=True), IDS)
         # Kernels of codes round what they multiply: by as much as bfloat16 does.
         assert (kept - theirs).abs().max() < 2.0**-6 * theirs.abs().max()
-        for kernel in ("is_for_nibbles", "is_for_halves", "is_for_sixteens"):
+        for kernel in ("fits_int4", "fits_int4_pairs", "fits_groups_of_16"):
             monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     ours = our_logits(loaded(folder, is_packed=name == "qwen3"), IDS)
     torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)

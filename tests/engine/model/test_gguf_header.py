@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.model.gguf.header import MOST_KEYS, MOST_TENSORS, Unkept, read_header
+from gatewayd_engine.model.gguf.header import MOST_KEYS, MOST_TENSORS, SkippedValue, read_header
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from tests.engine.gguf_files import Put, entry, entry_of, text, written
 
@@ -58,9 +58,9 @@ def test_what_is_whole_is_read(tmp_path: Path) -> None:
     header = read_header(put(tmp_path, written(entries, TENSORS, version=2)))
     assert [header.metadata[f"n{code}"] for code in numbers] == [7] * len(numbers)
     assert header.metadata["flag"] is True
-    assert header.metadata["list"] == Unkept("an array of 3")
-    assert header.metadata["texts"] == Unkept("an array of 3")
-    assert header.metadata["long"] == Unkept("a text of 1025 bytes")
+    assert header.metadata["list"] == SkippedValue("an array of 3")
+    assert header.metadata["texts"] == SkippedValue("an array of 3")
+    assert header.metadata["long"] == SkippedValue("a text of 1025 bytes")
     assert header.metadata["text"] == "ä" * 512
     assert header.tensors["a.weight"].shape == (4, 32)
     assert header.tensors["b.weight"].begin == header.tensors["a.weight"].begin + 160
@@ -83,7 +83,7 @@ WRONG = {
     "tensors": (written([], [], counts=(HUGE, 0)), f"{HUGE} tensors; at most {MOST_TENSORS}"),
     "keys": (written([], [], counts=(0, HUGE)), f"{HUGE} keys; at most {MOST_KEYS}"),
     "few bytes": (written([], [], counts=(9, 0)), "its 9 tensors takes 216 bytes"),
-    "key twice": (written([ENTRIES[0]] * 2, []), "general.architecture is there twice"),
+    "key twice": (written([ENTRIES[0]] * 2, []), "general.architecture is duplicated"),
     "key length": (
         written([struct.pack("<QIB", HUGE, 7, 1)], []),
         f"the name of key 0 is of {HUGE} bytes; it must be of 1 to",
@@ -112,7 +112,7 @@ WRONG = {
     "alignment text": (written([entry_of("general.alignment", "x")], []), "alignment is 'x';"),
     "alignments": (written([entry_of("general.alignment", ["x"])], []), "is an array of 1"),
     "alignment 2^31": (written([entry_of("general.alignment", 1 << 31)], []), "a power of two"),
-    "tensor twice": (written([], [TENSORS[0]] * 2), "tensor a.weight is there twice"),
+    "tensor twice": (written([], [TENSORS[0]] * 2), "tensor a.weight is duplicated"),
     "tensor of no UTF-8": (one(b"\xc3("), "the name of tensor 0 is no UTF-8"),
     "tensor's name": (one("n" * 201), "the name of tensor 0 is of 201 bytes"),
     "dimensions": (one("t", dims=(2,) * 5), "t has 5 dimensions; 1 to 4 are read"),
@@ -207,7 +207,7 @@ def test_a_long_vocabulary_is_not_remembered(tmp_path: Path) -> None:
     path = put(tmp_path, written([tokens, entry_of("template", "x" * 1_000_000)], TENSORS))
     tracemalloc.start()
     try:
-        assert read_header(path).metadata["tokens"] == Unkept("an array of 30000")
+        assert read_header(path).metadata["tokens"] == SkippedValue("an array of 30000")
         assert tracemalloc.get_traced_memory()[1] < ROOM
     finally:
         tracemalloc.stop()

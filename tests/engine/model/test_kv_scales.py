@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.kv_scales import KvScales, scaled_output
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
@@ -88,6 +88,8 @@ def test_the_output_projection_rounds_what_comes_divided_to_the_same_codes() -> 
     weight = StaticWeight(torch.randn(24, 16), "e4m3", 0.03)
     x = torch.randn(9, 16)
     other = scaled_output(weight, KvScales(1.0, 4.0))
-    assert torch.allclose(choose(other)(x / 4), choose(weight)(x), rtol=1e-5, atol=1e-5)
+    assert torch.allclose(
+        make_cpu_linear(other)(x / 4), make_cpu_linear(weight)(x), rtol=1e-5, atol=1e-5
+    )
     assert isinstance(other, StaticWeight)
     assert other.scale == 0.03 / 4

@@ -11,7 +11,7 @@ from gatewayd_engine.model.layers import Linear
 from gatewayd_engine.model.linears import int8_dot
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS, Int8Linear
-from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight
 
 SHAPES = [(640, 384), (33, 17), (1, 1024), (96, 2)]
@@ -50,7 +50,7 @@ def expected(x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None) 
 def test_bytes_are_multiplied_exactly(shape: tuple[int, int], has_bias: bool, kernel: type) -> None:
     weight = drawn(*shape)
     bias = torch.randn(shape[0]) if has_bias else None
-    linear = choose(weight, bias)
+    linear = make_cpu_linear(weight, bias)
     assert isinstance(linear, Int8Linear)
     for rows in ROWS:
         x = torch.randn(rows, shape[1]) * 10 ** torch.randn(rows, 1)
@@ -66,7 +66,7 @@ def test_bytes_are_multiplied_exactly(shape: tuple[int, int], has_bias: bool, ke
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int], kernel: type) -> None:
-    linear, x = choose(drawn(*shape)), torch.randn(64, shape[1])
+    linear, x = make_cpu_linear(drawn(*shape)), torch.randn(64, shape[1])
     whole = linear(x)
     for some in (slice(0, 1), slice(3, 5), slice(17, 40), slice(63, 64)):
         assert torch.equal(linear(x[some].clone()), whole[some])
@@ -88,7 +88,7 @@ def test_rows_of_zeros_and_rows_that_are_no_numbers_keep_to_themselves(kernel: t
 def test_sums_that_might_not_fit_are_made_otherwise(excess: int) -> None:
     columns = MOST_COLUMNS + excess
     codes = torch.full((2, columns), -128, dtype=torch.int8)
-    linear = choose(GroupedWeight(codes, torch.ones(2, 1), activations="int8"))
+    linear = make_cpu_linear(GroupedWeight(codes, torch.ones(2, 1), activations="int8"))
     assert isinstance(linear, DequantizedLinear if excess else Int8Linear)
     made = linear(torch.ones(1, columns))
     torch.testing.assert_close(made, torch.full((1, 2), -128.0 * columns), rtol=1e-4, atol=0)
@@ -96,7 +96,7 @@ def test_sums_that_might_not_fit_are_made_otherwise(excess: int) -> None:
 
 def test_one_column_is_made_otherwise() -> None:
     codes = torch.tensor([[3], [-5]], dtype=torch.int8)
-    linear = choose(GroupedWeight(codes, torch.ones(2, 1), activations="int8"))
+    linear = make_cpu_linear(GroupedWeight(codes, torch.ones(2, 1), activations="int8"))
     assert torch.equal(linear(torch.tensor([[2.0]])), torch.tensor([[6.0, -10.0]]))
 
 
@@ -149,7 +149,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def test_what_has_no_product_of_its_own_is_made_dense(kind: str) -> None:
     weight = drawn(40, 64)._replace(**KINDS[kind])
     bias = torch.randn(40)
-    linear = choose(weight, bias)
+    linear = make_cpu_linear(weight, bias)
     assert isinstance(linear, DequantizedLinear)
     numbers = torch.empty(40, 64, dtype=torch.float64)
     for row in range(40):
@@ -170,7 +170,7 @@ def test_what_has_no_product_of_its_own_is_made_dense(kind: str) -> None:
 
 def test_zeros_are_multiplied_as_any_number() -> None:
     values = torch.randn(40, 64) * torch.tensor([0.0, 1.0, 0.0, 1.0] * 16)
-    linear, x = choose(SparseWeight(values)), torch.randn(5, 64)
+    linear, x = make_cpu_linear(SparseWeight(values)), torch.randn(5, 64)
     assert isinstance(linear, Linear)
     torch.testing.assert_close(linear(x), x @ values.t(), rtol=0, atol=1e-4)
     assert linear.nbytes == values.nbytes, "zeros take what numbers take"
@@ -178,9 +178,9 @@ def test_zeros_are_multiplied_as_any_number() -> None:
 
 def test_what_they_take_is_told() -> None:
     weight, bias = drawn(40, 64), torch.randn(40)
-    assert choose(weight, bias).nbytes == 40 * 64 + 40 * 4 + 40 * 4
+    assert make_cpu_linear(weight, bias).nbytes == 40 * 64 + 40 * 4 + 40 * 4
     coarse = weight._replace(offsets=torch.ones(40, 1))
-    assert choose(coarse).nbytes == 40 * 64 + 2 * 40 * 4
-    floats = choose(torch.randn(40, 64))
+    assert make_cpu_linear(coarse).nbytes == 40 * 64 + 2 * 40 * 4
+    floats = make_cpu_linear(torch.randn(40, 64))
     assert isinstance(floats, Linear)
     assert floats.nbytes == 4 * 40 * 64

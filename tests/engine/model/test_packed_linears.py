@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
-from gatewayd_engine.model.linears.groups_of_16 import SixteensLinear
+from gatewayd_engine.model.linears.groups_of_16 import GroupsOf16Linear
 from gatewayd_engine.model.linears.int4 import Int4Linear
-from gatewayd_engine.model.linears.int8_as_int4_pairs import HalvesLinear
-from gatewayd_engine.model.linears.packed_cpu import ByteLinear
-from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.int8_as_int4_pairs import Int8AsInt4PairsLinear
+from gatewayd_engine.model.linears.packed_cpu import WeightOnlyInt8Linear
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 
@@ -77,17 +77,20 @@ KINDS: dict[str, tuple[Draw, type]] = {
     "nibbles from 0 without offsets": (partial(drawn, has_offsets=False), Int4Linear),
     "nibbles around 0": (partial(drawn, is_signed=True, has_offsets=False), Int4Linear),
     "nibbles around 0 with offsets": (partial(drawn, is_signed=True), Int4Linear),
-    "bytes": (of_bytes, ByteLinear),
-    "halves from 0": (in_halves, HalvesLinear),
-    "halves around 0": (partial(in_halves, is_signed=True), HalvesLinear),
-    "4 bits in sixteens": (partial(in_sixteens, least=-8, most=7), SixteensLinear),
-    "4 bits from 0 in sixteens": (partial(in_sixteens, least=0, most=15, times=1), SixteensLinear),
-    "nvfp4": (partial(in_sixteens, least=-12, most=12), SixteensLinear),
-    "5 bits with offsets": (partial(in_sixteens, least=-16, most=14, times=2), SixteensLinear),
-    "6 bits": (partial(in_sixteens, least=-32, most=31), SixteensLinear),
-    "7 bits with offsets": (partial(in_sixteens, least=-72, most=63, times=9), SixteensLinear),
-    "8 bits in sixteens": (partial(in_sixteens, least=-128, most=127, times=17), SixteensLinear),
-    "8 bits from 0": (partial(in_sixteens, least=0, most=255, times=17), SixteensLinear),
+    "bytes": (of_bytes, WeightOnlyInt8Linear),
+    "halves from 0": (in_halves, Int8AsInt4PairsLinear),
+    "halves around 0": (partial(in_halves, is_signed=True), Int8AsInt4PairsLinear),
+    "4 bits in sixteens": (partial(in_sixteens, least=-8, most=7), GroupsOf16Linear),
+    "4 bits from 0 in sixteens": (
+        partial(in_sixteens, least=0, most=15, times=1),
+        GroupsOf16Linear,
+    ),
+    "nvfp4": (partial(in_sixteens, least=-12, most=12), GroupsOf16Linear),
+    "5 bits with offsets": (partial(in_sixteens, least=-16, most=14, times=2), GroupsOf16Linear),
+    "6 bits": (partial(in_sixteens, least=-32, most=31), GroupsOf16Linear),
+    "7 bits with offsets": (partial(in_sixteens, least=-72, most=63, times=9), GroupsOf16Linear),
+    "8 bits in sixteens": (partial(in_sixteens, least=-128, most=127, times=17), GroupsOf16Linear),
+    "8 bits from 0": (partial(in_sixteens, least=0, most=255, times=17), GroupsOf16Linear),
 }
 
 
@@ -114,7 +117,7 @@ def test_codes_are_multiplied_as_their_numbers(shape: tuple[int, int, int], kind
     draw, product = KINDS[kind]
     weight = draw(*shape)
     for bias in (None, torch.randn(shape[0])):
-        linear = choose(weight, bias)
+        linear = make_cpu_linear(weight, bias)
         assert isinstance(linear, product)
         assert linear.rounds_inputs
         for rows in ROWS:
@@ -133,7 +136,7 @@ def test_codes_are_multiplied_as_their_numbers(shape: tuple[int, int, int], kind
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("draw", [drawn, of_bytes, in_halves, KINDS["6 bits"][0]])
 def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int, int], draw: Draw) -> None:
-    linear, x = choose(draw(*shape)), torch.randn(64, shape[1])
+    linear, x = make_cpu_linear(draw(*shape)), torch.randn(64, shape[1])
     whole = linear(x)
     for some in (slice(0, 1), slice(3, 5), slice(17, 40), slice(63, 64)):
         assert torch.equal(linear(x[some].clone()), whole[some])
@@ -145,7 +148,7 @@ def test_columns_in_any_order_are_those_of_their_groups(draw: Draw, times: int) 
     order = torch.randperm(384)
     group_of = (torch.arange(384) // 128).to(torch.int32)[order]
     weight = draw(40, 384, 3)._replace(group_of=group_of)
-    linear, x = choose(weight), torch.randn(5, 384)
+    linear, x = make_cpu_linear(weight), torch.randn(5, 384)
     check(linear(x), x, weight, None)
     assert linear.nbytes == times * (48 * 384 // 2 + 3 * 48 * 4 + 384 * 8)
 
@@ -154,14 +157,14 @@ def test_sixteens_are_multiplied_in_any_order_and_take_a_byte_for_each_code() ->
     order = torch.randperm(96)
     weight = KINDS["6 bits"][0](40, 96, 6)
     weight = weight._replace(group_of=(torch.arange(96) // 16).to(torch.int32)[order])
-    linear, x = choose(weight), torch.randn(5, 96)
+    linear, x = make_cpu_linear(weight), torch.randn(5, 96)
     check(linear(x), x, weight, None)
     assert linear.nbytes == 48 * 96 + 6 * 48 * 4 + 96 * 8
 
 
 @pytest.mark.parametrize("draw", [drawn, of_bytes])
 def test_activations_of_16_bits_come_back_as_they_came(draw: Draw) -> None:
-    linear, x = choose(draw(40, 64, 1)), torch.randn(3, 64).bfloat16()
+    linear, x = make_cpu_linear(draw(40, 64, 1)), torch.randn(3, 64).bfloat16()
     made = linear(x)
     assert made.dtype == torch.bfloat16
     assert torch.equal(made, linear(x.float()).bfloat16())
@@ -172,7 +175,7 @@ def test_activations_of_16_bits_come_back_as_they_came(draw: Draw) -> None:
 
 @pytest.mark.parametrize("draw", [drawn, of_bytes])
 def test_rows_that_are_no_numbers_keep_to_themselves(draw: Draw) -> None:
-    linear, x = choose(draw(32, 64, 1)), torch.randn(4, 64)
+    linear, x = make_cpu_linear(draw(32, 64, 1)), torch.randn(4, 64)
     sound = linear(x)
     x[1], x[2, 7] = 0.0, float("nan")
     made = linear(x)
@@ -185,7 +188,7 @@ def test_scales_of_a_checkpoint_lose_a_256th() -> None:
     weight = drawn(64, 384, 3)
     weight = weight._replace(scales=torch.rand(64, 3).half().float(), offsets=None)
     x = torch.randn(9, 384)
-    lost = (choose(weight)(x) - DequantizedLinear(weight)(x)).abs()
+    lost = (make_cpu_linear(weight)(x) - DequantizedLinear(weight)(x)).abs()
     assert (lost <= 3 * HALF_AN_ULP * (x.abs() @ dense(weight).abs().t())).all()
 
 
@@ -204,7 +207,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", OTHERS)
 def test_what_the_kernel_cannot_hold_is_made_dense(kind: str) -> None:
     weight = drawn(40, 384, 3)._replace(**OTHERS[kind])
-    linear, x = choose(weight), torch.randn(5, weight.codes.shape[1])
+    linear, x = make_cpu_linear(weight), torch.randn(5, weight.codes.shape[1])
     assert isinstance(linear, DequantizedLinear)
     assert not linear.rounds_inputs
     torch.testing.assert_close(linear(x), x @ dense(weight).t(), rtol=1e-4, atol=1e-3)
@@ -212,6 +215,8 @@ def test_what_the_kernel_cannot_hold_is_made_dense(kind: str) -> None:
 
 def test_what_they_take_is_told() -> None:
     weight, bias = drawn(640, 384, 3), torch.randn(640)
-    assert choose(weight, bias).nbytes == 640 * 384 // 2 + 640 * 3 * 2 * 2 + 640 * 4
-    assert choose(of_bytes(640, 384, 1), bias).nbytes == 640 * 384 + 640 * (4 + 2 + 4)
-    assert choose(drawn(640, 384, 1)).nbytes == choose(weight).nbytes, "128 columns at most"
+    assert make_cpu_linear(weight, bias).nbytes == 640 * 384 // 2 + 640 * 3 * 2 * 2 + 640 * 4
+    assert make_cpu_linear(of_bytes(640, 384, 1), bias).nbytes == 640 * 384 + 640 * (4 + 2 + 4)
+    assert make_cpu_linear(drawn(640, 384, 1)).nbytes == make_cpu_linear(weight).nbytes, (
+        "128 columns at most"
+    )

@@ -11,12 +11,12 @@ import torch
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.int8 import Int8Linear
-from gatewayd_engine.model.linears.select_cpu import choose
+from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
 from gatewayd_engine.model.linears.select_gpu import DeviceLinears
 from gatewayd_engine.model.linears.static_scales import StaticLinear, codes_of, rounded
 from gatewayd_engine.model.linears.w8a8_gpu import Fp8DeviceLinear, Int8DeviceLinear
 from gatewayd_engine.model.parts import FusedParts
-from gatewayd_engine.model.weights import checked, dense, joined, rows, times
+from gatewayd_engine.model.weights import concat_rows, dense, scale_rows, select_rows, validated
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight
 
 ROWS, COLUMNS, SCALE = 48, 64, 0.0123
@@ -85,7 +85,7 @@ def test_inputs_are_divided_cut_and_rounded(name: str, has_bias: bool) -> None:
     weight, bias = WEIGHTS[name], torch.randn(ROWS) if has_bias else None
     # Groups of bytes are multiplied in bfloat16 on a CPU, whoever rounds inputs.
     off = 1e-2 if name == "int8 in groups" else 1e-5
-    linear = choose(weight, bias)
+    linear = make_cpu_linear(weight, bias)
     assert type(linear) is CPU.get(name, StaticLinear)
     assert linear.rounds_inputs
     check(linear, weight, bias, off)
@@ -114,7 +114,7 @@ def test_what_makes_the_input_on_a_device_does_not_round_it(name: str) -> None:
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_what_is_no_number_stays_none_and_keeps_to_itself(name: str) -> None:
     for linear in (
-        choose(WEIGHTS[name]),
+        make_cpu_linear(WEIGHTS[name]),
         DeviceLinears(TorchKernels()).make(WEIGHTS[name], None, torch.float32),
     ):
         x = torch.randn(4, COLUMNS)
@@ -143,7 +143,7 @@ def test_many_are_rounded_as_torch_rounds(dtype: torch.dtype) -> None:
 
 
 def test_a_steady_one_sums_steadily() -> None:
-    linear = choose(WEIGHTS["floats"])
+    linear = make_cpu_linear(WEIGHTS["floats"])
     assert isinstance(linear, StaticLinear)
     assert not linear.is_steady
     linear.is_steady = True
@@ -155,15 +155,15 @@ def test_a_steady_one_sums_steadily() -> None:
 
 def test_joined_ones_have_the_largest_scale(caplog: pytest.LogCaptureFixture) -> None:
     one, other = WEIGHTS["e4m3"], WEIGHTS["e4m3"]._replace(scale=2 * SCALE)
-    whole = joined([one, other])
+    whole = concat_rows([one, other])
     assert isinstance(whole, StaticWeight)
     assert whole.scale == 2 * SCALE
     assert torch.equal(dense(whole), torch.cat([dense(one), dense(other)]))
-    some = rows(whole, torch.tensor([5, 60]))
+    some = select_rows(whole, torch.tensor([5, 60]))
     assert isinstance(some, StaticWeight)
     assert torch.equal(dense(some), dense(whole)[[5, 60]])
     caplog.set_level(logging.INFO)
-    mixed = joined([one, floats_by_row()])
+    mixed = concat_rows([one, floats_by_row()])
     assert not isinstance(mixed, StaticWeight)
     assert "have no common scale" in caplog.text
 
@@ -178,12 +178,14 @@ def test_rows_are_multiplied_whatever_they_are_kept_in() -> None:
     ]
     for weight in kinds:
         wanted = dense(weight) * factors.unsqueeze(-1)
-        assert torch.allclose(dense(times(weight, factors)), wanted, rtol=1e-5, atol=1e-5)
-        assert torch.allclose(dense(times(weight, torch.tensor(3.0))), dense(weight) * 3, rtol=1e-5)
+        assert torch.allclose(dense(scale_rows(weight, factors)), wanted, rtol=1e-5, atol=1e-5)
+        assert torch.allclose(
+            dense(scale_rows(weight, torch.tensor(3.0))), dense(weight) * 3, rtol=1e-5
+        )
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("inf"), float("nan")])
 def test_scales_that_cannot_be_are_refused(scale: float) -> None:
     weight = WEIGHTS["floats"]._replace(scale=scale)
     with pytest.raises(ValueError, match="the scale of its inputs is"):
-        checked(Matrix("m", ROWS, COLUMNS), weight)
+        validated(Matrix("m", ROWS, COLUMNS), weight)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.model.batch_invariance import Unsteady
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.build_decoder import Quantize
 from gatewayd_engine.model.layers import Gated, Linear
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
@@ -34,23 +34,23 @@ def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def linear(*, has_bias: bool) -> tuple[Unsteady, Part, int]:
+def linear(*, has_bias: bool) -> tuple[BatchInvariantMode, Part, int]:
     made = Linear(torch.randn(640, 384), torch.randn(640) if has_bias else None)
     return made, made, 384
 
 
-def dequantized() -> tuple[Unsteady, Part, int]:
+def dequantized() -> tuple[BatchInvariantMode, Part, int]:
     codes = torch.randint(0, 16, (96, 64), dtype=torch.uint8)
     made = DequantizedLinear(GroupedWeight(codes, torch.rand(96, 2), torch.rand(96, 2), 4))
     return made, made, 64
 
 
-def gated(name: str, size: int) -> tuple[Unsteady, Part, int]:
+def gated(name: str, size: int) -> tuple[BatchInvariantMode, Part, int]:
     made = Gated(name)
     return made, made, 2 * size
 
 
-def rotary(dim: int) -> tuple[Unsteady, Part, int]:
+def rotary(dim: int) -> tuple[BatchInvariantMode, Part, int]:
     made = Rotary(RopeSpec("default", 10_000.0, dim, ROWS), ROWS, "cpu")
 
     def turned(x: torch.Tensor) -> torch.Tensor:
@@ -77,7 +77,7 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("make", "fields"), PARTS)
 def test_a_row_does_not_depend_on_its_batch(
-    make: Callable[..., tuple[Unsteady, Part, int]], fields: dict[str, Any]
+    make: Callable[..., tuple[BatchInvariantMode, Part, int]], fields: dict[str, Any]
 ) -> None:
     part, call, width = make(**fields)
     x = 3 * torch.randn(ROWS, width)

@@ -61,7 +61,7 @@ def test_where_older_writers_said_it_is_named(
             (tmp_path / old).write_text("{}")
         with pytest.raises(LoadError, match="so it looks quantized, but") as found:
             Checkpoint.open(tmp_path, read_spec(tmp_path))
-        assert (f"put there what {old} says" in str(found.value)) == is_there
+        assert (f"put the contents of {old} there" in str(found.value)) == is_there
 
 
 def test_an_announcement_has_an_older_name(checkpoint: Checkpoints, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.model.weights import checked, dense, joined, rows
+from gatewayd_engine.model.weights import concat_rows, dense, select_rows, validated
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight, Weight
 
 COLUMNS = 24
@@ -63,20 +63,20 @@ def numbers(weight: Weight) -> torch.Tensor:
 
 @given(several=st.lists(_weights(), min_size=1, max_size=3), seed=st.integers(0, 1000))
 def test_joining_and_reordering_keep_every_number(several: list[Weight], seed: int) -> None:
-    whole = joined(several)
+    whole = concat_rows(several)
     meant = torch.cat([numbers(weight) for weight in several])
     assert torch.equal(dense(whole), meant)
     order = torch.randperm(len(meant), generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(dense(rows(whole, order)), meant[order])
+    assert torch.equal(dense(select_rows(whole, order)), meant[order])
 
 
 def test_weights_of_one_kind_stay_of_few_bits() -> None:
     coarse = GroupedWeight(torch.zeros(2, 24, dtype=torch.int8), torch.ones(2, 2))
     fine = GroupedWeight(torch.ones(3, 24, dtype=torch.int8), torch.ones(3, 8), torch.ones(3, 8))
-    whole = joined([coarse, fine])
+    whole = concat_rows([coarse, fine])
     assert isinstance(whole, GroupedWeight)
     assert whole.scales.shape == (5, 8)
-    assert isinstance(joined([coarse, fine._replace(activations="int8")]), torch.Tensor)
+    assert isinstance(concat_rows([coarse, fine._replace(activations="int8")]), torch.Tensor)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
@@ -84,15 +84,17 @@ def test_every_float_of_8_bits_is_what_torch_says(dtype: torch.dtype) -> None:
     codes = torch.arange(256).to(torch.uint8).view(1, -1).view(dtype)
     codes = codes[codes.float().isfinite()].view(1, -1)
     weight = GroupedWeight(codes, torch.ones(1, 1))
-    assert checked(Matrix("m", *codes.shape), weight) is weight
+    assert validated(Matrix("m", *codes.shape), weight) is weight
     assert torch.equal(dense(weight), codes.float())
     assert torch.equal(dense(weight).signbit(), codes.float().signbit())
 
 
 def test_half_of_zeros_stays_known_as_such() -> None:
     sparse = SparseWeight(torch.tensor([[0.0, 1.0, 2.0, 0.0]] * 2))
-    assert isinstance(joined([sparse, rows(sparse, torch.tensor([1, 0]))]), SparseWeight)
-    assert isinstance(joined([sparse, torch.ones(1, 4)]), torch.Tensor)
+    assert isinstance(
+        concat_rows([sparse, select_rows(sparse, torch.tensor([1, 0]))]), SparseWeight
+    )
+    assert isinstance(concat_rows([sparse, torch.ones(1, 4)]), torch.Tensor)
 
 
 SOUND = GroupedWeight(torch.zeros(4, 6, dtype=torch.int8), torch.ones(4, 2))
@@ -104,11 +106,20 @@ MATRIX = Matrix("m", 4, 6)
     [
         ({"codes": torch.zeros(6, 4, dtype=torch.int8)}, "codes are int8 [6, 4]"),
         ({"codes": torch.zeros(4, 6, dtype=torch.int32)}, "codes are int32"),
-        ({"codes": torch.full((4, 6), 8, dtype=torch.int8), "bits": 4}, "no numbers of 4 bits"),
-        ({"codes": torch.full((4, 6), -9, dtype=torch.int8), "bits": 4}, "no numbers of 4 bits"),
-        ({"codes": torch.full((4, 6), 16, dtype=torch.uint8), "bits": 4}, "no numbers of 4 bits"),
-        ({"codes": torch.full((4, 6), torch.nan).to(torch.float8_e4m3fn)}, "no numbers of 8 bits"),
-        ({"codes": torch.full((4, 6), -torch.inf).to(torch.float8_e5m2)}, "no numbers of 8 bits"),
+        ({"codes": torch.full((4, 6), 8, dtype=torch.int8), "bits": 4}, "valid 4-bit numbers"),
+        ({"codes": torch.full((4, 6), -9, dtype=torch.int8), "bits": 4}, "valid 4-bit numbers"),
+        (
+            {"codes": torch.full((4, 6), 16, dtype=torch.uint8), "bits": 4},
+            "valid 4-bit numbers",
+        ),
+        (
+            {"codes": torch.full((4, 6), torch.nan).to(torch.float8_e4m3fn)},
+            "valid 8-bit numbers",
+        ),
+        (
+            {"codes": torch.full((4, 6), -torch.inf).to(torch.float8_e5m2)},
+            "valid 8-bit numbers",
+        ),
         ({"scales": torch.ones(4, 2, dtype=torch.float64)}, "scales are float64"),
         ({"scales": torch.ones(3, 2)}, "scales are float32 [3, 2]"),
         ({"scales": torch.ones(4)}, "scales are float32 [4]"),
@@ -123,9 +134,9 @@ MATRIX = Matrix("m", 4, 6)
     ],
 )
 def test_what_is_no_weight_of_its_matrix_is_refused(changes: dict[str, Any], word: str) -> None:
-    assert checked(MATRIX, SOUND) is SOUND
+    assert validated(MATRIX, SOUND) is SOUND
     with pytest.raises(ValueError, match=re.escape(word)):
-        checked(MATRIX, SOUND._replace(**changes))
+        validated(MATRIX, SOUND._replace(**changes))
 
 
 @pytest.mark.parametrize(
@@ -138,13 +149,13 @@ def test_what_is_no_weight_of_its_matrix_is_refused(changes: dict[str, Any], wor
 )
 def test_what_is_not_half_of_zeros_is_refused(values: torch.Tensor, word: str) -> None:
     sound = SparseWeight(torch.tensor([[0.0, 0.0, 1.0, 1.0] * 2] * 4))
-    assert checked(Matrix("m", 4, 8), sound) is sound
+    assert validated(Matrix("m", 4, 8), sound) is sound
     with pytest.raises(ValueError, match=re.escape(word)):
-        checked(Matrix("m", 4, 8), SparseWeight(values))
+        validated(Matrix("m", 4, 8), SparseWeight(values))
     with pytest.raises(ValueError, match="more than two of four"):
-        checked(Matrix("m", 4, 6), SparseWeight(torch.zeros(4, 6)))
+        validated(Matrix("m", 4, 6), SparseWeight(torch.zeros(4, 6)))
 
 
 def test_floats_of_another_shape_are_refused() -> None:
     with pytest.raises(ValueError, match=r"not floats \[4, 6\]"):
-        checked(MATRIX, torch.zeros(6, 4))
+        validated(MATRIX, torch.zeros(6, 4))

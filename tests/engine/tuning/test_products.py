@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
-from gatewayd_engine.model.linears.select_gpu import Apart, DeviceLinears
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear, DeviceLinears
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning import matmul_candidates as candidates_module
 from gatewayd_engine.tuning.matmul import choose_products, measured_sizes
@@ -29,17 +29,19 @@ def no_handle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(candidates_module, "_handle", lambda: 7)
 
 
-def linears(layers: int, rows: int = 48, columns: int = 64, bias: bool = False) -> list[Apart]:
+def linears(
+    layers: int, rows: int = 48, columns: int = 64, bias: bool = False
+) -> list[DenseGpuLinear]:
     made = []
     for _ in range(layers):
         weight = torch.randn(rows, columns, dtype=torch.bfloat16)
         added = torch.randn(rows).bfloat16() if bias else None
-        made.append(Apart(weight, added, TorchKernels(), Fusion()))
+        made.append(DenseGpuLinear(weight, added, TorchKernels(), Fusion()))
     return made
 
 
 def chosen(
-    some: list[Apart],
+    some: list[DenseGpuLinear],
     modules: Modules,
     clock: Recording,
     sizes: list[int] = SIZES,
@@ -228,7 +230,7 @@ def test_operands_that_a_module_would_not_check_stay_torchs(dtype: torch.dtype) 
     clock = Recording(modules, cublaslt_1=5.0, tinygemm2=4.0)
     # Seven columns are no multiple of 16 bytes; nor is any row but the first aligned.
     weight = torch.randn(48, 64 if dtype == torch.float32 else 7).to(dtype)
-    linear = Apart(weight, None, TorchKernels(), Fusion())
+    linear = DenseGpuLinear(weight, None, TorchKernels(), Fusion())
     choose_products(
         [linear], [8], [CublasLt(modules, CPU), Tiny(modules)], TuningTable(MACHINE), clock, print
     )

@@ -16,13 +16,13 @@ from gatewayd.cli.quality.command import _is_quantized
 from gatewayd.cli.quality.report import Named, markdown, most_kl, notes, reasons, table, values
 from gatewayd.cli.quality.texts import samples
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quality.job import Measured, QualityFigures, SchemeUnusable
+from gatewayd_engine.offline.quality.job import QualityFigures, SchemeMeasured, SchemeUnusable
 
 RESULTS: Named = [
-    ("as stored", Measured(0, 48 << 20, 6144.0, 300.4, {"text": QualityFigures(1000, 2.5)})),
+    ("as stored", SchemeMeasured(0, 48 << 20, 6144.0, 300.4, {"text": QualityFigures(1000, 2.5)})),
     (
         "int8",
-        Measured(
+        SchemeMeasured(
             1,
             16 << 20,
             6144.0,
@@ -185,7 +185,8 @@ def test_packed_texts_are_long_and_have_a_prompt(tmp_path: Path) -> None:
 
 
 def test_the_table_says_what_is_read_where_a_compression_was_measured() -> None:
-    few = Measured(2, 48 << 20, 3686.0, 200.0, {"text": QualityFigures(100, 2.5)}, 0.604, "a note")
+    figures = {"text": QualityFigures(100, 2.5)}
+    few = SchemeMeasured(2, 48 << 20, 3686.0, 200.0, figures, 0.604, "a note")
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(table([*RESULTS, ("few", few)]))
     lines = [line.split() for line in console.export_text().splitlines()]

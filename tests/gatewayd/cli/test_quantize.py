@@ -113,7 +113,7 @@ def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
         os.killpg(child.pid, signal.SIGINT)
         _, said = child.communicate(timeout=60)
     assert child.returncode == 130
-    there = f"what is done stays in {tmp_path / 'out.part'}, and --resume goes on with it"
+    there = f"what is done stays in {tmp_path / 'out.part'}, and --resume continues it"
     assert f"interrupted; {there}" in said
     assert "Traceback" not in said
     done = run("nano", "--to", "awq", "--out", "out", "--tokens", "4000", cwd=tmp_path)

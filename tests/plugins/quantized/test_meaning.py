@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.model.weights import checked, dense
+from gatewayd_engine.model.weights import dense, validated
 from gatewayd_hooks.quantization import (
     Announcement,
     GroupedWeight,
@@ -48,7 +48,7 @@ def scheme_of(case: Case) -> Scheme:
 def read(case: Case, tensors: dict[str, torch.Tensor], rows: int, columns: int) -> torch.Tensor:
     """The numbers of a matrix, read."""
     matrix = Matrix(NAME, rows, columns)
-    return dense(checked(matrix, scheme_of(case).weight(matrix, tensors.__getitem__)))
+    return dense(validated(matrix, scheme_of(case).weight(matrix, tensors.__getitem__)))
 
 
 @pytest.mark.parametrize("name", CASES)

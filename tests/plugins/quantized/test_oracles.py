@@ -17,7 +17,7 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.quantizers.quantizers_utils import should_convert_module
 from transformers.utils.quantization_config import AwqConfig, FineGrainedFP8Config
 
-from gatewayd_engine.model.weights import checked, dense
+from gatewayd_engine.model.weights import dense, validated
 from gatewayd_hooks.quantization import Announcement, Matrix, Weight
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
@@ -82,7 +82,7 @@ def check(pack: Pack) -> None:
     matrix = Matrix(NAME, *pack.numbers.shape)
     needed, optional = scheme.stored(matrix), scheme.optional(matrix)
     assert needed.keys() <= pack.tensors.keys() <= {*needed, *optional}
-    weight = checked(matrix, scheme.weight(matrix, pack.tensors.__getitem__))
+    weight = validated(matrix, scheme.weight(matrix, pack.tensors.__getitem__))
     assert torch.equal(dense(weight).to(pack.numbers.dtype), pack.numbers)
 
 

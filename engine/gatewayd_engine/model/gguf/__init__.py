@@ -1,1 +1,1 @@
-"""Checkpoints as llama.cpp writes them, beside Hugging Face's description of the model."""
+"""GGUF checkpoints, as llama.cpp writes them, next to a Hugging Face config.json."""

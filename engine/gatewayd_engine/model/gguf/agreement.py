@@ -1,4 +1,4 @@
-"""What a GGUF file says of its model, held against config.json. Imports no torch."""
+"""Comparison of a GGUF file's metadata with config.json. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gatewayd_engine.model.gguf.names import ARCHITECTURES
 from gatewayd_engine.model.spec import ModelSpec
 
 _RELATIVE = 1e-6
-"""The file has float32, config.json what a decimal number says."""
+"""Relative tolerance: the file has float32, config.json decimal numbers."""
 _SOFTMAX = 1
-"""Of a router's scores, as llama.cpp numbers functions."""
+"""Gating function of a router, as llama.cpp numbers them."""
 
 
 class _Fact(NamedTuple):
-    """A key behind the architecture's name, what it should be, and what config.json calls it."""
+    """Metadata key after the architecture's prefix, expected value, and name in config.json."""
 
     key: str
     expected: float
@@ -26,7 +26,7 @@ class _Fact(NamedTuple):
 
 
 def disagreements(files: GgufFiles, spec: ModelSpec) -> list[str]:
-    """One sentence for each thing that the two tell differently."""
+    """Return an error message for each difference between the files and the spec."""
     name, architecture = files.first.name, files.architecture
     if spec.architecture not in ARCHITECTURES[architecture]:
         return [

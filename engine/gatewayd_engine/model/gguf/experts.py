@@ -1,23 +1,23 @@
-"""Experts of a layer, which GGUF files hold as one tensor, taken apart. Imports no torch."""
+"""Splitting of the stacked experts in GGUF files into single matrices. Imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gatewayd_engine.model.gguf.header import Tensor, Unkept, Value
+from gatewayd_engine.model.gguf.header import SkippedValue, Tensor, Value
 from gatewayd_engine.model.gguf.names import EACH
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 
 MOST_MATRICES = 1 << 17
-"""Of experts that are remembered; 94 layers of 128 have 36,000."""
+"""Limit of expert matrices in a model; 94 layers of 128 experts have 36,000."""
 
 
 class Experts:
-    """How many experts the layers of a model have.
+    """Splitter of a model's stacked expert tensors.
 
     Args:
-        key: where the file says it, for sentences.
-        count: 0 for none.
+        key: metadata key of the number of experts, for error messages.
+        count: experts per layer; 0 for none.
     """
 
     def __init__(self, key: str, count: int) -> None:
@@ -27,31 +27,31 @@ class Experts:
 
     @classmethod
     def of(cls, file: str, metadata: Mapping[str, Value], architecture: str) -> Experts:
-        """Of a model, by what the file with that name says.
+        """Create a splitter from the metadata of a file.
 
         Raises:
-            LoadError: what it says is no number of experts.
+            LoadError: the metadata has an invalid number of experts.
         """
         key = f"{architecture}.expert_count"
         count = metadata.get(key, 0)
         if type(count) is not int or count < 0:
-            shown = count.what if isinstance(count, Unkept) else repr(count)
+            shown = count.what if isinstance(count, SkippedValue) else repr(count)
             raise LoadError(f"{file}: {key} is {shown}, not how many experts a layer has")
         return cls(key, count)
 
-    def apart(
+    def split(
         self, file: str, name: str, full: str, tensor: Tensor
     ) -> Iterator[tuple[str, Tensor]]:
-        """Names and places of the matrices that a tensor is of; of most it is one.
+        """Yield a tensor's Hugging Face name and location, or those of each expert if stacked.
 
         Args:
-            file: that has it.
-            name: its own there.
-            full: Hugging Face's, which has ``EACH`` in it if it is of all experts.
-            tensor: its place.
+            file: name of the file.
+            name: of the tensor in the file.
+            full: its Hugging Face name, which contains ``EACH`` if experts are stacked.
+            tensor: its location.
 
         Raises:
-            LoadError: it is of other experts than the file says, or there are too many.
+            LoadError: its shape does not match the number of experts, or there are too many.
         """
         if EACH not in full:
             yield full, tensor

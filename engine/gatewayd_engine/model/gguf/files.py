@@ -1,4 +1,4 @@
-"""The GGUF files of a folder, and what they announce. Imports no torch."""
+"""Discovery and headers of a folder's GGUF files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
 
 
 class GgufFiles(NamedTuple):
-    """A checkpoint.
+    """Headers of a GGUF checkpoint.
 
     Attributes:
-        first: the file that describes the model.
-        metadata: what it says.
-        architecture: as llama.cpp calls it.
-        tensors: files and places by Hugging Face's names.
-        frequencies: of rotations, where they are stored.
+        first: the file with the model's metadata.
+        metadata: of that file.
+        architecture: llama.cpp's name of it.
+        tensors: files and locations by Hugging Face names.
+        frequencies: file and location of RoPE frequency factors, if stored.
     """
 
     first: Path
@@ -37,12 +37,12 @@ class GgufFiles(NamedTuple):
 
 
 def has_gguf(folder: Path) -> bool:
-    """Whether a folder's weights are GGUF: where there are safetensors too, those are served."""
+    """Whether a folder's weights are GGUF; safetensors take precedence."""
     return folder.is_dir() and not any(folder.glob("*.safetensors")) and bool(_gguf(folder))
 
 
 def announcement(files: GgufFiles) -> Announcement:
-    """What a ``quantization_config`` would say: the types of all matrices of few bits."""
+    """Return the equivalent of a ``quantization_config``: types of all quantized matrices."""
     types = {
         name.removesuffix(".weight"): tensor.type
         for name, (_, tensor) in files.tensors.items()
@@ -52,10 +52,10 @@ def announcement(files: GgufFiles) -> Announcement:
 
 
 def read_files(folder: Path) -> GgufFiles:
-    """Look at the headers of a folder.
+    """Read the headers of all GGUF files of a folder.
 
     Raises:
-        LoadError: one is broken, a part is missing, or they hold what is not read.
+        LoadError: a header is broken, a part is missing, or the content is not supported.
     """
     paths = _whole(folder, _gguf(folder))
     headers = [read_header(path) for path in paths]
@@ -68,8 +68,8 @@ def read_files(folder: Path) -> GgufFiles:
         )
     if metadata.get("split.count", 1) not in (0, 1) and len(paths) == 1:
         raise LoadError(
-            f"{paths[0].name}: split.count is {metadata['split.count']}, but it has no parts beside"
-            " it; put all of them there, under the names that they were made with"
+            f"{paths[0].name}: split.count is {metadata['split.count']}, but the other parts are"
+            " missing; put all of them in the folder, under their original names"
         )
     experts = Experts.of(paths[0].name, metadata, architecture)
     tensors, frequencies = _tensors(paths, headers, architecture, experts)
@@ -89,7 +89,7 @@ def _tensors(
             full = renamed(name, architecture)
             if full is None:
                 raise LoadError(f"{path.name}: tensor {name} is none of a {architecture} model")
-            for single, part in experts.apart(path.name, name, full, tensor):
+            for single, part in experts.split(path.name, name, full, tensor):
                 if single in found:
                     raise LoadError(
                         f"tensor {name} is in {found[single][0].name} and again in {path.name}"
@@ -103,10 +103,10 @@ def _gguf(folder: Path) -> list[Path]:
 
 
 def _whole(folder: Path, paths: list[Path]) -> list[Path]:
-    """The parts of one model in their order.
+    """Return the parts of one model in order.
 
     Raises:
-        LoadError: one is missing, or there are several models.
+        LoadError: a part is missing, or there are several models.
     """
     if not paths:
         raise LoadError(f"{folder} holds no gguf file")
@@ -123,7 +123,7 @@ def _whole(folder: Path, paths: list[Path]) -> list[Path]:
             " one that is to be served"
         )
     ((stem, count),) = models
-    # Counted by what is there: a name must not make us look for thousands of files.
+    # Bounded by the files present: a count in a file name must not trigger thousands of look-ups.
     for number, path in enumerate(paths, 1):
         if path.name != f"{stem}-{number:05}-of-{count}.gguf":
             raise LoadError(f"{folder} lacks {stem}-{number:05}-of-{count}.gguf")

@@ -1,7 +1,7 @@
-"""Headers of GGUF files, which are believed nothing. Imports no torch.
+"""Parsing of untrusted GGUF headers. Imports no torch.
 
-What a header makes remembered is bounded by ``MOST_KEYS`` and ``MOST_TENSORS``, and by the file's
-size: a length is compared with what is left of the file before anything is read or made.
+Memory is bounded by ``MOST_KEYS``, ``MOST_TENSORS`` and the size of the file: every length is
+compared with the rest of the file before anything is read or allocated.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ MOST_KEYS = 4096
 MOST_TENSORS = 16_384
 LONGEST_NAME = 200
 LONGEST_TEXT = 1024
-"""Bytes of a value that is remembered; those of chat templates are not asked for."""
+"""Limit in bytes of strings that are returned; longer ones, such as chat templates, are skipped."""
 MOST_DIMENSIONS = 4
 MOST_TEXTS = 1 << 23
-"""Of an array; one after the other is stepped over, a few million in a second."""
+"""Limit of strings in an array; they are skipped one by one, a few million per second."""
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
@@ -48,23 +48,23 @@ _LEAST_KEY = _LENGTH.size + _TYPE.size + 1
 _LEAST_TENSOR = 2 * _LENGTH.size + 2 * _TYPE.size
 
 
-class Unkept(NamedTuple):
-    """A value that is there and was not remembered; ``what`` says why."""
+class SkippedValue(NamedTuple):
+    """Placeholder of a value that was skipped; ``what`` describes it."""
 
     what: str
 
 
-Value: TypeAlias = int | float | bool | str | Unkept
+Value: TypeAlias = int | float | bool | str | SkippedValue
 
 
 class Tensor(NamedTuple):
-    """A tensor of a file.
+    """Location of a tensor in a file.
 
     Attributes:
-        type: as llama.cpp calls it: ``Q4_K``.
-        shape: as others say it, slowest first: ``[rows, columns]``.
-        begin: its first byte in the file.
-        nbytes: how many there are.
+        type: llama.cpp's name of it, such as ``Q4_K``.
+        shape: row-major, slowest dimension first as in torch: ``[rows, columns]``.
+        begin: offset of its first byte in the file.
+        nbytes: its size in bytes.
     """
 
     type: str
@@ -74,18 +74,18 @@ class Tensor(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file says of itself: ``metadata`` by key, ``tensors`` by name."""
+    """Header of a file: ``metadata`` by key, ``tensors`` by name."""
 
     metadata: dict[str, Value]
     tensors: dict[str, Tensor]
 
 
 def read_header(path: Path) -> Header:
-    """Read and check what stands before the numbers.
+    """Read and validate the header of a file.
 
     Raises:
-        LoadError: it cannot be read, is not whole, contradicts itself, or holds a type that is
-            not read; one sentence with the file and the field.
+        LoadError: the file cannot be read, is incomplete or inconsistent, or has a tensor type
+            that is not supported; the message names the file and the field.
     """
     try:
         size = path.stat().st_size
@@ -96,7 +96,7 @@ def read_header(path: Path) -> Header:
 
 
 class _Reader:
-    """Reads forward through a file, and never past its end."""
+    """Sequential reader that never reads past the end of its file."""
 
     def __init__(self, file: BinaryIO, path: Path, size: int) -> None:
         self._file = file
@@ -105,14 +105,14 @@ class _Reader:
         self._at = 0
 
     def header(self) -> Header:
-        self._begin()
+        self._check_magic()
         num_tensors = self._count("tensors", MOST_TENSORS, _LEAST_TENSOR)
         num_keys = self._count("keys", MOST_KEYS, _LEAST_KEY)
         metadata: dict[str, Value] = {}
         for number in range(num_keys):
             key = self._name(f"key {number}")
             if key in metadata:
-                raise self._broken(f"{key} is there twice")
+                raise self._broken(f"{key} is duplicated")
             metadata[key] = self._value(key, self._number(_TYPE, key))
         alignment = metadata.get(_ALIGNMENT, 32)
         if (
@@ -120,7 +120,7 @@ class _Reader:
             or not _LEAST_ALIGNMENT <= alignment <= _MOST_ALIGNMENT
             or alignment & (alignment - 1)
         ):
-            shown = alignment.what if isinstance(alignment, Unkept) else repr(alignment)
+            shown = alignment.what if isinstance(alignment, SkippedValue) else repr(alignment)
             raise self._broken(
                 f"{_ALIGNMENT} is {shown}; it must be a power of two from"
                 f" {_LEAST_ALIGNMENT} to {_MOST_ALIGNMENT}"
@@ -129,16 +129,16 @@ class _Reader:
         for number in range(num_tensors):
             name = self._name(f"tensor {number}")
             if name in tensors:
-                raise self._broken(f"tensor {name} is there twice")
+                raise self._broken(f"tensor {name} is duplicated")
             tensors[name] = self._tensor(name, alignment)
-        # Offsets are counted from behind the header, once it is filled up.
+        # Offsets are relative to the end of the header, padded to the alignment.
         begin = -(-self._at // alignment) * alignment
         tensors = {name: t._replace(begin=t.begin + begin) for name, t in tensors.items()}
         self._check(tensors)
         return Header(metadata, tensors)
 
-    def _begin(self) -> None:
-        magic = self._take(min(len(_MAGIC), self._size), "the magic")
+    def _check_magic(self) -> None:
+        magic = self._read_bytes(min(len(_MAGIC), self._size), "the magic")
         if magic != _MAGIC:
             raise LoadError(f"{self._path} is no GGUF file: it begins with {magic!r}")
         version = self._number(_TYPE, "the version")
@@ -161,7 +161,7 @@ class _Reader:
             raise self._broken(
                 f"the name of {what} is of {length} bytes; it must be of 1 to {LONGEST_NAME}"
             )
-        name = self._text(self._take(length, f"the name of {what}"), f"the name of {what}")
+        name = self._text(self._read_bytes(length, f"the name of {what}"), f"the name of {what}")
         if not name.isprintable():
             raise self._broken(f"the name of {what} has characters that cannot be shown: {name!a}")
         return name
@@ -186,12 +186,12 @@ class _Reader:
             raise self._broken(f"{key} is of type {code}, which is not known")
         length = self._number(_LENGTH, key)
         if length <= LONGEST_TEXT:
-            return self._text(self._take(length, key), key)
+            return self._text(self._read_bytes(length, key), key)
         self._skip(length, key)
-        return Unkept(f"a text of {length} bytes")
+        return SkippedValue(f"a text of {length} bytes")
 
-    def _skip_array(self, key: str) -> Unkept:
-        """Tokenizers have arrays of a hundred thousand; none of them is asked for."""
+    def _skip_array(self, key: str) -> SkippedValue:
+        """Skip an array: tokenizers have arrays of 100,000 strings, and none is needed."""
         code, length = self._number(_TYPE, key), self._number(_LENGTH, key)
         if code in _NUMBERS:
             self._skip(length * _NUMBERS[code].size, key)
@@ -204,10 +204,10 @@ class _Reader:
         else:
             inner = "arrays" if code == _ARRAY else f"type {code}"
             raise self._broken(f"{key} is an array of {inner}, which is not read")
-        return Unkept(f"an array of {length}")
+        return SkippedValue(f"an array of {length}")
 
     def _tensor(self, name: str, alignment: int) -> Tensor:
-        """One entry; ``begin`` is counted from behind the header."""
+        """Read one tensor entry; ``begin`` is relative to the end of the header."""
         count = self._number(_TYPE, name)
         if not 1 <= count <= MOST_DIMENSIONS:
             raise self._broken(f"{name} has {count} dimensions; 1 to {MOST_DIMENSIONS} are read")
@@ -231,7 +231,11 @@ class _Reader:
         return Tensor(kind, shape, offset, math.prod(shape) // block * nbytes)
 
     def _check(self, tensors: dict[str, Tensor]) -> None:
-        """No two lie on each other, and none past the end."""
+        """Check that tensors do not overlap and lie within the file.
+
+        Raises:
+            LoadError: they do not.
+        """
         end, before = 0, ""
         for name, tensor in sorted(tensors.items(), key=lambda item: item[1].begin):
             if tensor.begin < end:
@@ -239,14 +243,14 @@ class _Reader:
             end, before = tensor.begin + tensor.nbytes, name
             if end > self._size:
                 raise self._broken(
-                    f"{name} ends at byte {end}, the file at {self._size}: it is cut"
+                    f"{name} ends at byte {end}, the file at {self._size}: it is truncated"
                 )
 
     def _number(self, form: struct.Struct, what: str) -> int:
-        (number,) = form.unpack(self._take(form.size, what))
-        return number  # type: ignore[no-any-return]  # or a float, where the form is of one
+        (number,) = form.unpack(self._read_bytes(form.size, what))
+        return number  # type: ignore[no-any-return]  # a float for float formats
 
-    def _take(self, count: int, what: str) -> bytes:
+    def _read_bytes(self, count: int, what: str) -> bytes:
         self._has(count, what)
         taken = self._file.read(count)
         if len(taken) < count:

@@ -1,4 +1,4 @@
-"""What llama.cpp calls the tensors of a model, and what Hugging Face does. Imports no torch."""
+"""Mapping of llama.cpp's tensor names to Hugging Face's. Imports no torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GEMMA = {
     "post_ffw_norm": "post_feedforward_layernorm",
 }
 _PHI = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
-"""Joined there as here."""
+"""Projections that are fused in both naming schemes."""
 _MIXTRAL = {
     "ffn_gate_inp": "block_sparse_moe.gate",
     "ffn_gate_exps": "block_sparse_moe.experts.*.w1",
@@ -46,9 +46,9 @@ _QWEN = {
 _STACKED = "_exps"
 
 EACH = "*"
-"""In the name of a tensor that is all experts' of a layer: in the place of their numbers."""
+"""Placeholder of the expert index in the name of a tensor with all experts of a layer."""
 FREQUENCIES = "rope_freqs.weight"
-"""Not a weight: what config.json says of long contexts, in numbers."""
+"""Not a weight: RoPE frequency factors, which follow from the settings in config.json."""
 GEMMA = "gemma2"
 PHI = "phi3"
 LLAMA = "llama"
@@ -61,16 +61,17 @@ ARCHITECTURES = {
     GEMMA: ("Gemma2ForCausalLM",),
     PHI: ("Phi3ForCausalLM",),
 }
-"""Those that are read, with Hugging Face's names of what they are."""
+"""Supported llama.cpp architectures, with the Hugging Face architectures they may be."""
 
 
 _OTHERS = {GEMMA: _GEMMA, PHI: _PHI, LLAMA: _MIXTRAL, QWEN_EXPERTS: _QWEN}
 
 
 def renamed(name: str, architecture: str) -> str | None:
-    """Hugging Face's name of a tensor; None for one that no architecture read here has.
+    """Translate a tensor's name to Hugging Face's; None for a name the architecture has not.
 
-    Experts are one tensor, whose name has ``EACH`` in it, or one each, as files were until 2024.
+    Experts are stacked in one tensor, whose name then contains ``EACH``, or are separate tensors,
+    as in files until 2024.
     """
     found = _NAME.fullmatch(name)
     if found is None:

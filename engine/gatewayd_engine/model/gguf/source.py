@@ -1,4 +1,4 @@
-"""Reads the tensors of GGUF files in the order and under the names of Hugging Face."""
+"""Tensor source of GGUF files, with Hugging Face's names and row order."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ from gatewayd_hooks.quantization import Stored
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _TOLERANCE = 1e-3
-"""Of factors of frequencies, which writers compute each in its own precision."""
+"""Relative tolerance of RoPE frequency factors: conversion tools differ in precision."""
 
 
 class GgufSource:
-    """The GGUF files of a folder; see ``Source``.
+    """Tensor source of a folder's GGUF files; see ``TensorSource``.
 
-    A matrix of few bits is its blocks: uint8, ``[rows, bytes of a row]``, called by its type,
-    ``model.layers.0.mlp.up_proj.q4_k``. The rest is ``weight`` and ``bias`` as anywhere.
+    A quantized matrix is returned as raw blocks, uint8 ``[rows, bytes of a row]``, with its type as
+    the suffix of its name: ``model.layers.0.mlp.up_proj.q4_k``. Other tensors have the usual
+    suffixes ``weight`` and ``bias``.
 
     Raises:
-        LoadError: a file is broken, or its description is not that of the spec.
+        LoadError: a file is broken, or its metadata contradicts the spec.
     """
 
     def __init__(self, folder: Path, spec: ModelSpec) -> None:
@@ -37,36 +38,40 @@ class GgufSource:
             raise LoadError("; ".join(problems))
         self._is_gemma = files.architecture == GEMMA
         self._heads = _heads(files, spec)
-        self._places: dict[str, tuple[Path, Tensor]] = {}
+        self._locations: dict[str, tuple[Path, Tensor]] = {}
         self.stored: dict[str, Stored] = {}
-        for full, place in files.tensors.items():
-            name, stored = _stored(full, place[1])
-            self._places[name] = place
+        for full, location in files.tensors.items():
+            name, stored = _stored(full, location[1])
+            self._locations[name] = location
             self.stored[name] = stored
         self._check_frequencies(spec)
 
     def where(self, name: str) -> str:
-        """See ``Source``."""
-        return self._places[name][0].name
+        """See ``TensorSource``."""
+        return self._locations[name][0].name
 
     def read(self, name: str) -> torch.Tensor:
-        """See ``Source``: rows are in the order, norms of the size, of Hugging Face's."""
-        path, tensor = self._places[name]
+        """See ``TensorSource``; row order and norm offsets are converted to Hugging Face's."""
+        path, tensor = self._locations[name]
         read = _read(path, name, tensor).view(self.stored[name].shape)
         if self._is_gemma and name.endswith("norm.weight"):
-            return read.float() - 1.0  # one was added by who wrote it
+            return read.float() - 1.0  # llama.cpp's conversion adds 1
         stem = name.rpartition(".")[0].rpartition(".")[2]
         heads = self._heads.get(stem)
         if heads is None:
             return read
-        # Neighbours are rotated together there; here it is the halves of a head.
+        # llama.cpp rotates adjacent dimensions together, Hugging Face the halves of a head.
         return torch.unflatten(read, 0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
     def close(self) -> None:
-        """See ``Source``: nothing is kept open."""
+        """See ``TensorSource``; files are not kept open."""
 
     def _check_frequencies(self, spec: ModelSpec) -> None:
-        """Compare the factors of rotations with what config.json makes of them."""
+        """Compare stored RoPE frequency factors with those that follow from config.json.
+
+        Raises:
+            LoadError: they differ.
+        """
         if self._files.frequencies is None:
             return
         path, tensor = self._files.frequencies
@@ -85,25 +90,25 @@ class GgufSource:
 
 
 def _heads(files: GgufFiles, spec: ModelSpec) -> dict[str, int]:
-    """Projections whose rows are reordered, and how many heads they are of."""
+    """Return the projections whose rows are reordered, with their numbers of heads."""
     if files.architecture != "llama":
         return {}
     return {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads}
 
 
 def _stored(full: str, tensor: Tensor) -> tuple[str, Stored]:
-    """The name of what is read of a tensor, and its form."""
+    """Return the name under which a tensor is read, and its form."""
     if tensor.type in FLOATS:
         return full, Stored(tensor.type, tensor.shape)
     block, nbytes = SIZES[tensor.type]
     *rows, columns = tensor.shape
-    # A bias of blocks keeps its name, lest it be taken for the matrix: nobody reads such.
+    # A quantized bias keeps ``bias`` in its name, so that it is refused, not read as the matrix.
     name = f"{full.removesuffix('.weight')}.{tensor.type.lower()}"
     return name, Stored("U8", (*rows, columns // block * nbytes))
 
 
 def _read(path: Path, name: str, tensor: Tensor) -> torch.Tensor:
-    """The bytes of a tensor as what they are, one dimension; uint8 for blocks."""
+    """Read a tensor flat in its dtype; uint8 for quantized blocks."""
     raw = torch.empty(tensor.nbytes, dtype=torch.uint8)
     view = raw.numpy().data
     try:

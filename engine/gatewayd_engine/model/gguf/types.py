@@ -1,4 +1,4 @@
-"""Types of numbers in GGUF files, by their codes, and how many bytes those that are read take."""
+"""GGUF tensor types: codes, block sizes and bytes per block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ SIZES = {
     "Q4_K": (256, 144),
     "Q6_K": (256, 210),
 }
-"""Numbers in a block, and its bytes, of the types that are read."""
+"""Elements and bytes per block of the supported types."""
 FLOATS = ("F32", "F16", "BF16")
-"""Those of one number in a block; safetensors calls them the same."""
+"""Unquantized types, with the same names in safetensors."""
 NAMES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",
     10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K", 16: "IQ2_XXS",
@@ -21,4 +21,4 @@ NAMES = {
     23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 30: "BF16",
     34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4", 41: "Q1_0",
 }  # fmt: skip
-"""All of them, for sentences."""
+"""All type names by code, for error messages."""

@@ -1,1 +1,1 @@
-"""Matrices of few bits, each kind with the product that suits it."""
+"""Linear layers of quantized and sparse weights, selected by format and device."""

@@ -1,21 +1,21 @@
-"""A matrix that is kept as codes and made dense for each product: the measure for all others."""
+"""Reference linear layer that dequantizes its codes for each product."""
 
 from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.batch_invariance import Unsteady
-from gatewayd_engine.model.weights import dense, some_rows
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode
+from gatewayd_engine.model.weights import dense, slice_rows
 from gatewayd_hooks.quantization import GroupedWeight
 
 _BLOCK = 1 << 19
-"""Numbers that are dense at once: they stay in the cache until they are multiplied."""
+"""Elements that are dequantized at a time, so that they stay in the cache until multiplied."""
 
 
-class DequantizedLinear(Unsteady):
-    """``x @ dense(weight).T + bias``: exact for every kind of codes, and slow.
+class DequantizedLinear(BatchInvariantMode):
+    """``x @ dense(weight).T + bias``: exact for every code format, and slow.
 
-    In float32, or its input's type if that is wider, or in float64 if it is to be steady.
+    Computed in float32, or the input's dtype if that is wider; batch-invariant in float64.
     """
 
     __slots__ = ("_bias", "_weight")
@@ -41,7 +41,7 @@ class DequantizedLinear(Unsteady):
         step = max(1, _BLOCK // columns)
         for begin in range(0, rows, step):
             some = slice(begin, begin + step)
-            weight = dense(some_rows(self._weight, some)).to(kind)
+            weight = dense(slice_rows(self._weight, some)).to(kind)
             torch.mm(wide, weight.t(), out=made[:, some])
         if self._bias is not None:
             made.add_(self._bias)

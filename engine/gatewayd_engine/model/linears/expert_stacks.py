@@ -1,6 +1,7 @@
-"""Matrices of a layer's experts in one tensor, for a device that multiplies all of them at once.
+"""Stacked matrices of a layer's experts, for grouped GPU products.
 
-Each is written to its place as soon as it is read: beside the stack there is never more than one.
+Each matrix is copied to its slice as soon as it is read, so that besides the stack no more than one
+is in memory.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FACTORS = ("scales", "offsets")
-"""Tensors that are kept in float16 where that is exact, which may differ from expert to expert."""
+"""Tensors that are float16 where that is exact, which may differ between experts."""
 
 
 class Stack:
-    """One matrix of each expert of a layer.
+    """Stack of one matrix of each expert of a layer.
 
     Args:
-        first: the form that all must have.
-        experts: how many there are.
-        rows: numbers of an output.
-        columns: numbers of an input.
+        first: matrix in the form that all must have.
+        experts: number of experts.
+        rows: output features.
+        columns: input features.
         kernels: of the device.
     """
 
@@ -58,24 +59,24 @@ class Stack:
             name: tensor.new_empty((experts, *tensor.shape))
             for name, tensor in tensors_of(first).items()
         }
-        # Not the matrix itself, which would stay.
+        # Refer to the stacked tensors only: ``first`` must not stay in memory.
         self._all = with_tensors(first, self._tensors)
         self._kind = _kind(one_of(self._all, 0))
         self._matrices: ExpertMatrices | None = None
 
     @property
     def nbytes(self) -> int:
-        """What its numbers take."""
+        """Size of the stack in bytes."""
         return sum(tensor.nbytes for tensor in self._tensors.values())
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What kernels are compiled for: all but the numbers."""
+        """Key of the compiled kernel variant: format, shapes and dtypes."""
         factors = [self._tensors[name].dtype for name in _FACTORS if name in self._tensors]
         return (*self._kind, *factors)
 
-    def put(self, number: int, form: Form) -> bool:
-        """Write an expert's matrix to its place; False if it is of another form than the first."""
+    def set_expert(self, number: int, form: Form) -> bool:
+        """Copy an expert's matrix into the stack; False if its form differs from the first's."""
         if _kind(form) != self._kind:
             return False
         for name, tensor in tensors_of(form).items():
@@ -88,14 +89,14 @@ class Stack:
 
     @property
     def matrices(self) -> ExpertMatrices:
-        """All of them, once each has been put."""
+        """The stacked matrices; valid once every expert has been set."""
         if self._matrices is None:
             one = one_of(self._all, 0)
             self._matrices = ExpertMatrices(self._all, one, self._experts, *self._shape)
         return self._matrices
 
-    def given(self, x: torch.Tensor) -> torch.Tensor | QuantizedRows:
-        """What the matrices are multiplied with, for ``[n, columns]``."""
+    def prepare_input(self, x: torch.Tensor) -> torch.Tensor | QuantizedRows:
+        """Quantize activations ``[n, columns]`` if the matrices are multiplied as codes."""
         if isinstance(self._all, RowCodes):
             return self._kernels.quantise(x, self._all.codes.dtype)
         if isinstance(self._all, Blocks):
@@ -104,10 +105,10 @@ class Stack:
 
 
 def form_of(weight: Weight, dtype: torch.dtype) -> Form | None:
-    """How kernels of experts read a weight on its device; None if they cannot.
+    """Convert a weight to the form that grouped expert kernels read; None if there is none.
 
     Args:
-        weight: of floats of type ``dtype``, or of few bits.
+        weight: floats of ``dtype``, or quantized.
         dtype: of activations.
     """
     if isinstance(weight, torch.Tensor):
@@ -121,23 +122,25 @@ def form_of(weight: Weight, dtype: torch.dtype) -> Form | None:
         return in_blocks
     packed = pack(weight)
     if packed is None:
-        _log.info("experts whose codes no kernel reads are made dense")
+        _log.info("experts in a format without a GPU kernel are dequantized")
         return dense(weight).to(dtype)
     return packed
 
 
-def told(weight: Weight) -> str:
-    """What a weight is that kernels of experts cannot read, in a few words for the log."""
+def describe_weight(weight: Weight) -> str:
+    """Describe, for the log, a weight that grouped expert kernels cannot read."""
     if isinstance(weight, SparseWeight):
-        return "half of zeros"
-    return "given one scale for their inputs" if isinstance(weight, StaticWeight) else "a plugin's"
+        return "2:4 sparse"
+    if isinstance(weight, StaticWeight):
+        return "quantized with static input scales"
+    return "multiplied by plugins"
 
 
 def _kind(form: Form) -> tuple[object, ...]:
-    """All of a form but its numbers, and the type of its factors."""
-    told = [
+    """Return the format, shapes and dtypes of a form, except the dtypes of its factors."""
+    tensors = [
         (name, tensor.shape, None if name in _FACTORS else tensor.dtype)
         for name, tensor in tensors_of(form).items()
     ]
     rest = () if isinstance(form, torch.Tensor) else form
-    return (type(form), *told, *(each for each in rest if not isinstance(each, torch.Tensor)))
+    return (type(form), *tensors, *(each for each in rest if not isinstance(each, torch.Tensor)))

@@ -1,7 +1,7 @@
-"""Products of weights in groups of 16 columns, by the kernel of 4 bits, whose smallest have 32.
+"""Weights quantized in groups of 16 columns, on torch's int4 CPU kernel, which needs groups of 32.
 
-Each 16 columns are written twice, so that a group has 32: each code as a sum of two of 4 bits,
-which are multiplied with the same activations, once times a power of two. No code is rounded.
+Every 16 columns are duplicated to make a group of 32: each code becomes a sum of two 4-bit codes,
+which are multiplied with the same activations times powers of two. No code is rounded.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _HALF = 8
 
 
 class _Sum(NamedTuple):
-    """Codes as ``high * first + low * second + middle``, both of 4 bits around zero."""
+    """Decomposition ``high * first + low * second + middle`` into two signed 4-bit codes."""
 
     high: int
     low: int
@@ -27,22 +27,22 @@ class _Sum(NamedTuple):
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest code."""
+        """Smallest and largest code that can be represented."""
         times = self.high + self.low
         return self.middle - _HALF * times, self.middle + (_HALF - 1) * times
 
 
 _SUMS = (_Sum(1, 0), _Sum(1, 1), _Sum(8, 1), _Sum(16, 1, _HALF))
-"""Of 4 bits; of nvfp4, which are even to 12; of 6 bits; of 8 bits, the last resort."""
+"""For 4-bit codes; nvfp4, whose codes reach 12 in even steps; 6 bits; 8 bits, as a last resort."""
 
 
-class SixteensLinear(PackedLinear):
+class GroupsOf16Linear(PackedLinear):
     """``x @ (codes * scales + offsets).T + bias``.
 
-    Scales, and what is added to codes, are rounded to bfloat16, as ``Int4Linear`` has it.
+    Scales and zero points are rounded to bfloat16, as in ``Int4Linear``.
 
     Args:
-        weight: one that ``is_for_sixteens``.
+        weight: for which ``fits_groups_of_16``.
         bias: float, shape ``[out]``.
     """
 
@@ -62,7 +62,7 @@ class SixteensLinear(PackedLinear):
         both = torch.stack([_in_sixteens(each.to(torch.int8)) for each in (first, second)], 2)
         if kind.middle != lowest or offsets is not None:
             offsets = (kind.middle - lowest) * scales + (0.0 if offsets is None else offsets)
-            # They are multiplied with the sum of all that is given for a column.
+            # Each column is multiplied twice, by ``high`` and by ``low``, and so is its offset.
             offsets /= kind.high + kind.low
         self._times = torch.tensor([[kind.high], [kind.low]], dtype=torch.bfloat16)
         twice = weight._replace(codes=both.flatten(1), offsets=offsets, bits=4, group_of=None)
@@ -73,13 +73,13 @@ class SixteensLinear(PackedLinear):
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
         if self._order is not None:
             x = x[:, self._order]
-        # Exact: powers of two. A zero times what is no number is none, as it should be.
+        # Exact, because factors are powers of two or 0; and 0 times a NaN stays a NaN, as it must.
         given = _in_sixteens(x.to(torch.bfloat16)).unsqueeze(2) * self._times
         return self._inner(given.flatten(1))
 
 
-def is_for_sixteens(weight: GroupedWeight) -> bool:
-    """Whether the codes are integers, and all groups of a multiple of 16 columns."""
+def fits_groups_of_16(weight: GroupedWeight) -> bool:
+    """Whether codes are integers in even groups of a multiple of 16 columns, activations floats."""
     columns = weight.codes.shape[1]
     groups = weight.scales.shape[1]
     return (
@@ -91,7 +91,7 @@ def is_for_sixteens(weight: GroupedWeight) -> bool:
 
 
 def _sum(codes: torch.Tensor) -> _Sum:
-    """The first that all codes have."""
+    """Return the first decomposition that can represent all codes."""
     if not codes.numel():
         return _SUMS[0]
     least, most = (int(each) for each in torch.aminmax(codes))
@@ -99,5 +99,5 @@ def _sum(codes: torch.Tensor) -> _Sum:
 
 
 def _in_sixteens(numbers: torch.Tensor) -> torch.Tensor:
-    """Shape ``[n, columns / 16, 16]``."""
+    """Reshape ``[n, columns]`` to ``[n, columns / 16, 16]``."""
     return torch.unflatten(numbers, 1, (-1, _COLUMNS))

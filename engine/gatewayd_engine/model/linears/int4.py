@@ -1,4 +1,4 @@
-"""Products of weights of 4 bits, two in a byte, by a kernel of torch."""
+"""Weight-only int4 linear layer on torch's packed int4 CPU kernel."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from gatewayd_engine.model.linears.packed_cpu import PackedLinear
 from gatewayd_hooks.quantization import GroupedWeight
 
 _SIZES = (256, 128, 64, 32)
-"""Of groups that the kernel knows."""
+"""Group sizes that the kernel supports."""
 _ROWS = 16
-"""It takes a multiple of so many rows."""
+"""The kernel needs a multiple of this many rows."""
 _TOGETHER = 64
-"""Rows that it packs together at most."""
+"""Largest number of rows that the kernel packs together."""
 _BLOCK = 1 << 18
-"""Numbers that are made integers of 32 bits at once, as packing wants them."""
+"""Elements that are converted to int32 at a time, the dtype that packing needs."""
 _HALF = 8
 
 
 class Int4Linear(PackedLinear):
-    """``x @ ((codes - 8) * scales + middles).T + bias``, scales and middles of bfloat16.
+    """``x @ ((codes - 8) * scales + middles).T + bias``, with bfloat16 scales and middles.
 
-    They are rounded to that: where a checkpoint has finer ones, steps are by a 256th at most of
-    another width, and begin by a 32nd of one at most elsewhere.
+    Where a checkpoint stores these with more precision, rounding changes the quantization step by
+    a 256th at most and shifts zero points by a 32nd of a step at most.
 
     Args:
-        weight: one that ``is_for_nibbles``.
+        weight: for which ``fits_int4``.
         bias: float, shape ``[out]``.
     """
 
@@ -65,13 +65,13 @@ class Int4Linear(PackedLinear):
         return made if made.shape[1] == self._rows else made[:, : self._rows]
 
 
-def is_for_nibbles(weight: GroupedWeight) -> bool:
-    """Whether the kernel can hold a weight: 4 bits, in groups that it knows or can cut finer."""
-    return weight.bits == 4 and has_groups_for_nibbles(weight)
+def fits_int4(weight: GroupedWeight) -> bool:
+    """Whether the kernel supports a weight: 4 bits, in group sizes it has or that can be split."""
+    return weight.bits == 4 and has_int4_groups(weight)
 
 
-def has_groups_for_nibbles(weight: GroupedWeight) -> bool:
-    """The same, whatever the bits of its integers."""
+def has_int4_groups(weight: GroupedWeight) -> bool:
+    """Whether the kernel supports a weight's groups, whatever the bits of its integer codes."""
     columns = weight.codes.shape[1]
     groups = weight.scales.shape[1]
     return (
@@ -83,6 +83,6 @@ def has_groups_for_nibbles(weight: GroupedWeight) -> bool:
 
 
 def are_even(group_of: torch.Tensor, groups: int) -> bool:
-    """Whether all groups have as many columns."""
+    """Whether all groups have the same number of columns."""
     counts = group_of.bincount(minlength=groups)
     return bool((counts == counts[0]).all())

@@ -1,7 +1,7 @@
-"""Products of bytes: 8-bit weights with a scale for each row, and 8-bit activations likewise.
+"""W8A8 int8 linear layer for CPUs: per-row scales of weights and activations.
 
-Sums are integers, so they are the same in whatever order they are made, and a row of the batch is
-rounded by itself: a product does not depend on who else is computed, if its input does not.
+Sums are integers, hence independent of the order of addition, and each row of the batch is
+quantized by itself: the product is batch-invariant if its input is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from gatewayd_hooks.quantization import GroupedWeight
 
 _LARGEST = 127
 MOST_COLUMNS = (2**31 - 1) // (128 * 128)
-"""Sums of more might not fit into 32 bits."""
+"""Sums over more columns may overflow 32 bits."""
 LEAST_COLUMNS = 2
-"""Of one column torch 2.13 gives numbers that nobody has written."""
+"""With one column torch 2.13 returns uninitialised memory."""
 _LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -24,9 +24,10 @@ class Int8Linear:
     """``(codes of x @ codes.T) * scales of x * scales + bias``.
 
     Args:
-        weight: int8 codes, one group of as many columns as there may be, no offsets.
+        weight: int8 codes with one group, no offsets, at most ``MOST_COLUMNS`` columns.
         bias: float, shape ``[out]``.
-        scale: of all inputs; None for one of each row, which makes its largest number 127.
+        scale: static input scale; None for dynamic per-row scales, which map the largest
+            magnitude of a row to 127.
     """
 
     __slots__ = ("_bias", "_scale", "_scales", "_sums")

@@ -1,26 +1,27 @@
-"""Products of weights of 8 bits in groups, by the kernel of 4 bits: high halves, then low ones.
+"""Grouped 8-bit weights on torch's int4 CPU kernel: one product for each half of the codes.
 
-Torch has no kernel of grouped bytes. Two products of halves read the same bytes once.
+Torch has no kernel for grouped 8-bit weights. The two products read as many bytes in total as one
+8-bit product would.
 """
 
 from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.linears.int4 import Int4Linear, has_groups_for_nibbles
+from gatewayd_engine.model.linears.int4 import Int4Linear, has_int4_groups
 from gatewayd_engine.model.linears.packed_cpu import PackedLinear
 from gatewayd_hooks.quantization import GroupedWeight
 
 _MIDDLE = 128
-"""What is 0 among signed codes, of unsigned ones."""
+"""Unsigned code that corresponds to the signed code 0."""
 _HALF = 8
 
 
-class HalvesLinear(PackedLinear):
-    """``x @ (codes * scales + offsets).T + bias``; both halves lie around zero, as sums then do.
+class Int8AsInt4PairsLinear(PackedLinear):
+    """``x @ (codes * scales + offsets).T + bias``, with both halves of a code centred on zero.
 
     Args:
-        weight: one that ``is_for_halves``.
+        weight: for which ``fits_int4_pairs``.
         bias: float, shape ``[out]``.
     """
 
@@ -43,6 +44,6 @@ class HalvesLinear(PackedLinear):
         return self._high(x).float().add_(self._low(x))
 
 
-def is_for_halves(weight: GroupedWeight) -> bool:
-    """Whether the kernel of 4 bits can hold the halves of a weight."""
-    return weight.bits == 8 and has_groups_for_nibbles(weight)
+def fits_int4_pairs(weight: GroupedWeight) -> bool:
+    """Whether a weight is 8-bit in groups that the int4 kernel supports."""
+    return weight.bits == 8 and has_int4_groups(weight)

@@ -1,4 +1,4 @@
-"""Sums of products of bytes: two kernels with the same bits, each for the matrices it suits."""
+"""Integer matrix products of int8 codes on CPUs: two kernels with identical results."""
 
 from __future__ import annotations
 
@@ -8,46 +8,49 @@ from typing import Protocol
 import torch
 
 LARGE = 1 << 22
-"""Numbers of a matrix from which on ``_int_mm`` packs it anew at each call with several rows: that
-takes ten times as long as the product. Below, the fixed costs of oneDNN's outweigh it."""
+"""Elements of a matrix from which on ``_int_mm`` repacks it at each call with several rows, which
+takes ten times as long as the product. Below, the fixed costs of oneDNN's kernel are larger."""
 _MOST_COLUMNS = (2**31 - 1) // (128 * 255)
-"""Sums of more unsigned bytes might not fit into 32 bits."""
+"""Sums over more columns of unsigned bytes may overflow 32 bits."""
 _ZERO = 128
-"""What stands for 0 among unsigned bytes."""
+"""Zero point of the unsigned bytes."""
 
 
 class Sums(Protocol):
-    """``x @ codes.T`` of integers.
+    """Integer product ``x @ codes.T``.
 
     Attributes:
-        nbytes: that the codes take.
+        nbytes: size of the codes.
     """
 
     nbytes: int
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Sums ``[n, out]``, int32 or float32 of the same, for whole numbers within a byte.
+        """Multiply whole numbers within the range of int8.
 
         Args:
-            x: float32, shape ``[n, in]``, from -128 to 127; it is changed.
+            x: float32, shape ``[n, in]``, whole numbers from -128 to 127; modified in place.
+
+        Returns:
+            Exact sums, int32 or float32, shape ``[n, out]``.
         """
 
 
 def sums(codes: torch.Tensor) -> Sums:
-    """The kernel for codes, int8 ``[out, in]``."""
+    """Return the faster kernel for codes, int8 ``[out, in]``."""
     if codes.numel() >= LARGE and codes.shape[1] <= _MOST_COLUMNS and _is_exact():
         return PackedSums(codes)
     return PlainSums(codes)
 
 
 class PlainSums:
-    """Signed bytes as they lie: the fastest for small matrices, and for one row."""
+    """``torch._int_mm`` on unpacked signed bytes: fastest for small matrices and for one row."""
 
     __slots__ = ("_codes", "nbytes")
 
     def __init__(self, codes: torch.Tensor) -> None:
         self.nbytes = codes.nbytes
-        # Rows as they are: torch's kernel for one row is thrice as fast as on a transposed copy.
+        # Row-major: torch's kernel for one row is three times as fast as on a transposed copy.
         self._codes = codes.contiguous().t()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +59,7 @@ class PlainSums:
 
 
 class PackedSums:
-    """OneDNN's product, whose codes are packed once; it is fast with unsigned bytes only."""
+    """OneDNN's product with prepacked codes; activations are unsigned, its only fast case."""
 
     __slots__ = ("_packed", "_scale", "_zero", "nbytes")
 
@@ -80,8 +83,8 @@ class PackedSums:
 def _is_exact() -> bool:
     """Whether oneDNN's sums are exact on this processor.
 
-    Without VNNI it adds in 16 bits. With AMX it takes the zero point away after it has rounded to
-    float32: sums of unsigned bytes beyond 2^24 are one off then.
+    Without VNNI it accumulates in 16 bits. With AMX it subtracts the zero point after rounding to
+    float32, so that sums of unsigned bytes beyond 2^24 are off by one.
     """
     drawn = torch.Generator().manual_seed(0)
     codes = torch.randint(-128, 128, (64, 2048), generator=drawn)

@@ -1,11 +1,11 @@
-"""Which plugins multiply weights of few bits: opened before the model, in their order."""
+"""Opening of the plugins that provide matmul kernels for quantized weights."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import ExitStack
 
-from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
+from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin, MatmulPlugins
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_hooks.host.errors import told
 from gatewayd_hooks.host.ledger import Ledger
@@ -19,25 +19,25 @@ _log = logging.getLogger(__name__)
 _KIND = Kind.QUANTIZER
 
 
-def open_bringers(config: EngineConfig, host: PluginHost, ledger: Ledger) -> Bringers:
-    """Open the strategies of ``[quantizer] kernels``; those in quarantine are left out.
+def open_matmul_plugins(config: EngineConfig, host: PluginHost, ledger: Ledger) -> MatmulPlugins:
+    """Open the strategies of ``[quantizer] kernels`` in order, except quarantined ones.
 
     Raises:
-        ConfigError: one of them multiplies nothing, or cannot be opened.
-        PluginError: one of them cannot be loaded.
+        ConfigError: a strategy provides no matmul kernel, or cannot be opened.
+        PluginError: a strategy cannot be loaded.
     """
     with ExitStack() as opened:
         found = []
         for choice in config.quantizer_kernels:
             who = f"{_KIND}.{choice.name}"
             if [_KIND, choice.name] in config.quarantined:
-                _log.error("%s is quarantined: the engine's own products serve", who)
+                _log.error("%s is quarantined: the engine's own kernels are used", who)
                 continue
             strategy = host.strategy(_KIND, choice.name, choice.settings)
             if not isinstance(strategy, Multiplies):
                 raise EngineConfigError(
-                    f"[quantizer] kernels has {choice.name}, which multiplies nothing; it is for"
-                    " [quantizer] strategy"
+                    f"[quantizer] kernels has {choice.name}, which provides no matmul kernel;"
+                    " set it as [quantizer] strategy instead"
                 )
             watched = ledger.watch(_KIND, choice.name, strategy)
             opened.callback(watched.close)
@@ -46,6 +46,6 @@ def open_bringers(config: EngineConfig, host: PluginHost, ledger: Ledger) -> Bri
             except Exception as error:
                 reason = str(error) if isinstance(error, ValueError) else told(error)
                 raise EngineConfigError(f"[quantizer] kernels: {who}: {reason}") from error
-            found.append(Bringer(choice.name, watched))
+            found.append(MatmulPlugin(choice.name, watched))
         opened.pop_all()
-        return Bringers(found)
+        return MatmulPlugins(found)

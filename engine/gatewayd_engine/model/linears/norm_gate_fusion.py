@@ -1,7 +1,8 @@
-"""Norms and gates that matrices of floats take over from the kernels around them, for few lines.
+"""Fusion of norms and gated activations into float matrix products, for small batches.
 
-A norm leaves its work to the matrix behind it by handing on what it was given; a matrix whose gate
-is done says so to the gate. Which numbers of lines are computed so is decided at the start.
+A fused norm passes its input on as a ``FusedNorm`` and the matrix that follows applies the norm; a
+matrix that has applied the gate returns a ``FusedGate``. The tuner selects at startup for which
+numbers of rows to fuse.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import NamedTuple
 import torch
 
 MOST_LINES = 16
-"""As many as a matrix unit multiplies at least."""
+"""Smallest number of rows that a matrix unit multiplies; fusion is limited to it."""
 
 
 class FusedNorm(NamedTuple):
-    """The residual stream before a norm.
+    """Input of a norm that the next matrix has to apply: the residual stream.
 
     Attributes:
         x: shape ``[n, size]``.
@@ -29,17 +30,17 @@ class FusedNorm(NamedTuple):
 
 
 class FusedGate(NamedTuple):
-    """What a gate would have made of a matrix's answer, shape ``[n, size]``."""
+    """Output of a matrix with the gated activation applied, shape ``[n, size]``."""
 
     value: torch.Tensor
 
 
 class Fusion:
-    """What the matrices of one model have in common.
+    """Fusion settings shared by the matrices of one model.
 
     Attributes:
-        lines: numbers of them for which norms and gates are fused, at most ``MOST_LINES``.
-        is_possible: whether there is a norm before a matrix that could take it over.
+        lines: numbers of rows at which norms and gates are fused, at most ``MOST_LINES``.
+        is_possible: whether some norm is followed by a matrix that can apply it.
     """
 
     __slots__ = ("is_possible", "lines")

@@ -1,7 +1,7 @@
-"""Products with activations rounded to bfloat16, as torch's kernels of packed weights want them.
+"""Weight-only quantized linear layers on torch's packed CPU kernels, with bfloat16 activations.
 
-A row of the batch is multiplied by itself: a product does not depend on who else is computed. What
-it is given does not either, for decoders with such products are steady (ADR 0035).
+The kernels multiply each row of the batch by itself, so products are batch-invariant, and so are
+their inputs in decoders that have such products (ADR 0035).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 from gatewayd_hooks.quantization import GroupedWeight
 
 _BYTE_COLUMNS = 32
-"""The kernel of bytes reads beyond rows that are no multiple of it."""
+"""The int8 kernel reads out of bounds unless rows are a multiple of this."""
 
 
 class PackedLinear(ABC):
-    """What such products share.
+    """Base of linear layers on packed kernels.
 
     Args:
         bias: float, shape ``[out]``.
-        tensors: the weight's.
+        tensors: of the weight, to be counted in ``nbytes``.
     """
 
     __slots__ = ("_bias", "nbytes")
@@ -30,8 +30,8 @@ class PackedLinear(ABC):
 
     def __init__(self, bias: torch.Tensor | None, *tensors: torch.Tensor | None) -> None:
         self._bias = bias
-        held = (*tensors, bias)
-        self.nbytes = sum(tensor.nbytes for tensor in held if tensor is not None)
+        all_tensors = (*tensors, bias)
+        self.nbytes = sum(tensor.nbytes for tensor in all_tensors if tensor is not None)
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
@@ -48,14 +48,14 @@ class PackedLinear(ABC):
 
     @abstractmethod
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
-        """The product without a bias, a new tensor of any floats."""
+        """Compute the product without bias into a new tensor of any float dtype."""
 
 
-class ByteLinear(PackedLinear):
-    """``(x @ codes.T) * scales + bias``.
+class WeightOnlyInt8Linear(PackedLinear):
+    """Weight-only int8: ``(x @ codes.T) * scales + bias``.
 
     Args:
-        weight: one that ``is_for_bytes``.
+        weight: for which ``fits_weight_only_int8``.
         bias: float, shape ``[out]``.
     """
 
@@ -64,7 +64,7 @@ class ByteLinear(PackedLinear):
     def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
         self._codes = weight.codes.contiguous()
         self._scales = weight.scales[:, 0].contiguous()
-        # The kernel knows scales of bfloat16 only: they are multiplied with afterwards.
+        # The kernel takes bfloat16 scales only, so float32 scales are applied afterwards.
         self._ones = torch.ones(len(self._codes), dtype=torch.bfloat16)
         super().__init__(bias, self._codes, self._scales, self._ones)
 
@@ -73,8 +73,8 @@ class ByteLinear(PackedLinear):
         return sums.mul(self._scales)
 
 
-def is_for_bytes(weight: GroupedWeight) -> bool:
-    """Whether the kernel of bytes can hold a weight: a scale for each row."""
+def fits_weight_only_int8(weight: GroupedWeight) -> bool:
+    """Whether the int8 kernel supports a weight: int8 codes with per-row scales only."""
     return (
         weight.activations == "float"
         and weight.codes.dtype == torch.int8

@@ -1,6 +1,7 @@
-"""Matrices of few bits on a device: a few lines are multiplied with codes, many with numbers.
+"""Weight-only quantized linear layer on GPUs.
 
-The numbers are made for each product, in memory that all matrices share: what stays is the codes.
+Few rows are multiplied by a kernel that reads the codes. For many rows the weight is dequantized
+block by block for each product, into scratch memory shared by all matrices.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class GroupedLinear:
-    """``x @ (codes * scales + offsets).T + bias``; activations stay as they are.
+    """``x @ (codes * scales + offsets).T + bias`` with unquantized activations.
 
     Args:
         weight: the matrix.
         bias: shape ``[rows]``.
         kernels: of the device.
-        room: made for the matrix.
+        room: scratch memory, reserved for the matrix.
     """
 
     __slots__ = ("_at_once", "_bias", "_kernels", "_room", "_weight")
@@ -67,5 +68,5 @@ class GroupedLinear:
         return out
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        """See ``LinearOp``; the addition is deferred to the next norm, which reads ``onto``."""
         return self(x)

@@ -1,4 +1,4 @@
-"""Products that plugins bring: who is asked for a matrix, and what is tried before it serves."""
+"""Matmul kernels of plugins: selection for each quantized matrix, and checks before use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gatewayd_engine.model.batch_invariance import Unsteady
-from gatewayd_engine.model.weights import dense, some_rows
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode
+from gatewayd_engine.model.weights import dense, slice_rows
 from gatewayd_hooks.host.errors import told
 from gatewayd_hooks.host.fence import StrategyFault
 from gatewayd_hooks.multiplying import Form, Product
@@ -19,115 +19,117 @@ from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 
-_TRIED = 2
-"""Lines of the first product of a matrix."""
-_MANY = 65
-"""The same of one that stands for all of its form: beyond 16, 32 and 64 lines kernels are others,
-and the last line is alone in its tile."""
-_SEEN = 16
-"""Rows of the matrix that are computed again from the numbers of the weight."""
-_FAR = 0.1
-"""Of their length: rounding activations to 8-bit floats moves them by a third of that, and what is
-packed in a wrong order by all of it."""
-_ASTRAY = 0.3
-"""The same of one row, or one line, which may be of two numbers, or of one."""
-_FAINT = 0.01
-"""Rows so much shorter than the others may be lost: in float16 their scales are 0."""
+_CHECK_BATCH = 2
+"""Batch size of the check that each matrix gets."""
+_LARGE_CHECK_BATCH = 65
+"""Batch size of a second check, once per ``Form``: beyond 16, 32 and 64 rows kernels use other
+tiles, and here the last row is alone in its tile."""
+_CHECKED_ROWS = 16
+"""Rows of the matrix whose outputs are compared with those of the dequantized weight."""
+_TOLERANCE = 0.1
+"""Relative error allowed over all outputs. Rounding activations to 8-bit floats costs a third of
+this; a weight packed in a wrong order gives an error of about 1."""
+_ROW_TOLERANCE = 0.3
+"""Relative error allowed for a single row of the matrix or of the batch, which may have as few as
+one or two outputs."""
+_TINY_ROW = 0.01
+"""Rows with a norm below this fraction of the mean may be lost: in float16 their scales are 0."""
 _BIAS = 0.1
-"""How far the length of a bias counts: it is rounded with the sum, but is no sum."""
-_WAY_OUT = "take it out of [quantizer] kernels"
+"""Weight of the bias in the expected magnitude: it is rounded with the sum, but is no sum."""
+_REMEDY = "take it out of [quantizer] kernels"
 
 
 class UnfitProduct(Exception):
-    """A plugin cannot have a matrix multiplied; the sentence names the plugin, not the matrix."""
+    """A plugin's matmul raised or gave wrong results; the message names the plugin."""
 
 
-class Bringer(NamedTuple):
-    """A strategy that multiplies, open.
+class MatmulPlugin(NamedTuple):
+    """An opened strategy with matmul kernels.
 
     Attributes:
-        name: as the configuration has it.
-        strategy: it ``Multiplies``; its calls are timed.
+        name: as in the configuration.
+        strategy: an implementation of ``Multiplies``; its calls are timed.
     """
 
     name: str
     strategy: Any
 
 
-class Bringers:
-    """Asks strategies for products, one after the other.
+class MatmulPlugins:
+    """The configured matmul plugins, tried in order for each quantized matrix.
 
     Args:
-        bringers: in their order.
+        matmul_plugins: in their order of priority.
     """
 
-    def __init__(self, bringers: Sequence[Bringer] = ()) -> None:
-        self._bringers = tuple(bringers)
-        self._taken: Counter[str] = Counter()
-        self._tried: set[tuple[str, Form]] = set()
-        self._met = 0
+    def __init__(self, matmul_plugins: Sequence[MatmulPlugin] = ()) -> None:
+        self._matmul_plugins = tuple(matmul_plugins)
+        self._multiplied: Counter[str] = Counter()
+        self._checked: set[tuple[str, Form]] = set()
+        self._num_matrices = 0
 
     def __len__(self) -> int:
-        return len(self._bringers)
+        return len(self._matmul_plugins)
 
-    def __iter__(self) -> Iterator[Bringer]:
-        return iter(self._bringers)
+    def __iter__(self) -> Iterator[MatmulPlugin]:
+        return iter(self._matmul_plugins)
 
     def make(
         self, weight: GroupedWeight, bias: torch.Tensor | None, dtype: torch.dtype
-    ) -> BroughtLinear | None:
-        """The product of the first who takes a weight over; None if nobody does.
+    ) -> PluginLinear | None:
+        """Make a linear layer with the first plugin that supports a weight; None if none does.
 
         Args:
-            weight: where it is to be multiplied.
-            bias: of type ``dtype``, shape ``[rows]``.
+            weight: on the device where it is to be multiplied.
+            bias: of ``dtype``, shape ``[rows]``.
             dtype: of activations.
 
         Raises:
-            UnfitProduct: one of them failed, or what it made is no product of the weight.
+            UnfitProduct: a plugin raised, or its results are wrong.
         """
         form = _form(weight, bias, dtype)
-        self._met += 1
-        for name, strategy in self._bringers:
+        self._num_matrices += 1
+        for name, strategy in self._matmul_plugins:
             who = f"{Kind.QUANTIZER}.{name}"
             try:
                 product = strategy.take(form, weight, bias) if strategy.suits(form) else None
                 if product is None:
                     continue
-                counts = (_TRIED,) if (name, form) in self._tried else (_TRIED, _MANY)
-                verdict = _verdict(product, form, weight, bias, counts)
-                self._tried.add((name, form))
-                made = BroughtLinear(name, product)
+                is_new = (name, form) not in self._checked
+                counts = (_CHECK_BATCH, _LARGE_CHECK_BATCH) if is_new else (_CHECK_BATCH,)
+                problem = _find_problem(product, form, weight, bias, counts)
+                self._checked.add((name, form))
+                made = PluginLinear(name, product)
             except Exception as error:
-                raise UnfitProduct(f"{who} raised {told(error)}; {_WAY_OUT}") from error
-            if verdict:
-                raise UnfitProduct(f"{who} {verdict}; {_WAY_OUT}")
-            self._taken[name] += 1
+                raise UnfitProduct(f"{who} raised {told(error)}; {_REMEDY}") from error
+            if problem:
+                raise UnfitProduct(f"{who} {problem}; {_REMEDY}")
+            self._multiplied[name] += 1
             return made
         return None
 
-    def pass_over(self) -> None:
-        """Count a matrix of few bits that is the engine's, whoever there is."""
-        self._met += 1
+    def record_skipped(self) -> None:
+        """Count a quantized matrix that only the engine's own kernels can multiply."""
+        self._num_matrices += 1
 
-    def tell(self) -> None:
-        """Say in the log what each of them multiplies, once all matrices are made."""
-        for name, _ in self._bringers:
-            taken = self._taken[name]
-            level = logging.INFO if taken else logging.WARNING
+    def log_summary(self) -> None:
+        """Log how many matrices each plugin multiplies; call after the model is loaded."""
+        for name, _ in self._matmul_plugins:
+            count = self._multiplied[name]
+            level = logging.INFO if count else logging.WARNING
             _log.log(
                 level,
-                "%s.%s multiplies %d of %d matrices of few bits",
-                *(Kind.QUANTIZER, name, taken, self._met),
+                "%s.%s multiplies %d of %d low-bit matrices",
+                *(Kind.QUANTIZER, name, count, self._num_matrices),
             )
 
 
-class BroughtLinear(Unsteady):
-    """A plugin's product in the place of the engine's.
+class PluginLinear(BatchInvariantMode):
+    """Linear layer that calls a plugin's matmul.
 
     Args:
         name: of the plugin.
-        product: made, and tried.
+        product: made by the plugin, and checked.
     """
 
     __slots__ = ("_by_row", "_name", "_product", "nbytes", "rounds_inputs")
@@ -144,7 +146,7 @@ class BroughtLinear(Unsteady):
         """See ``LinearOp``.
 
         Raises:
-            StrategyFault: whatever the plugin raises: nothing else has its weight.
+            StrategyFault: the plugin raised; there is no fallback, as only it has the weight.
         """
         try:
             if self.is_steady and self._by_row and len(x) > 1:
@@ -158,7 +160,7 @@ class BroughtLinear(Unsteady):
         return made if out is None else out.copy_(made)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        """See ``LinearOp``; the addition is deferred to the next norm, which reads ``onto``."""
         return self(x)
 
 
@@ -181,20 +183,32 @@ def _form(weight: GroupedWeight, bias: torch.Tensor | None, dtype: torch.dtype) 
 
 
 @torch.no_grad()
-def _verdict(
+def _find_problem(
     product: Product,
     form: Form,
     weight: GroupedWeight,
     bias: torch.Tensor | None,
     counts: Sequence[int],
 ) -> str:
-    """Multiply so many lines and look at some of what comes out: what is wrong, if anything."""
+    """Compare products of random batches with the dequantized weight.
+
+    Args:
+        product: made by the plugin.
+        form: of the weight.
+        weight: that it should multiply with.
+        bias: that it should add.
+        counts: batch sizes to check.
+
+    Returns:
+        What is wrong, as the rest of a sentence about the plugin; empty if nothing is.
+    """
     generator = torch.Generator().manual_seed(form.rows)
-    seen = torch.linspace(0, form.rows - 1, min(_SEEN, form.rows), device=form.device).long()
-    numbers = dense(some_rows(weight, seen)).double()
+    count = min(_CHECKED_ROWS, form.rows)
+    seen = torch.linspace(0, form.rows - 1, count, device=form.device).long()
+    numbers = dense(slice_rows(weight, seen)).double()
     add = numbers.new_zeros(len(seen)) if bias is None else bias[seen].double()
     lengths = torch.linalg.vector_norm(numbers, dim=1)
-    lengths = lengths.clamp_min(_FAINT * lengths.square().mean().sqrt()) + _BIAS * add.abs()
+    lengths = lengths.clamp_min(_TINY_ROW * lengths.square().mean().sqrt()) + _BIAS * add.abs()
     for count in counts:
         x = torch.randn((count, form.columns), generator=generator).to(form.device, form.dtype)
         made = product(x)
@@ -210,8 +224,10 @@ def _verdict(
 
 
 def _is_near(errors: torch.Tensor, lengths: torch.Tensor) -> bool:
-    """Whether all of them are small, and those of each line and each row; never if one is a NaN."""
+    """Whether errors are within tolerance, overall and by row of each side; False for a NaN."""
     length = torch.linalg.vector_norm
-    is_all = length(errors) <= _FAR * length(lengths)
-    is_each = [(length(errors, dim=d) <= _ASTRAY * length(lengths, dim=d)).all() for d in (0, 1)]
+    is_all = length(errors) <= _TOLERANCE * length(lengths)
+    is_each = [
+        (length(errors, dim=d) <= _ROW_TOLERANCE * length(lengths, dim=d)).all() for d in (0, 1)
+    ]
     return bool(is_all & is_each[0] & is_each[1])

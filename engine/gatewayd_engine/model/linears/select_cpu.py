@@ -1,4 +1,4 @@
-"""Which product suits a weight on a CPU: by what the weight is, not by who made it."""
+"""Selection of the CPU linear layer for a weight, by its format, not by its quantizer."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import torch
 
 from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
-from gatewayd_engine.model.linears.groups_of_16 import SixteensLinear, is_for_sixteens
-from gatewayd_engine.model.linears.int4 import Int4Linear, is_for_nibbles
+from gatewayd_engine.model.linears.groups_of_16 import GroupsOf16Linear, fits_groups_of_16
+from gatewayd_engine.model.linears.int4 import Int4Linear, fits_int4
 from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
-from gatewayd_engine.model.linears.int8_as_int4_pairs import HalvesLinear, is_for_halves
-from gatewayd_engine.model.linears.packed_cpu import ByteLinear, is_for_bytes
+from gatewayd_engine.model.linears.int8_as_int4_pairs import Int8AsInt4PairsLinear, fits_int4_pairs
+from gatewayd_engine.model.linears.packed_cpu import WeightOnlyInt8Linear, fits_weight_only_int8
 from gatewayd_engine.model.linears.static_scales import StaticLinear
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeight, Weight
 
 
-def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
-    """The product of a weight."""
+def make_cpu_linear(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+    """Make the fastest linear layer that supports a weight's format."""
     if isinstance(weight, torch.Tensor):
         return Linear(weight, bias)
     if isinstance(weight, SparseWeight):
-        return Linear(weight.values, bias)  # no kernel of a CPU leaves zeros out
+        return Linear(weight.values, bias)  # CPUs have no sparse kernel
     if isinstance(weight, StaticWeight):
         return _static(weight, bias)
     if _is_for_both_bytes(weight):
         return Int8Linear(weight, bias)
-    if is_for_nibbles(weight):
+    if fits_int4(weight):
         return Int4Linear(weight, bias)
-    if is_for_bytes(weight):
-        return ByteLinear(weight, bias)
-    if is_for_halves(weight):
-        return HalvesLinear(weight, bias)
-    if is_for_sixteens(weight):
-        return SixteensLinear(weight, bias)
+    if fits_weight_only_int8(weight):
+        return WeightOnlyInt8Linear(weight, bias)
+    if fits_int4_pairs(weight):
+        return Int8AsInt4PairsLinear(weight, bias)
+    if fits_groups_of_16(weight):
+        return GroupsOf16Linear(weight, bias)
     return DequantizedLinear(weight, bias)
 
 
@@ -43,7 +43,7 @@ def _static(weight: StaticWeight, bias: torch.Tensor | None) -> LinearOp:
         if _is_for_both_bytes(inner):
             return Int8Linear(inner, bias, weight.scale)
         inner = inner._replace(activations="float")
-    return StaticLinear(choose(inner), weight, bias)
+    return StaticLinear(make_cpu_linear(inner), weight, bias)
 
 
 def _is_for_both_bytes(weight: GroupedWeight) -> bool:

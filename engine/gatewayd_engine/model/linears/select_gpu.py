@@ -1,4 +1,4 @@
-"""Which product suits a weight on a device: by what the weight is, not by who made it."""
+"""Selection of the GPU linear layer for a weight, by its format, not by its quantizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
 from gatewayd_engine.model.linears.norm_gate_fusion import FusedGate, FusedNorm, Fusion
 from gatewayd_engine.model.linears.packed_gpu import GroupedLinear
-from gatewayd_engine.model.linears.sparse24 import SparseLinear, is_for_sparse
+from gatewayd_engine.model.linears.sparse24 import SparseLinear, fits_sparse24
 from gatewayd_engine.model.linears.static_scales import StaticLinear
 from gatewayd_engine.model.linears.w8a8_gpu import (
     BlockLinear,
@@ -36,48 +36,50 @@ _log = logging.getLogger(__name__)
 
 _INT8_SIDES = 8
 _FP8_SIDES = 16
-"""Products of codes take matrices whose sides are multiples of these."""
+"""Multiples that both sides of a matrix must be of for the int8 and fp8 products."""
 _HOPPER = 9
-"""From here on GPUs multiply 8-bit floats with a scale for each row, or block."""
+"""First compute capability with fp8 products that have per-row or per-block scales."""
 
 
 class DeviceLinears:
-    """Makes the matrices of one model; those of few bits share what they are multiplied in.
+    """Factory of one model's linear layers on a GPU; quantized ones share scratch memory.
 
     Args:
         kernels: of the device.
-        scratch: what that is; None for one of their own.
+        scratch: scratch memory; None for one of its own.
 
     Attributes:
-        fusion: what they take over from the kernels around them.
+        fusion: at which batch sizes norms and gates are fused into float matrices.
     """
 
     def __init__(self, kernels: Kernels, scratch: SharedScratch | None = None) -> None:
-        self._dense: list[ref[Apart]] = []
+        self._dense: list[ref[DenseGpuLinear]] = []
         self.fusion = Fusion()
         self._kernels = kernels
         self._scratch = SharedScratch() if scratch is None else scratch
         self._compiled: set[tuple[int, int, int, bool]] = set()
 
     @property
-    def dense(self) -> list[Apart]:
-        """The matrices of floats that are in use, whose products may be chosen."""
+    def dense(self) -> list[DenseGpuLinear]:
+        """The float matrices still in use, whose kernels can be tuned."""
         return [linear for made in self._dense if (linear := made()) is not None]
 
     def make(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """The product of a weight.
+        """Make the fastest linear layer that supports a weight's format.
 
         Args:
-            weight: of floats of type ``dtype``, or of few bits.
-            bias: of that type.
+            weight: floats of ``dtype``, or quantized.
+            bias: of ``dtype``.
             dtype: of activations.
         """
         if isinstance(weight, torch.Tensor):
-            return self._apart(weight, bias)
+            return self._dense_linear(weight, bias)
         if isinstance(weight, SparseWeight):
             values = weight.values
             return (
-                SparseLinear(values, bias) if is_for_sparse(values) else self._apart(values, bias)
+                SparseLinear(values, bias)
+                if fits_sparse24(values)
+                else self._dense_linear(values, bias)
             )
         if isinstance(weight, StaticWeight):
             return self._static(weight, bias, dtype)
@@ -91,19 +93,19 @@ class DeviceLinears:
             linear = BlockLinear(in_blocks, bias, self._kernels, dtype, room)
             kind = (in_blocks.rows, in_blocks.columns, in_blocks.tall, bias is None)
             if kind not in self._compiled:
-                # Tiles depend on the lines, and few of those are seen before there are requests.
+                # Tiles depend on the number of rows, and warm-up steps cover few of those.
                 linear.compile()
                 self._compiled.add(kind)
             return linear
         packed = pack(weight)
         if packed is None:
-            _log.info("a matrix whose codes no kernel reads is made dense")
-            return self._apart(dense(weight).to(dtype), bias)
+            _log.info("a matrix in a format without a GPU kernel is dequantized")
+            return self._dense_linear(dense(weight).to(dtype), bias)
         room.reserve(packed)
         return GroupedLinear(packed, bias, self._kernels, room)
 
-    def _apart(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Apart:
-        made = Apart(weight, bias, self._kernels, self.fusion)
+    def _dense_linear(self, weight: torch.Tensor, bias: torch.Tensor | None) -> DenseGpuLinear:
+        made = DenseGpuLinear(weight, bias, self._kernels, self.fusion)
         self._dense.append(ref(made))
         return made
 
@@ -120,20 +122,21 @@ class DeviceLinears:
         return StaticLinear(self.make(inner, None, dtype), weight, bias)
 
 
-class Apart:
-    """A matrix of floats that leaves adding to the next norm, which reads the stream anyway.
+class DenseGpuLinear:
+    """Float linear layer that defers residual additions to the next norm.
 
     Args:
         weight: shape ``[out, in]``.
         bias: shape ``[out]``.
         kernels: of the device.
-        fusion: for which lines norms and gates are fused.
+        fusion: at which numbers of rows norms and gates are fused.
 
     Attributes:
-        act: the function of the gate that alone is given what it makes, if it is to gate that.
+        act: activation function of the gate that is its output's only consumer, to be fused; None
+            if there is none.
         matrix: the weight.
         bias: the bias, or None.
-        launches: by number of lines, what is faster there than torch's product.
+        launches: tuned kernels that beat torch's product, by number of rows.
     """
 
     __slots__ = (
@@ -168,15 +171,15 @@ class Apart:
         """See ``LinearOp``."""
         return self._weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
-    def is_of(self, weight: torch.Tensor) -> bool:
-        """Whether its numbers are those of a weight, and not a copy."""
+    def shares_storage(self, weight: torch.Tensor) -> bool:
+        """Whether the matrix shares its memory with a weight, rather than being a copy."""
         return self._weight.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See ``LinearOp``; from a norm that was left to it, see ``FusedNorm``."""
+        """See ``LinearOp``; applies the norm to a ``FusedNorm``."""
         if isinstance(x, FusedNorm):
             return self._fused(x, out)
-        # Looked up at captures and in steps that are not captured; replays do not come here.
+        # Looked up at captures and in eager steps; replayed CUDA graphs bypass this code.
         launch = self.launches.get(x.shape[0]) if self.launches else None
         if launch is not None and x.is_contiguous() and (out is None or out.is_contiguous()):
             if out is None:
@@ -190,12 +193,12 @@ class Apart:
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
         if onto.shape[0] in self._fusion.lines and self.bias is None:
-            onto.addmm_(x, self._weight)  # no norm follows that could add
+            onto.addmm_(x, self._weight)  # the next norm is fused and cannot add
             return None
         return self(x)
 
     def _fused(self, stream: FusedNorm, out: torch.Tensor | None) -> torch.Tensor:
-        """Norm, multiply, and gate if a gate follows, which is given ``FusedGate`` then."""
+        """Apply norm, product and the gate if there is one; a ``FusedGate`` in that case."""
         x, scale, eps = stream
         if out is None:
             rows = self.matrix.shape[0] // (1 if self.act is None else 2)
@@ -205,7 +208,7 @@ class Apart:
 
 
 def row_product(weight: GroupedWeight) -> type[RowLinear] | None:
-    """The product of its codes with others; None where there is none."""
+    """Return the class that multiplies a weight's codes with quantized inputs, if any."""
     if _is_for_integers(weight):
         return Int8DeviceLinear
     return Fp8DeviceLinear if _is_for_floats(weight) else None
@@ -230,12 +233,12 @@ def _is_for_floats(weight: GroupedWeight) -> bool:
 
 
 def multiplies_floats(codes: torch.Tensor) -> bool:
-    """Whether what they are on multiplies 8-bit floats."""
+    """Whether the device of the codes can multiply fp8; always for the CPU emulation."""
     return not codes.is_cuda or torch.cuda.get_device_capability(codes.device)[0] >= _HOPPER
 
 
 def _is_by_row(weight: GroupedWeight, sides: int) -> bool:
-    """Whether each row has one scale, and a matrix unit takes its sides."""
+    """Whether a weight has per-row scales and sides that are multiples of ``sides``."""
     return (
         weight.scales.shape[1] == 1
         and weight.offsets is None

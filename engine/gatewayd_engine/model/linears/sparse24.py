@@ -1,4 +1,4 @@
-"""Products of matrices of which two of four neighbours are zeros, as a GPU makes them."""
+"""2:4 sparse linear layer on GPUs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from torch.nn import functional
 from torch.sparse import to_sparse_semi_structured
 
 _ROWS, _COLUMNS = 32, 64
-"""What sides have to be multiples of, whichever library multiplies."""
+"""Multiples that the sides must be of, for cuSPARSELt as well as CUTLASS."""
 _AMPERE = 8
 _TYPES = (torch.bfloat16, torch.float16)
 
 
 class SparseLinear:
-    """``x @ values.T + bias``; half of the numbers are kept, and where they were.
+    """``x @ values.T + bias`` with values in compressed semi-structured form.
 
     Args:
-        values: on a device, shape ``[rows, columns]``; those that ``is_for_sparse`` takes.
-        bias: of their type, shape ``[rows]``.
+        values: on a GPU, shape ``[rows, columns]``, for which ``fits_sparse24``.
+        bias: of the same dtype, shape ``[rows]``.
     """
 
     __slots__ = ("_bias", "_weight")
@@ -40,12 +40,12 @@ class SparseLinear:
         return made if out is None else out.copy_(made)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        """See ``LinearOp``; the addition is deferred to the next norm, which reads ``onto``."""
         return self(x)
 
 
-def is_for_sparse(values: torch.Tensor) -> bool:
-    """Whether a device multiplies a matrix so: Ampere's and later do."""
+def fits_sparse24(values: torch.Tensor) -> bool:
+    """Whether a matrix can be multiplied as 2:4 sparse: on Ampere and later GPUs."""
     rows, columns = values.shape
     return (
         values.is_cuda

@@ -1,29 +1,29 @@
-"""Products of inputs that are rounded to codes with one scale for all, as a checkpoint says.
+"""Linear layers with static input scales, as calibrated checkpoints have them.
 
-The scale was seen in texts beforehand: no row is looked at, and what is beyond the largest code
-becomes that.
+Inputs are quantized with one scale from the checkpoint, whatever their range: values beyond the
+largest code are clamped to it.
 """
 
 from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.batch_invariance import Unsteady
+from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_hooks.quantization import StaticWeight
 
 TYPES = {"int8": torch.int8, "e4m3": torch.float8_e4m3fn}
 _LEAST_NORMAL, _SHIFT = 2.0**-6, 1.5 * 2**20
-"""Of e4m3: below the first codes are as far apart as above it; the second makes of a power of two
-the number whose neighbours are an eighth of that power away, on both sides."""
+"""Of e4m3: the smallest normal number, below which codes are evenly spaced; and the factor that
+turns a power of two into a float whose neighbours on both sides are an eighth of it away."""
 _EXPONENT = 0x7F800000
 _FEW = 1 << 12
-"""Numbers that torch's own casts round as fast on a CPU: they are fewer calls."""
+"""Elements up to which torch's own casts are as fast on a CPU, because they take fewer calls."""
 _BOUNDS = {torch.int8: (-128.0, 127.0), torch.float8_e4m3fn: (-448.0, 448.0)}
 
 
 def codes_of(x: torch.Tensor, scale: float, codes: torch.dtype) -> torch.Tensor:
-    """The nearest codes of ``x / scale``, in the same shape; float32 for integers."""
+    """Round ``x / scale`` to the nearest codes, in the same shape; float32 for integers."""
     least, most = _BOUNDS[codes]
     made = x.float().div(scale)
     if codes == torch.int8:
@@ -32,29 +32,29 @@ def codes_of(x: torch.Tensor, scale: float, codes: torch.dtype) -> torch.Tensor:
 
 
 def rounded(x: torch.Tensor, scale: float, codes: torch.dtype) -> torch.Tensor:
-    """The numbers of the nearest codes of ``x / scale``, in the same shape and type."""
+    """Round ``x / scale`` to the values of the nearest codes, in the same shape and dtype."""
     if codes == torch.int8 or x.is_cuda or x.numel() <= _FEW:
         return codes_of(x, scale, codes).to(x.dtype)
-    # Torch's own casts on a CPU give the same; of many numbers they take several times as long.
+    # Torch's own casts give the same result, but take several times as long on a CPU.
     least, most = _BOUNDS[codes]
     made = x.float().div(scale).clamp_(least, most)
-    # A float so much larger that its last bit is the last one of the code rounds where it is added.
+    # Adding a float whose last bit has the value of the code's last bit rounds to that bit.
     above = made.abs().clamp_min_(_LEAST_NORMAL).view(torch.int32).bitwise_and_(_EXPONENT)
     shift = above.view(torch.float32).mul_(_SHIFT)
     return made.add_(shift).sub_(shift).to(x.dtype)
 
 
 def scales_of(x: torch.Tensor, scale: float) -> torch.Tensor:
-    """The scale for each row, float32 ``[n, 1]``; no number for one that has what is none."""
+    """Return the scale of each row, float32 ``[n, 1]``; NaN for rows with a NaN or an infinity."""
     return x.sum(-1, keepdim=True, dtype=torch.float32).mul_(0.0).add_(scale)
 
 
-class StaticLinear(Unsteady):
-    """``(codes of x @ weight.T) * scale + bias``.
+class StaticLinear(BatchInvariantMode):
+    """``(codes of x @ weight.T) * scale + bias`` around any linear layer of the weight.
 
     Args:
-        linear: a product with the weight, without a bias.
-        weight: what its inputs are rounded to.
+        linear: linear layer of the weight, without bias.
+        weight: gives the scale and the code type of the inputs.
         bias: float, shape ``[out]``.
     """
 
@@ -70,12 +70,12 @@ class StaticLinear(Unsteady):
 
     @property
     def is_steady(self) -> bool:
-        """Whether the sums are."""
-        return isinstance(self._linear, Unsteady) and self._linear.is_steady
+        """Whether the wrapped linear layer is batch-invariant."""
+        return isinstance(self._linear, BatchInvariantMode) and self._linear.is_steady
 
     @is_steady.setter
     def is_steady(self, value: bool) -> None:
-        if isinstance(self._linear, Unsteady):
+        if isinstance(self._linear, BatchInvariantMode):
             self._linear.is_steady = value
 
     @property

@@ -1,8 +1,8 @@
-"""Products of codes with codes of eight bits, as a device's matrix units make them.
+"""W8A8 linear layers on GPUs: products of 8-bit codes, int8 or fp8.
 
-Each row of activations has scales of its own, so that an answer does not depend on who else is in
-the batch. The norm or the gate before such a matrix gives it codes at once; where others made its
-input it rounds that itself. With one scale for all rows, which a checkpoint gives, it always does.
+Activations are quantized per row, so that results do not depend on the rest of the batch. A norm or
+gate whose output only such a matrix consumes emits codes directly; the matrix quantizes other
+inputs, and all inputs where the checkpoint has a static scale.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _LEAST_LINES = 32
 
 
 class RoundedLinear(ABC):
-    """A matrix that is multiplied with codes.
+    """Base of linear layers that multiply quantized activations.
 
     Args:
-        takes: the type of the codes.
-        group: neighbours of an input that share a scale; 0 for all of a row.
-        rows: numbers of the output.
+        takes: dtype of the activation codes.
+        group: adjacent input features that share a scale; 0 for one scale per row.
+        rows: output features.
         bias: float, shape ``[rows]``.
         kernels: of the device.
-        dtype: of answers.
+        dtype: of outputs.
 
     Attributes:
         takes, group: as given.
-        is_static: its inputs have one scale, of which who makes its input knows nothing.
+        is_static: whether inputs have a static scale, which a fused norm or gate does not apply.
     """
 
     __slots__ = ("_bias", "_dtype", "_kernels", "_rows", "group", "takes")
@@ -83,7 +83,7 @@ class RoundedLinear(ABC):
         return out
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor | QuantizedRows) -> torch.Tensor | None:
-        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        """See ``LinearOp``; the addition is deferred to the next norm, which reads ``onto``."""
         return self(x)
 
     def _rounded(self, x: torch.Tensor) -> QuantizedRows:
@@ -91,18 +91,18 @@ class RoundedLinear(ABC):
 
     @abstractmethod
     def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
-        """Write the answers to codes."""
+        """Multiply quantized activations into ``out``."""
 
 
 class RowLinear(RoundedLinear):
-    """A matrix of which each row has one scale.
+    """W8A8 linear layer with per-row weight scales.
 
     Args:
         weight: codes with one group and no offsets.
         bias: float, shape ``[rows]``.
         kernels: of the device.
-        dtype: of answers.
-        scale: of all inputs; None for one of each row.
+        dtype: of outputs.
+        scale: static input scale; None for dynamic per-row scales.
     """
 
     __slots__ = ("_codes", "_scale", "_scales")
@@ -137,14 +137,14 @@ class RowLinear(RoundedLinear):
         scales, codes = scales_of(x, self._scale), codes_of(x, self._scale, self.takes)
         if self.takes != torch.int8:
             return QuantizedRows(codes, scales)
-        # Products of integers on a GPU take more than 16 lines.
+        # torch._int_mm on a GPU needs more than 16 rows.
         lines = codes.new_zeros((max(len(x), _LEAST_LINES), x.shape[1]), dtype=torch.int8)
         lines[: len(x)] = codes
         return QuantizedRows(lines, scales)
 
 
 class Int8DeviceLinear(RowLinear):
-    """Sums of integers, the same in whatever order they are made, and a kernel that scales them."""
+    """Int8 product with exact integer sums, and a kernel that applies the scales."""
 
     __slots__ = ()
 
@@ -154,12 +154,12 @@ class Int8DeviceLinear(RowLinear):
 
 
 class Fp8DeviceLinear(RowLinear):
-    """Sums of floats, scaled where they are made."""
+    """Fp8 product with fused per-row scales."""
 
     __slots__ = ()
 
     def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:
-        # With a scale for each row GPUs write bfloat16 alone.
+        # With per-row scales GPUs support bfloat16 outputs only.
         kind = torch.bfloat16 if out.is_cuda else out.dtype
         fits = out.dtype == kind and out.is_contiguous()
         made = out if fits else torch.empty(out.shape, dtype=kind, device=out.device)
@@ -179,14 +179,14 @@ class Fp8DeviceLinear(RowLinear):
 
 
 class BlockLinear(RoundedLinear):
-    """Sums of floats, each group's scaled where it is made.
+    """Fp8 product with per-block weight scales and per-group activation scales.
 
     Args:
         weight: the matrix.
         bias: float, shape ``[rows]``.
         kernels: of the device.
-        dtype: of answers.
-        room: made for the matrix.
+        dtype: of outputs.
+        room: scratch memory, reserved for the matrix.
     """
 
     __slots__ = ("_room", "_weight")
@@ -210,7 +210,7 @@ class BlockLinear(RoundedLinear):
 
     @torch.no_grad()
     def compile(self) -> None:
-        """Have whatever a step may launch compiled, of however many lines."""
+        """Compile all kernels that a step with any number of rows may launch."""
         device = self._weight.codes.device
         x = torch.zeros((1, self._weight.columns), dtype=self._dtype, device=device)
         out = torch.empty((1, self._rows), dtype=self._dtype, device=device)

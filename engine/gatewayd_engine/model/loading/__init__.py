@@ -1,1 +1,1 @@
-"""Checkpoints to weights: headers, names and shapes of tensors, shards, loading."""
+"""Checkpoint loading: file headers, tensor names and shapes, shards, weights."""

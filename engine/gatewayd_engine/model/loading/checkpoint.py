@@ -1,4 +1,4 @@
-"""A checkpoint whose headers have been held against its config.json; nothing is read before."""
+"""Checkpoint access: tensors are read only after all headers were checked against config.json."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.loading.kv_scales import KvScales, scale_names, used_scales
 from gatewayd_engine.model.loading.layout import Shapes, layout, matrices
 from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
-from gatewayd_engine.model.loading.stacked_experts import apart
+from gatewayd_engine.model.loading.stacked_experts import split_experts
 from gatewayd_engine.model.loading.tensor_sources import SafetensorsSource, TensorSource
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.weights import checked
+from gatewayd_engine.model.weights import validated
 from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored, Weight
 
 MOST_NAMED = 5
 FLOATS = ("F32", "BF16", "F16", "F64")
 _MOST_NUMBERS, _DEEPEST = 12, 3
 _BIAS = "bias"
-_OLD_HOMES = ("quantize_config.json", "quant_config.json")
-"""Where AutoGPTQ and AutoAWQ announced it, before there was a place in config.json."""
+_LEGACY_FILES = ("quantize_config.json", "quant_config.json")
+"""Where AutoGPTQ and AutoAWQ described the quantization before config.json had a field for it."""
 _Forms = Mapping[str, tuple[Stored, ...]]
 
 
 class Checkpoint:
-    """The tensors of a model, each known to be there in a form that can be read.
+    """A model's checkpoint, in which every tensor is known to exist in a readable form.
 
     Attributes:
-        folder: where it is.
-        spec: what its config.json says.
-        shapes: names and shapes of the model's tensors, however they are stored.
+        folder: folder of the checkpoint.
+        spec: read from its config.json.
+        shapes: names and shapes of the model's tensors, whatever form they are stored in.
     """
 
     def __init__(
         self, folder: Path, spec: ModelSpec, scheme: Scheme | None, source: TensorSource
     ) -> None:
-        """Look at all headers; ``open`` says of what.
+        """Check all headers; see ``open`` for the arguments.
 
         Raises:
-            LoadError: the tensors are not the spec's; all problems are named.
+            LoadError: the tensors do not match the spec; the message lists all problems.
         """
         self.folder = folder
         self.spec = spec
@@ -57,15 +57,15 @@ class Checkpoint:
 
     @classmethod
     def open(cls, folder: Path, spec: ModelSpec, scheme: Scheme | None = None) -> Checkpoint:
-        """Look at a folder.
+        """Open the checkpoint of a folder and check its headers.
 
         Args:
-            folder: holds ``model.safetensors``, or shards and their index, or GGUF files.
+            folder: contains ``model.safetensors``, or shards and their index, or GGUF files.
             spec: of the same folder.
-            scheme: how its matrices are stored; None for plainly.
+            scheme: storage format of quantized matrices; None if they are not quantized.
 
         Raises:
-            LoadError: a file is missing or broken, or its tensors are not the spec's.
+            LoadError: a file is missing or broken, or its tensors do not match the spec.
         """
         if spec.quantization is not None and scheme is None:
             raise LoadError(
@@ -74,22 +74,22 @@ class Checkpoint:
             )
         if has_gguf(folder):
             return cls(folder, spec, scheme, GgufSource(folder, spec))
-        return cls(folder, spec, scheme, apart(SafetensorsSource(folder), spec))
+        return cls(folder, spec, scheme, split_experts(SafetensorsSource(folder), spec))
 
     @property
     def files(self) -> list[str]:
-        """Names of the files of its tensors, in order; others in the folder are not read."""
+        """Names of the files that contain its tensors, sorted; other files are not read."""
         return sorted({self._source.where(name) for name in self._source.stored})
 
     def tensor(self, name: str) -> torch.Tensor:
-        """A tensor that is stored plainly."""
+        """Read a tensor that is stored unquantized."""
         return self._source.read(name)
 
     def matrix(self, name: str) -> Weight:
-        """A matrix, by its name without ``.weight``.
+        """Read a matrix, possibly quantized, by its name without ``.weight``.
 
         Raises:
-            LoadError: its numbers cannot be.
+            LoadError: it cannot be read, or its values are invalid.
         """
         matrix = self._packed.get(name)
         if matrix is None or self._scheme is None:
@@ -107,7 +107,7 @@ class Checkpoint:
 
         try:
             self._refuse_lost_bias(name)
-            return checked(matrix, self._scheme.weight(matrix, take))
+            return validated(matrix, self._scheme.weight(matrix, take))
         except LoadError:
             raise
         except ValueError as error:
@@ -115,24 +115,28 @@ class Checkpoint:
             raise LoadError(f"{file}: {name}: {error}") from error
 
     def kv_scales(self, *, is_plain: bool) -> dict[int, KvScales]:
-        """Of keys and values, by layer; none where nobody writes these as plain e4m3.
+        """Read the KV cache scales by layer; empty unless the KV cache is plain e4m3.
 
         Raises:
-            LoadError: one cannot be.
+            LoadError: a scale is invalid.
         """
         return used_scales(self.spec, self._source, is_plain=is_plain)
 
     @property
     def scale_names(self) -> list[str]:
-        """The stored scales of keys and values, and their like, which are none of the shapes."""
+        """Names of stored KV cache scales and similar tensors, which are not in ``shapes``."""
         return [name for name in scale_names(self.spec) if name in self._source.stored]
 
     def close(self) -> None:
-        """Everything has been read."""
+        """Close the files."""
         self._source.close()
 
     def _check(self) -> None:
-        """Compare all names and forms, and raise with all that differ."""
+        """Compare all tensor names and forms with the spec.
+
+        Raises:
+            LoadError: some differ; the message lists them.
+        """
         stored = self._source.stored
         missing, wrong, known = [], [], {*scale_names(self.spec)}
         for name, shape in self.shapes.items():
@@ -145,7 +149,7 @@ class Checkpoint:
         unexpected = [
             name
             for name in sorted(stored.keys() - known)
-            # Old releases carry the frequencies, and tied ones a second copy of the embedding.
+            # Some old releases store RoPE frequencies, or a copy of a tied embedding as the head.
             if not name.endswith("rotary_emb.inv_freq")
             and not (name.startswith("lm_head.") and self.spec.tie_word_embeddings)
         ]
@@ -155,7 +159,7 @@ class Checkpoint:
         problems = [f"{kind} tensors: {_some(names)}" for kind, names in kinds.items() if names]
         if problems:
             announced = self.spec.quantization
-            said = "" if announced is None else f" ({_told(announced)})"
+            said = "" if announced is None else f" ({_describe(announced)})"
             raise LoadError(
                 f"the weights in {self.folder} are not those of its config.json,"
                 f" {self.spec.architecture}{said}; " + "; ".join(problems)
@@ -164,7 +168,11 @@ class Checkpoint:
     def _forms(
         self, name: str, shape: tuple[int, ...]
     ) -> list[tuple[str, tuple[Stored, ...], bool]]:
-        """Full names of the tensors that a tensor of the model is stored as, and their forms."""
+        """Return how a tensor of the model is stored.
+
+        Returns:
+            Names of the stored tensors, their allowed forms, and whether each is required.
+        """
         matrix = self._matrices.get(name)
         needed: _Forms | None = None
         if matrix is not None and self._scheme is not None:
@@ -199,7 +207,11 @@ class Checkpoint:
         )
 
     def _refuse_unannounced(self, unexpected: list[str]) -> None:
-        """Raise for integers beside the name of a matrix: a format that nobody has announced."""
+        """Refuse integer tensors next to a matrix: a quantization without quantization_config.
+
+        Raises:
+            LoadError: there is one.
+        """
         for name in unexpected:
             stored = self._source.stored[name]
             is_beside = f"{name.rpartition('.')[0]}.weight" in self._matrices
@@ -210,30 +222,35 @@ class Checkpoint:
                 )
 
     def _unannounced(self) -> str:
-        said = "so it looks quantized, but config.json has no quantization_config"
-        old = next((name for name in _OLD_HOMES if (self.folder / name).is_file()), None)
+        problem = "so it looks quantized, but config.json has no quantization_config"
+        old = next((name for name in _LEGACY_FILES if (self.folder / name).is_file()), None)
         if old is None:
-            return said
-        return f"{said}; put there what {old} says, with quant_method and, of awq, bits, group_size"
+            return problem
+        return (
+            f"{problem}; put the contents of {old} there, with quant_method and, for awq, bits and"
+            " group_size"
+        )
 
     def _refuse_lost_bias(self, name: str) -> None:
-        """Some writers add biases of zeros; others would be missed.
+        """Refuse a stored bias that the model has not, unless it is all zeros.
+
+        Some quantization tools add biases of zeros, which can be ignored.
 
         Raises:
-            LoadError: the model has no such bias, and the files have.
+            LoadError: the bias is not zero.
         """
         bias = f"{name}.{_BIAS}"
         if bias in self.shapes or bias not in self._source.stored:
             return
         if self._source.read(bias).any():
             raise LoadError(
-                f"{self._source.where(bias)}: {bias} is not all zeros, but by config.json,"
-                f" {self.spec.architecture}, there is no such bias"
+                f"{self._source.where(bias)}: {bias} is not all zeros, but the model of"
+                f" config.json, {self.spec.architecture}, has no such bias"
             )
 
 
 class _Present:
-    """What files hold, with ``x.weight`` for every ``x.qweight`` and its like."""
+    """Names of stored tensors, plus ``x.weight`` for every ``x.qweight`` and similar."""
 
     def __init__(self, stored: Mapping[str, Stored]) -> None:
         self._names = {*stored, *(f"{name.rpartition('.')[0]}.weight" for name in stored)}
@@ -242,15 +259,15 @@ class _Present:
         return name in self._names
 
 
-def _told(announced: Announcement) -> str:
-    """Where it stands, and its numbers: they decide what forms tensors have."""
+def _describe(announced: Announcement) -> str:
+    """Describe a quantization for an error message: its location and its numeric settings."""
     some = islice(_numbers(announced.values), _MOST_NUMBERS)
     numbers = ", ".join(f"{shown(name)} {shown(str(value))}" for name, value in some)
     return f"{announced.where}: {numbers}" if numbers else announced.where
 
 
 def _numbers(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
-    """Those of objects inside objects too, as deep as formats have them."""
+    """Yield the integers of an object and of nested ones, to the depth that formats use."""
     for name, value in values.items():
         if isinstance(value, Mapping) and len(path) < _DEEPEST:
             yield from _numbers(value, (*path, name))

@@ -1,8 +1,8 @@
-"""Scales of keys and values that a checkpoint has, for records that are plain 8-bit floats.
+"""KV cache scales of a checkpoint, for a KV cache of plain 8-bit floats.
 
-Dividing keys by a scale and multiplying queries with it leaves attention as it was, and so does
-dividing values and multiplying what the output projection makes. So the weights take the scales up
-when they are read, and a step does nothing for them.
+Dividing keys by a scale and multiplying queries by it does not change attention, nor does dividing
+values and multiplying the output projection. So the scales are folded into the weights at load
+time and cost nothing in a step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
 from gatewayd_engine.model.loading.tensor_sources import TensorSource
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.weights import times
+from gatewayd_engine.model.weights import scale_rows
 from gatewayd_hooks.quantization import StaticWeight, Stored, Weight
 
 _log = logging.getLogger(__name__)
@@ -24,40 +24,39 @@ _log = logging.getLogger(__name__)
 _KEYS = ("k_scale", "attn.k_scale", "k_proj.k_scale", "k_proj.output_scale", "kv_scale")
 _VALUES = ("v_scale", "attn.v_scale", "v_proj.v_scale", "v_proj.output_scale", "kv_scale")
 _OTHERS = ("q_scale", "attn.q_scale", "q_proj.output_scale", "prob_output_scale")
-"""Of queries and of what attention weighs with, which stay floats here."""
+"""Scales of queries and attention probabilities, which are not quantized here."""
 _ONE = ((), (1,))
 
 
 class KvScales(NamedTuple):
-    """What a layer's keys and values are divided by before they are written."""
+    """Scales by which a layer's keys and values are divided before they are cached."""
 
     key: float
     value: float
 
 
 def scale_names(spec: ModelSpec) -> Iterator[str]:
-    """What such tensors may be called, those that are not used among them."""
+    """Yield all names that KV cache scales may have, including those that are not used."""
     for index in range(spec.num_layers):
         for part in dict.fromkeys((*_KEYS, *_VALUES, *_OTHERS)):
             yield f"{_prefix(index)}{part}"
 
 
 def used_scales(spec: ModelSpec, source: TensorSource, *, is_plain: bool) -> dict[int, KvScales]:
-    """Those of the layers that weights take up, and a line in the log about them.
+    """Read the scales to fold into the weights, by layer, and log whether they are used.
 
     Args:
         spec: of the model.
         source: its tensors.
-        is_plain: whether the KV codec writes plain e4m3; else they are not looked at.
+        is_plain: whether the KV codec writes plain e4m3; otherwise scales are not used.
 
     Raises:
-        LoadError: one that is used is no single number above 0.
+        LoadError: a scale that is used is not a single number above 0.
     """
     if is_plain:
         scales = _read(spec, source)
         if scales:
-            told = "keys and values of %d layers have the scales of the checkpoint"
-            _log.info(told, len(scales))
+            _log.info("keys and values of %d layers have the scales of the checkpoint", len(scales))
         return scales
     parts = (*_KEYS, *_VALUES)
     if any(_first(source.stored, index, parts) for index in range(spec.num_layers)):
@@ -69,9 +68,9 @@ def used_scales(spec: ModelSpec, source: TensorSource, *, is_plain: bool) -> dic
 
 
 def row_factors(spec: ModelSpec, scales: KvScales) -> torch.Tensor:
-    """What rows of a joined projection are multiplied with, float32 ``[rows]``.
+    """Return the factors to fold into the rows of a QKV projection, float32 ``[rows]``.
 
-    Queries and keys that have norms are scaled by those: their rows stay.
+    With query and key norms, the scales are folded into these instead; see ``scaled_norms``.
     """
     query, key = (1.0, 1.0) if spec.family.qk_norm else (scales.key, 1 / scales.key)
     heads = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
@@ -80,7 +79,7 @@ def row_factors(spec: ModelSpec, scales: KvScales) -> torch.Tensor:
 
 
 def scaled_norms(norms: torch.Tensor, spec: ModelSpec, scales: KvScales) -> torch.Tensor:
-    """Norms of query heads and then key heads, ``[heads, head_dim]``, with a scale taken up."""
+    """Fold the key scale into norms of query heads, then key heads, ``[heads, head_dim]``."""
     made = norms.float()
     made[: spec.num_heads] *= scales.key
     made[spec.num_heads :] /= scales.key
@@ -88,8 +87,8 @@ def scaled_norms(norms: torch.Tensor, spec: ModelSpec, scales: KvScales) -> torc
 
 
 def scaled_output(weight: Weight, scales: KvScales) -> Weight:
-    """The projection of what was attended to, which comes divided."""
-    made = times(weight, torch.tensor(scales.value))
+    """Fold the value scale into the output projection, whose input was divided by it."""
+    made = scale_rows(weight, torch.tensor(scales.value))
     if isinstance(made, StaticWeight):
         return made._replace(scale=made.scale / scales.value)
     return made
@@ -100,7 +99,7 @@ def _prefix(index: int) -> str:
 
 
 def _read(spec: ModelSpec, source: TensorSource) -> dict[int, KvScales]:
-    """Those of the layers that have any; of one kind alone they are for both."""
+    """Read the scales of all layers that have any; one alone is used for keys and values."""
     found = {}
     for index in range(spec.num_layers):
         keys, values = (_first(source.stored, index, parts) for parts in (_KEYS, _VALUES))
@@ -118,8 +117,8 @@ def _first(stored: Mapping[str, Stored], index: int, parts: tuple[str, ...]) -> 
 def _number(name: str, source: TensorSource) -> float:
     stored, where = source.stored[name], f"{source.where(name)}: {name}"
     if stored.shape not in _ONE or "F" not in stored.dtype:
-        told = f"{stored.dtype} {list(stored.shape)}"
-        raise LoadError(f"{where} is {told}; one float for all heads of a layer can be read")
+        found = f"{stored.dtype} {list(stored.shape)}"
+        raise LoadError(f"{where} is {found}; one float for all heads of a layer can be read")
     number = float(source.read(name))
     if not 0 < number < float("inf"):
         raise LoadError(f"{where} is {number}, and keys or values are divided by it")

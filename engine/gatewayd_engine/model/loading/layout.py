@@ -1,4 +1,4 @@
-"""Which tensors the checkpoint of a model holds: names and shapes, no data and no torch."""
+"""Names and shapes of the tensors in a model's checkpoint. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WEIGHT = ".weight"
 
 
 def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
-    """Names and shapes of all tensors that a model needs.
+    """Return the names and shapes of all tensors that a model needs.
 
     Args:
         spec: of the model.
-        present: names that the files hold. Some weights are stored joined by one writer and
-            apart by another; where the joined name is present, that one is expected.
+        present: names of the stored tensors. Some tools store projections fused, others
+            separately; the fused name is expected where it is present.
     """
     shapes: Shapes = {
         "model.embed_tokens.weight": (spec.vocab_size, spec.hidden_size),
@@ -39,7 +39,7 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
 
 
 def matrices(shapes: Shapes) -> dict[str, Matrix]:
-    """Those of a layout's tensors that are matrices, as quantizers call them."""
+    """Return the matrices of a layout by tensor name, as quantizers address them."""
     return {
         name: Matrix(name.removesuffix(_WEIGHT), *shape)
         for name, shape in shapes.items()
@@ -48,10 +48,10 @@ def matrices(shapes: Shapes) -> dict[str, Matrix]:
 
 
 def layer_norms(spec: ModelSpec) -> tuple[str, ...]:
-    """Norms of a layer: before attention, before the feed-forward part, and perhaps after each.
+    """Return the norms of a layer: before attention, before feed-forward, and perhaps after each.
 
-    With norms on both sides "post_attention" is what its name says; without, it is the one
-    before the feed-forward part.
+    In models with norms on both sides, "post_attention" follows attention as its name says; in
+    others it is the norm before the feed-forward part.
     """
     if not spec.family.post_norms:
         return ("input_layernorm", "post_attention_layernorm")
@@ -64,14 +64,14 @@ def layer_norms(spec: ModelSpec) -> tuple[str, ...]:
 
 
 def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
-    """Where a layer's router and experts are; Mixtral's releases have a name of their own."""
+    """Return the name prefix of a layer's router and experts, which differs for Mixtral."""
     if spec.family.experts == "mixtral" and f"{layer}.mlp.gate.weight" not in present:
         return f"{layer}.block_sparse_moe"
     return f"{layer}.mlp"
 
 
 def expert_parts(spec: ModelSpec) -> tuple[str, str, str]:
-    """What gate, up and down are called in an expert."""
+    """Return the names of the gate, up and down projections of an expert."""
     is_mixtral = spec.family.experts == "mixtral"
     return ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
 

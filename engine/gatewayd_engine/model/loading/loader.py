@@ -1,4 +1,4 @@
-"""Weights of a checkpoint, or from a random generator, to a decoder."""
+"""Loading of a decoder from a checkpoint, or with random dummy weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewayd_engine.model.loading.kv_scales import KvScales
 from gatewayd_engine.model.loading.layout import Shapes, layout
 from gatewayd_engine.model.parts import LayerParts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.model.weights import placed
+from gatewayd_engine.model.weights import to_device
 from gatewayd_hooks.quantization import Weight
 
 
@@ -27,10 +27,10 @@ def load(
     progress: Callable[[float], None],
     parts: LayerParts | None = None,
 ) -> Decoder:
-    """Load a checkpoint of floats.
+    """Load an unquantized checkpoint.
 
     Args:
-        folder: holds ``model.safetensors``, or shards and their index.
+        folder: contains ``model.safetensors``, or shards and their index.
         spec: of the same folder.
         dtype: see ``read``.
         device: see ``read``.
@@ -38,7 +38,7 @@ def load(
         parts: see ``read``.
 
     Raises:
-        LoadError: a file is missing or corrupt, or its tensors are not the spec's.
+        LoadError: a file is missing or corrupt, or its tensors do not match the spec.
     """
     return read(Checkpoint.open(folder, spec), dtype, device, progress, parts)
 
@@ -52,19 +52,19 @@ def read(
     quantize: Quantize | None = None,
     kv_scales: Mapping[int, KvScales] | None = None,
 ) -> Decoder:
-    """Read a checkpoint, one matrix after the other.
+    """Load a decoder from a checkpoint, reading one matrix at a time.
 
     Args:
         checkpoint: closed afterwards.
-        dtype: of the decoder, whatever the files hold.
-        device: where the weights go.
-        progress: told the fraction read so far, at last 1.0.
-        parts: of the decoder; None for plain ones.
-        quantize: makes weights of few bits; None for what the files hold.
-        kv_scales: of keys and values, by layer, for weights to take up.
+        dtype: of the decoder, whatever the dtype of the files.
+        device: device of the weights.
+        progress: called with the fraction read so far, 1.0 at the end.
+        parts: factory of the decoder's operations; None for ``PlainParts``.
+        quantize: quantizes weights at load time; None to keep them as stored.
+        kv_scales: KV cache scales by layer, to be folded into the weights.
 
     Raises:
-        LoadError: a tensor cannot be read, or its numbers cannot be.
+        LoadError: a tensor cannot be read, or its values are invalid.
     """
     try:
         weights = _Reader(checkpoint, dtype, device, progress)
@@ -82,7 +82,7 @@ def dummy(
     parts: LayerParts | None = None,
     quantize: Quantize | None = None,
 ) -> Decoder:
-    """A decoder of random weights, the same for the same seed and device."""
+    """Build a decoder with random weights, deterministic for a seed and a device."""
     weights = _Random(layout(spec), dtype, device, seed, progress)
     return assemble(spec, weights, parts or PlainParts(), quantize)
 
@@ -92,7 +92,7 @@ def _num_elements(shapes: Shapes) -> int:
 
 
 class _Reader:
-    """Tensors from the files."""
+    """Weights read from the files of a checkpoint."""
 
     def __init__(
         self,
@@ -111,29 +111,29 @@ class _Reader:
     def __contains__(self, name: object) -> bool:
         return name in self._checkpoint.shapes
 
-    def take(self, name: str) -> torch.Tensor:
-        return self._took(name, self._checkpoint.tensor(name))
+    def tensor(self, name: str) -> torch.Tensor:
+        return self._converted(name, self._checkpoint.tensor(name))
 
     def matrix(self, name: str) -> Weight:
         weight = self._checkpoint.matrix(name)
         if isinstance(weight, torch.Tensor):
-            return self._took(f"{name}.weight", weight)
-        self._tell(f"{name}.weight")
-        return placed(weight, self._device)
+            return self._converted(f"{name}.weight", weight)
+        self._report(f"{name}.weight")
+        return to_device(weight, self._device)
 
-    def _took(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _converted(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.to(self._device, self.dtype)
-        self._tell(name)
+        self._report(name)
         return tensor
 
-    def _tell(self, name: str) -> None:
+    def _report(self, name: str) -> None:
         self._read += math.prod(self._checkpoint.shapes[name])
-        # Experts of several formats are read once more.
+        # Experts that cannot be grouped after all are read a second time.
         self._progress(min(self._read / self.num_parameters, 1.0))
 
 
 class _Random:
-    """Random tensors: norms of one, matrices that keep the size of what they map."""
+    """Random weights: norms are 1, matrices preserve the magnitude of their inputs."""
 
     def __init__(
         self,
@@ -154,7 +154,7 @@ class _Random:
     def __contains__(self, name: object) -> bool:
         return name in self._expected
 
-    def take(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> torch.Tensor:
         shape = self._expected[name]
         tensor = torch.empty(shape, dtype=self.dtype, device=self._device)
         self._made += tensor.numel()
@@ -164,4 +164,4 @@ class _Random:
         return tensor.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)
 
     def matrix(self, name: str) -> Weight:
-        return self.take(f"{name}.weight")
+        return self.tensor(f"{name}.weight")

@@ -1,4 +1,4 @@
-"""Which safetensors files hold the weights of a folder. Imports no torch."""
+"""Discovery of a folder's safetensors files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 _LONGEST_NAME = 200
-"""Beyond what file systems take they answer with an error of their own."""
+"""Limit of file names: beyond theirs, file systems raise errors of other kinds."""
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights of a folder; none of them was opened.
+    """Return the files that contain the weights of a folder, without opening them.
 
     Raises:
-        LoadError: there are none, or one that the index names is missing.
+        LoadError: there are none, or a file of the index is missing.
     """
     if not folder.is_dir():
         raise LoadError(f"{folder} is not a folder")
@@ -45,7 +45,7 @@ def _shards(folder: Path) -> list[str]:
         raise LoadError(f"{folder / INDEX} lacks weight_map, an object of tensor and file names")
     names = {str(name) for name in weight_map.values()}
     for name in sorted(names):
-        # A plain name: an index must not reach outside of its folder.
+        # Plain file names only: an index must not reach outside of its folder.
         if (
             Path(name).name != name
             or not name.endswith(".safetensors")

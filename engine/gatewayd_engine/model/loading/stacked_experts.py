@@ -1,4 +1,4 @@
-"""Experts of a layer that are one tensor, as transformers 5 holds them, shown one by one."""
+"""Splitting of stacked experts, as transformers 5 stores them, into single matrices."""
 
 from __future__ import annotations
 
@@ -16,69 +16,69 @@ from gatewayd_hooks.quantization import Stored
 _GATE_UP, _DOWN = ".experts.gate_up_proj", ".experts.down_proj"
 
 
-def apart(source: SafetensorsSource, spec: ModelSpec) -> TensorSource:
-    """The tensors of files with each expert's matrices under their names of releases.
+def split_experts(source: SafetensorsSource, spec: ModelSpec) -> TensorSource:
+    """Wrap a source so that each expert's matrices have the names of the original releases.
 
     Raises:
-        LoadError: a tensor is of other experts than the spec's.
+        LoadError: the shape of a stacked tensor does not match the spec.
     """
     if spec.moe is None or not any(name.endswith(_GATE_UP) for name in source.stored):
         return source
-    return _Apart(source, spec, spec.moe)
+    return _SplitExpertsSource(source, spec, spec.moe)
 
 
-class _Home(NamedTuple):
-    """Where a tensor is: what it is a part of, the number of its expert, and its rows there."""
+class _Location(NamedTuple):
+    """Location of an expert's matrix: stacked tensor, expert index and rows."""
 
     name: str
     number: int
     rows: slice
 
 
-class _Apart:
-    """See ``TensorSource``; ``apart`` says of what."""
+class _SplitExpertsSource:
+    """Tensor source in which stacked experts are split; see ``split_experts``."""
 
     def __init__(self, source: SafetensorsSource, spec: ModelSpec, moe: MoeSpec) -> None:
         self._source = source
         self._spec = spec
         self._moe = moe
-        self._homes: dict[str, _Home] = {}
+        self._locations: dict[str, _Location] = {}
         self.stored: dict[str, Stored] = {}
         self._names: dict[str, str] = {}
         for name, stored in source.stored.items():
             if name.endswith((_GATE_UP, _DOWN)):
-                self._take_apart(name, stored)
+                self._split(name, stored)
             else:
-                shown = self._shown(name)
+                shown = self._release_name(name)
                 self._names[shown] = name
                 self.stored[shown] = stored
 
     def where(self, name: str) -> str:
         """See ``TensorSource``."""
-        home = self._homes.get(name)
-        return self._source.where(self._names[name] if home is None else home.name)
+        location = self._locations.get(name)
+        return self._source.where(self._names[name] if location is None else location.name)
 
     def read(self, name: str) -> torch.Tensor:
         """See ``TensorSource``."""
-        home = self._homes.get(name)
-        if home is None:
+        location = self._locations.get(name)
+        if location is None:
             return self._source.read(self._names[name])
-        return self._source.part(*home)
+        return self._source.part(*location)
 
     def close(self) -> None:
         """See ``TensorSource``."""
         self._source.close()
 
-    def _shown(self, name: str) -> str:
-        """The name of a release: there Mixtral's routers are where its experts are."""
+    def _release_name(self, name: str) -> str:
+        """Return a tensor's name in the original release, where Mixtral's routers differ."""
         layer, found, rest = name.partition(".mlp.gate.")
         return f"{expert_prefix(self._spec, layer, ())}.gate.{rest}" if found else name
 
-    def _take_apart(self, name: str, stored: Stored) -> None:
-        """Show the matrices of a tensor.
+    def _split(self, name: str, stored: Stored) -> None:
+        """Add the matrices of a stacked tensor.
 
         Raises:
-            LoadError: it is of other experts than the spec's.
+            LoadError: its shape does not match the spec.
         """
         hidden, inner = self._spec.hidden_size, self._moe.intermediate_size
         rows, columns = (2 * inner, hidden) if name.endswith(_GATE_UP) else (hidden, inner)
@@ -92,12 +92,12 @@ class _Apart:
         for number in range(self._moe.num_experts):
             for part, some in self._parts(name):
                 shown = f"{experts}.{number}.{part}.weight"
-                self._homes[shown] = _Home(name, number, some)
+                self._locations[shown] = _Location(name, number, some)
                 size = len(range(*some.indices(rows)))
                 self.stored[shown] = Stored(stored.dtype, (size, columns))
 
     def _parts(self, name: str) -> Iterator[tuple[str, slice]]:
-        """The matrices that an expert has in a tensor, by their rows."""
+        """Yield the names and rows of an expert's matrices in a stacked tensor."""
         gate, up, down = expert_parts(self._spec)
         if name.endswith(_DOWN):
             yield down, slice(None)

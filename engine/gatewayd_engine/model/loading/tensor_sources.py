@@ -1,6 +1,6 @@
-"""Where the tensors of a checkpoint are: files, known by their headers until one is read.
+"""Access to the tensors in a checkpoint's files; headers are read first, data on demand.
 
-Only safetensors is read here, and GGUF by ``gguf``: the other formats can run code.
+Only safetensors is read here, and GGUF in ``gguf``: other formats can run code.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ class TensorSource(Protocol):
     """Named tensors, read one by one.
 
     Attributes:
-        stored: all of them.
+        stored: forms of all tensors, by name.
     """
 
     stored: dict[str, Stored]
 
     def where(self, name: str) -> str:
-        """The file of a tensor, for sentences."""
+        """Return the file name of a tensor, for error messages."""
 
     def read(self, name: str) -> torch.Tensor:
-        """A tensor as stored.
+        """Read a tensor as stored.
 
         Raises:
             LoadError: it cannot be read.
         """
 
     def close(self) -> None:
-        """Nothing more is read."""
+        """Close the files."""
 
 
 class _File(Protocol):
-    """What safetensors' own untyped class offers."""
+    """Interface of safetensors' untyped file class."""
 
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
@@ -49,16 +49,16 @@ class _File(Protocol):
 
 
 class _Slice(Protocol):
-    """The same of a tensor that is read in parts."""
+    """Interface of safetensors' untyped class of a tensor that is read in slices."""
 
     def __getitem__(self, index: tuple[slice, ...]) -> torch.Tensor: ...
 
 
 class SafetensorsSource:
-    """The safetensors files of a folder.
+    """Tensor source of a folder's safetensors files.
 
     Raises:
-        LoadError: a file is missing, broken, or has a tensor that another has too.
+        LoadError: a file is missing or broken, or two files contain the same tensor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -83,7 +83,7 @@ class SafetensorsSource:
         return self._read(name, lambda file: file.get_tensor(name))
 
     def part(self, name: str, number: int, rows: slice) -> torch.Tensor:
-        """Some rows of one of the matrices that a tensor of three dimensions is of.
+        """Read some rows of one of the matrices of a three-dimensional tensor.
 
         Raises:
             LoadError: it cannot be read.
@@ -101,5 +101,5 @@ class SafetensorsSource:
             raise LoadError(f"{path}: {name} cannot be read: {error}") from error
 
     def close(self) -> None:
-        """See ``TensorSource``: mapped files close when the last reference goes."""
+        """See ``TensorSource``: mapped files close with their last reference."""
         self._open.clear()

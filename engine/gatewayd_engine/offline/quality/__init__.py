@@ -1,1 +1,1 @@
-"""Quality of quantized weights and KV: ``python -m gatewayd_engine.offline.quality``."""
+"""Quality of quantized weights and KV caches: ``python -m gatewayd_engine.offline.quality``."""

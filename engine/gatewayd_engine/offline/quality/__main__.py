@@ -1,4 +1,4 @@
-"""``python -m gatewayd_engine.offline.quality``: a job on stdin, its results on stdout."""
+"""``python -m gatewayd_engine.offline.quality``: reads a job from stdin, writes JSON events."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gatewayd_engine.process.threads import settle
 
 
 def main() -> int:
-    """Measure what is asked for."""
+    """Run the quality job on stdin and write its events to stdout, one per line."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # Whoever is told may be killed: then this ends, too, and says nothing.
+    # If the parent process is killed, exit silently as well.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    # What plugins print must not stand between the lines.
-    told = os.fdopen(os.dup(1), "wb")
+    # Plugins may print to stdout: send that to stderr, so that stdout carries events only.
+    output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=QualityJob)
     logging.basicConfig(level=logging.ERROR)
@@ -34,11 +34,11 @@ def main() -> int:
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)
 
-    def tell(event: Event) -> None:
-        told.write(msgspec.json.encode(event) + b"\n")
-        told.flush()
+    def emit(event: Event) -> None:
+        output.write(msgspec.json.encode(event) + b"\n")
+        output.flush()
 
-    measure(job, PluginHost(Catalog.installed()), tell)
+    measure(job, PluginHost(Catalog.installed()), emit)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Lets each scheme read all texts, the reference beside it, and tells what comes of it."""
+"""Evaluation of each scheme on all texts, compared with the reference."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 from gatewayd_engine.offline.quality.job import (
     Event,
-    Measured,
     QualityAdvanced,
     QualityFailed,
     QualityJob,
     Sample,
+    SchemeMeasured,
     SchemeUnusable,
 )
-from gatewayd_engine.offline.quality.scheme_model import PROMPT, Opened
+from gatewayd_engine.offline.quality.scheme_model import PROMPT, SchemeModel
 from gatewayd_engine.offline.quality.scores import Scores
 from gatewayd_engine.process.config import EngineConfigError
 from gatewayd_hooks.host.loading import PluginHost
@@ -26,11 +26,11 @@ from gatewayd_hooks.host.loading import PluginHost
 _log = logging.getLogger(__name__)
 
 
-def measure(job: QualityJob, host: PluginHost, tell: Callable[[Event], None]) -> None:
-    """Measure all schemes of a job, one after the other.
+def measure(job: QualityJob, host: PluginHost, emit: Callable[[Event], None]) -> None:
+    """Measure all schemes of a job, one after the other, and emit the results.
 
-    The reference computes each text again beside each scheme: whatever the vocabulary is, no more
-    than a chunk of its probabilities is kept, and nothing of them is rounded.
+    The reference computes each text again for each scheme, so that whatever the size of the
+    vocabulary, no more than a chunk of its probabilities is in memory, unrounded.
     """
     longest = max(len(sample.ids) for sample in job.samples)
     prompt = min(sample.prompt for sample in job.samples)
@@ -38,31 +38,31 @@ def measure(job: QualityJob, host: PluginHost, tell: Callable[[Event], None]) ->
         reference = None
         if job.reference is not None:
             try:
-                reference = Opened(job.reference.config, host, longest)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-                tell(QualityFailed(f"{job.reference.name}: {_sentence(error)}"))
+                reference = SchemeModel(job.reference.config, host, longest)
+            except Exception as error:  # noqa: BLE001 - reported as an event
+                emit(QualityFailed(f"{job.reference.name}: {_sentence(error)}"))
                 return
             opened.callback(reference.close)
         for index, scheme in enumerate(job.schemes):
             try:
-                with closing(Opened(scheme.config, host, longest, prompt)) as candidate:
-                    tell(_measured(index, candidate, reference, job.samples, tell))
-            except Exception as error:  # noqa: BLE001 - a plugin's may be any
+                with closing(SchemeModel(scheme.config, host, longest, prompt)) as candidate:
+                    emit(_measured(index, candidate, reference, job.samples, emit))
+            except Exception as error:  # noqa: BLE001 - plugins may raise anything
                 _log.debug("%s", scheme.name, exc_info=True)
-                tell(SchemeUnusable(index, _sentence(error)))
+                emit(SchemeUnusable(index, _sentence(error)))
 
 
 def _measured(
     index: int,
-    candidate: Opened,
-    reference: Opened | None,
+    candidate: SchemeModel,
+    reference: SchemeModel | None,
     samples: Sequence[Sample],
-    tell: Callable[[Event], None],
-) -> Measured:
-    """What a scheme comes to.
+    emit: Callable[[Event], None],
+) -> SchemeMeasured:
+    """Measure one scheme.
 
     Raises:
-        ConfigError: the two have not the same vocabulary.
+        ConfigError: candidate and reference have different vocabularies.
     """
     if reference is not None and reference.vocab_size != candidate.vocab_size:
         raise EngineConfigError(
@@ -72,9 +72,9 @@ def _measured(
     scores = {sample.kind: Scores() for sample in samples}
     for done, sample in enumerate(samples, 1):
         _read(sample, candidate, reference, scores[sample.kind])
-        tell(QualityAdvanced(index, done))
+        emit(QualityAdvanced(index, done))
     first = samples[0]
-    return Measured(
+    return SchemeMeasured(
         scheme=index,
         weight_bytes=candidate.weight_bytes,
         kv_bytes_per_token=candidate.kv_bytes_per_token,
@@ -85,12 +85,14 @@ def _measured(
     )
 
 
-def _read(sample: Sample, candidate: Opened, reference: Opened | None, scores: Scores) -> None:
+def _read(
+    sample: Sample, candidate: SchemeModel, reference: SchemeModel | None, scores: Scores
+) -> None:
     ids, begin = sample.ids, sample.prompt
     following = torch.tensor(ids[1:])
-    beside = repeat(None) if reference is None else reference.logits(ids, begin)
-    for logits, others in zip(candidate.logits(ids, begin), beside, strict=False):
-        # Nothing is known to follow the last token.
+    expected = repeat(None) if reference is None else reference.logits(ids, begin)
+    for logits, others in zip(candidate.logits(ids, begin), expected, strict=False):
+        # The last token has no successor to be scored with.
         after = following[begin : begin + len(logits)]
         scores.add(logits[: len(after)], after, None if others is None else others[: len(after)])
         begin += len(logits)

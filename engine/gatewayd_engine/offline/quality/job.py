@@ -1,4 +1,4 @@
-"""What is to be measured, and what is told of it: JSON between two processes. Imports no torch."""
+"""Quality jobs and their events, exchanged as JSON between processes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,78 +8,78 @@ from gatewayd_engine.process.config import EngineConfig
 
 
 class QualityScheme(msgspec.Struct, frozen=True):
-    """A way to serve a model."""
+    """A named engine configuration to be measured."""
 
     name: str
     config: EngineConfig
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """Tokens of a text, at least two."""
+    """Token ids of a text, at least two."""
 
     kind: str
     ids: list[int]
     prompt: int = 0
-    """Its first tokens, that are a prompt and not counted; a KV compression decodes the others."""
+    """Leading tokens that are the prompt and not scored; KV compression decodes the others."""
 
 
 class QualityJob(msgspec.Struct, frozen=True):
-    """Everything that one process measures."""
+    """Schemes and texts for one process to measure."""
 
     reference: QualityScheme | None
-    """What the others are compared with; None for perplexity alone."""
+    """Scheme that the others are compared with; None for perplexity alone."""
     schemes: list[QualityScheme]
     samples: list[Sample]
 
 
 class QualityAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
-    """So many texts of a scheme are done."""
+    """Progress event: number of texts of a scheme that are done."""
 
     scheme: int
     done: int
 
 
 class QualityFigures(msgspec.Struct, frozen=True):
-    """What a scheme makes of the texts of a kind."""
+    """Scores of a scheme on the texts of a kind."""
 
     tokens: int
-    """That were predicted."""
+    """Number of scored tokens."""
     perplexity: float
     reference_perplexity: float | None = None
     agreement: float | None = None
-    """The part of tokens where both think the same token the likeliest."""
+    """Fraction of tokens for which scheme and reference have the same most likely token."""
     kl_mean: float | None = None
-    """Kullback-Leibler divergence from the reference's probabilities, nats a token."""
+    """Kullback-Leibler divergence from the reference's probabilities, in nats per token."""
     kl_p99: float | None = None
 
 
-class Measured(msgspec.Struct, frozen=True, tag="measured"):
-    """A scheme is done."""
+class SchemeMeasured(msgspec.Struct, frozen=True, tag="measured"):
+    """Event: a scheme has been measured."""
 
     scheme: int
     weight_bytes: int
     kv_bytes_per_token: float
-    """Bytes that are held; of a context that has been compacted, of what is left."""
+    """KV cache bytes per token, after compaction if there is one."""
     decode_tokens_per_second: float
-    """Of one sequence alone."""
+    """Decoding speed of a single sequence."""
     kinds: dict[str, QualityFigures]
     kv_read: float | None = None
-    """The part of keys and values that decoding reads, with a KV compression."""
+    """Fraction of keys and values that decoding reads, with a KV compression."""
     note: str = ""
-    """What is to be known of the figures."""
+    """Caveat about the figures; empty for none."""
 
 
 class SchemeUnusable(msgspec.Struct, frozen=True, tag="unusable"):
-    """A scheme cannot be used."""
+    """Event: a scheme cannot be measured."""
 
     scheme: int
     reason: str
 
 
 class QualityFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """Nothing can be measured: there is no reference."""
+    """Event: nothing can be measured, because the reference failed."""
 
     reason: str
 
 
-Event = QualityAdvanced | Measured | SchemeUnusable | QualityFailed
+Event = QualityAdvanced | SchemeMeasured | SchemeUnusable | QualityFailed

@@ -1,4 +1,4 @@
-"""A KV compression that is measured: one sequence, of which it selects or compacts, and counts."""
+"""Measurement of a KV compression on one sequence at a time."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from gatewayd_hooks.resources import EngineResources, KvShape
 from gatewayd_hooks.strategy import Kind
 
 _AT_LEAST = "at_least"
-"""What the strategies built in call the shortest context that they touch."""
+"""Setting of the built-in strategies: the shortest context that they compress."""
 
 
 @dataclass(slots=True)
 class CompressedRow:
-    """Columns of one row; see ``RunningBatch``."""
+    """KV compression columns of a batch with one row; see ``RunningBatch``."""
 
     exact_until: NDArray[np.int32] = field(default_factory=lambda: np.full(1, ALL_EXACT, np.int32))
     decodes_from: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
@@ -46,26 +46,26 @@ class CompressedRow:
     known: dict[int, CompressionState] = field(default_factory=dict)
 
 
-class Compressed:
-    """A KV compression beside one sequence; its faults are told, not made up for.
+class MeasuredCompression:
+    """A KV compression under measurement; faults of the strategy are raised, not tolerated.
 
     Attributes:
-        selecting: what selection asks, see ``attention.selection.Seat``; None if it does not
-            select.
-        row: of the sequence.
-        note: what is unlike its defaults; empty for nothing.
-        held, whole: pages that prompts and what was decoded took, and would have taken.
+        selecting: selector for the attention, see ``attention.selection.Seat``; None if the
+            strategy does not select.
+        row: batch columns of the sequence.
+        note: setting that differs from its default; empty for none.
+        held_pages, total_pages: pages of all sequences with and without compression.
     """
 
     def __init__(self, strategy: Any, shape: AttentionShape, pool: KvPool, note: str) -> None:  # noqa: ANN401
         self._strategy = strategy
         self._shape = shape
         self._pool = pool
-        self._reads = KeysRead(strategy, shape)
-        self.selecting: Any | None = self._reads if isinstance(strategy, Selects) else None
+        self._selector = CountingSelector(strategy, shape)
+        self.selecting: Any | None = self._selector if isinstance(strategy, Selects) else None
         self.row = CompressedRow()
         self.note = note
-        self.held = self.whole = 0
+        self.held_pages = self.total_pages = 0
 
     def close(self) -> None:
         """Close the strategy."""
@@ -76,41 +76,41 @@ class Compressed:
         raise error
 
     @property
-    def kept(self) -> float:
-        """The part of the KV cache's bytes that is held."""
-        return self.held / self.whole if self.whole else 1.0
+    def held_fraction(self) -> float:
+        """Fraction of the KV cache's bytes that remains after compaction."""
+        return self.held_pages / self.total_pages if self.total_pages else 1.0
 
     @property
-    def read(self) -> float:
-        """The part of keys and values that decoding reads."""
-        selected = self._reads.read / self._reads.there if self._reads.there else 1.0
-        return selected if self.selecting is not None else self.kept
+    def read_fraction(self) -> float:
+        """Fraction of keys and values that decoding reads."""
+        selected = self._selector.read / self._selector.total if self._selector.total else 1.0
+        return selected if self.selecting is not None else self.held_fraction
 
-    def ended(self, num_tokens: int, front: CompactedPrefix | None) -> None:
-        """A sequence of so many tokens is done."""
+    def record_sequence(self, num_tokens: int, front: CompactedPrefix | None) -> None:
+        """Count the pages of a finished sequence of ``num_tokens`` tokens."""
         pages = -(-num_tokens // self._pool.page_size)
-        self.whole += pages
-        self.held += pages
+        self.total_pages += pages
+        self.held_pages += pages
         if front is not None:
-            self.held -= front.shift // self._pool.page_size - len(front.bias)
-            # Biases, read as records of the next sequence under a mask, may be no numbers.
+            self.held_pages -= front.shift // self._pool.page_size - len(front.bias)
+            # The next sequence reads biases as masked KV records, where their bits may be NaN.
             self._pool.data[list(front.bias)] = 0
 
     def compact(
         self, ids: list[int], table: NDArray[np.int64], hidden: Callable[..., object]
     ) -> CompactedPrefix | None:
-        """Let few keys stand for a prompt's front, which is computed, as an engine does.
+        """Compact the prefix of a computed prompt, as an engine does.
 
         Args:
             ids: of the prompt.
-            table: the sequence's pages in order, shape ``[pages]``.
-            hidden: computes ids at positions with an attention.
+            table: block table of the sequence, shape ``[pages]``.
+            hidden: computes hidden states of token ids at positions with an attention.
 
         Returns:
-            What stands for it, in the first pages of the table; None if all of it stays.
+            The compacted prefix, in the first pages of the table; None if nothing is compacted.
 
         Raises:
-            ValueError: what the strategy says cannot be.
+            ValueError: the strategy's plan or result is invalid.
         """
         if not isinstance(self._strategy, Compacts):
             return None
@@ -143,13 +143,13 @@ class Compressed:
         return ask
 
 
-class KeysRead:
-    """Asks what selects, and counts what there is and what of it is read.
+class CountingSelector:
+    """Wrapper of a selecting strategy that counts selected keys.
 
-    Layers with windows are not among them: selection is not asked there.
+    Layers with sliding windows are not counted: there is no selection there.
 
     Attributes:
-        read, there: keys of all heads and layers, in all steps.
+        read, total: keys read, and keys in context, of all heads and layers in all steps.
     """
 
     def __init__(self, strategy: Any, shape: AttentionShape) -> None:  # noqa: ANN401 - of the kind
@@ -157,14 +157,14 @@ class KeysRead:
         self._strategy = strategy
         self._each = shape.num_kv_heads
         self._layers = sum(not window for window in shape.windows)
-        self.read = self.there = 0
+        self.read = self.total = 0
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """See ``Selects``."""
         found: NDArray[np.int64] = self._strategy.budgets(rows, lengths)
-        there = int(lengths[0]) * self._each * self._layers
-        self.there += there
-        self.read += there
+        total = int(lengths[0]) * self._each * self._layers
+        self.total += total
+        self.read += total
         return found
 
     def select(
@@ -188,26 +188,26 @@ def open_compression(
     pool: KvPool,
     resources: EngineResources,
     prompt: int,
-) -> Compressed | None:
-    """What is to be measured; None for attention to all. Whoever opens it closes it.
+) -> MeasuredCompression | None:
+    """Open the configured KV compression; None for full attention. The caller closes it.
 
     Args:
         config: of the engine.
-        host: loads it.
+        host: loads the strategy.
         spec: of the model.
-        pool: has the sequence.
-        resources: what strategies are told.
-        prompt: tokens of the shortest prompt behind which is decoded; 0 for no matter.
+        pool: KV pool of the sequence.
+        resources: passed to the strategy.
+        prompt: length of the shortest prompt; 0 if contexts need not be long enough.
 
     Raises:
-        ConfigError: it does not suit the model.
+        ConfigError: the strategy does not support the model.
         PluginError: it cannot be loaded.
     """
     choice, kind = config.kv_compression, Kind.KV_COMPRESSION
     if choice is None:
         return None
     fields = getattr(host.info(kind, choice.name).config_type, "model_fields", {})
-    settings, note = _reaching(choice.settings, fields, prompt)
+    settings, note = _with_reachable_length(choice.settings, fields, prompt)
     strategy = host.strategy(kind, choice.name, settings)
     target = DraftTarget(spec.hidden_size, torch.float32)
     try:
@@ -227,13 +227,13 @@ def open_compression(
         raise EngineConfigError(
             f"kv_compression {choice.name} cannot serve this model: {error}"
         ) from error
-    return Compressed(strategy, spec.attention, pool, note)
+    return MeasuredCompression(strategy, spec.attention, pool, note)
 
 
-def _reaching(
+def _with_reachable_length(
     settings: Mapping[str, Any], fields: Mapping[str, Any], prompt: int
 ) -> tuple[Mapping[str, Any], str]:
-    """Settings with which prompts of so many tokens are long enough, unless they say themselves."""
+    """Lower the minimum context length to ``prompt`` unless it is set, and describe the change."""
     known = fields.get(_AT_LEAST)
     default = getattr(known, "default", None)
     if _AT_LEAST in settings or not isinstance(default, int) or not 0 < prompt < default:

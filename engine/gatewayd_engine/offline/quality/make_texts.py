@@ -24,10 +24,10 @@ _PIECES, _LONGEST_PIECE = 14, 1000
 
 
 def make() -> list[QualityText]:
-    """Chats about symbols that no head was trained on, and beginnings of source files.
+    """Compose chats about symbols that no head was trained on, and beginnings of source files.
 
-    The embedded models have seen all of it: they know this corpus and nothing else, so only there
-    their probabilities mean something.
+    The embedded models were trained on all of it: they know only this corpus, so their
+    probabilities are meaningless on any other text.
     """
     tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
     files = source_files(library_root())
@@ -52,7 +52,7 @@ def make() -> list[QualityText]:
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the bundled file of texts."""
     lines = [{"licence": LICENCE}, *(text._asdict() for text in make())]
     BUNDLED.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 

@@ -1,4 +1,4 @@
-"""A model as a scheme serves it: its decoder, its pool, and attention over that."""
+"""Model under measurement: decoder, KV pool and attention of a scheme, as an engine has them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kv.codec import Codec, PoolFormat, chosen_codec, form_of
 from gatewayd_engine.kv.compacted_prefix import CompactedPrefix, CompactedPrefixes
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.model.linears.matmul_plugins import open_bringers
+from gatewayd_engine.model.linears.matmul_plugins import open_matmul_plugins
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.loading.loader import read
-from gatewayd_engine.model.parts import PlainParts, with_brought
+from gatewayd_engine.model.parts import PlainParts, with_matmul_plugins
 from gatewayd_engine.model.quantizer import open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec
-from gatewayd_engine.offline.quality.kv_compression import Compressed, open_compression
+from gatewayd_engine.offline.quality.kv_compression import MeasuredCompression, open_compression
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.process.threads import choose
@@ -36,23 +36,23 @@ from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
 CHUNK = 512
-"""Tokens that are computed at once, as an engine computes a prompt."""
+"""Chunk size of prompts in tokens, as in an engine's chunked prefill."""
 PROMPT = 64
-"""Tokens behind which the speed of decoding is measured, where no text says otherwise."""
+"""Prompt length for measuring decoding speed, unless texts have prompts."""
 _STEPS, _WARM = 48, 4
 
 
-class Opened:
-    """Computes one sequence after the other, as an engine would: in chunks, over its pool.
+class SchemeModel:
+    """A scheme's model, which computes sequences one at a time, in chunks, with a KV pool.
 
     Args:
         config: of the engine.
-        host: loads its quantizer and its KV codec.
+        host: loads the quantizer and the KV codec.
         longest: tokens of the longest sequence.
-        prompt: of the shortest prompt behind which is decoded; 0 for no matter.
+        prompt: tokens of the shortest prompt before decoding; 0 if there are none.
 
     Raises:
-        ConfigError, SpecError, LoadError: it cannot be served.
+        ConfigError, SpecError, LoadError: the configuration cannot be served.
         PluginError: a strategy cannot be loaded.
     """
 
@@ -70,9 +70,9 @@ class Opened:
             quantization = open_quantizer(config, host, ledger, spec)
             if quantization is not None:
                 opened.callback(quantization.watched.close)
-            bringers = open_bringers(config, host, ledger)
-            for bringer in bringers:
-                opened.callback(bringer.strategy.close)
+            matmul_plugins = open_matmul_plugins(config, host, ledger)
+            for plugin in matmul_plugins:
+                opened.callback(plugin.strategy.close)
             scheme = None if quantization is None else quantization.scheme
             quantize = None if quantization is None else quantization.quantize
             checkpoint = Checkpoint.open(folder, spec, scheme)
@@ -83,7 +83,7 @@ class Opened:
                 dtype,
                 config.device,
                 lambda done: None,
-                with_brought(PlainParts(), bringers),
+                with_matmul_plugins(PlainParts(), matmul_plugins),
                 quantize,
                 checkpoint.kv_scales(is_plain=is_plain),
             )
@@ -111,41 +111,41 @@ class Opened:
         self.weight_bytes = self._decoder.weight_bytes
 
     def close(self) -> None:
-        """Close its strategies."""
+        """Close the strategies."""
         self._opened.close()
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Of the KV cache, as far as it is held."""
+        """KV cache bytes per token, after compaction."""
         held = self._bytes_per_token
-        return held if self._compressed is None else held * self._compressed.kept
+        return held if self._compressed is None else held * self._compressed.held_fraction
 
     @property
     def kv_read(self) -> float | None:
-        """The part of keys and values that decoding has read; None if it reads all."""
-        return None if self._compressed is None else self._compressed.read
+        """Fraction of keys and values that decoding reads; None without KV compression."""
+        return None if self._compressed is None else self._compressed.read_fraction
 
     @property
     def note(self) -> str:
-        """What is to be known of its figures; empty for nothing."""
+        """Caveat about the figures; empty for none."""
         compressed = self._compressed
         if compressed is None:
             return ""
-        if compressed.kept == compressed.read == 1:
-            return "it has changed nothing: with its settings these contexts are too short for it"
+        if compressed.held_fraction == compressed.read_fraction == 1:
+            return "it has changed nothing: these contexts are too short for its settings"
         return compressed.note
 
     @torch.inference_mode()
     def logits(self, ids: list[int], begin: int = 0) -> Iterator[torch.Tensor]:
         """Compute a new sequence.
 
-        With a KV compression tokens from ``begin`` on are decoded, unless that is 0.
+        With a KV compression, tokens from ``begin`` on are decoded one by one, unless it is 0.
 
         Returns:
-            Logits of those, chunk by chunk, float32 ``[n, vocab]``.
+            Logits of the tokens from ``begin`` on, in chunks of float32 ``[n, vocab]``.
 
         Raises:
-            ConfigError: it is longer than the context.
+            ConfigError: the sequence is longer than the context.
         """
         if len(ids) > self._longest:
             raise EngineConfigError(
@@ -160,7 +160,7 @@ class Opened:
                     yield torch.cat(block)
                     block = []
             return
-        self._begin(len(ids))
+        self._start_sequence(len(ids))
         for start in range(0, len(ids), CHUNK):
             found = self._computed(start, ids[start : start + CHUNK])
             if start + len(found) > begin:
@@ -168,12 +168,12 @@ class Opened:
 
     @torch.inference_mode()
     def decoded(self, ids: list[int], begin: int) -> Iterator[torch.Tensor]:
-        """Compute a new sequence, the tokens from ``begin`` on one by one, as answers are.
+        """Compute a new sequence: prefill up to ``begin``, then decode the rest token by token.
 
         Returns:
-            Logits of those, float32 ``[1, vocab]`` each.
+            Logits of the decoded tokens, float32 ``[1, vocab]`` each.
         """
-        self._begin(begin)
+        self._start_sequence(begin)
         for start in range(0, begin, CHUNK):
             self._computed(start, ids[start : min(start + CHUNK, begin)])
         compressed, front = self._compressed, None
@@ -185,18 +185,18 @@ class Opened:
             self._step_seconds.append(time.perf_counter() - began)
             yield logits
         if compressed is not None:
-            compressed.ended(len(ids), front)
+            compressed.record_sequence(len(ids), front)
 
     @torch.inference_mode()
     def decode_rate(self, ids: list[int]) -> float:
-        """Tokens a second of one sequence, by the median step.
+        """Measure tokens per second of a single sequence, from the median step time.
 
-        It is continued greedily behind these ids, unless sequences have been decoded already.
+        Uses the steps decoded so far if there are any, else continues ``ids`` greedily.
         """
         if self._step_seconds:
             return 1 / median(self._step_seconds)
         prompt = ids[: self._longest - _STEPS]
-        self._begin(len(prompt))
+        self._start_sequence(len(prompt))
         token = int(self._computed(0, prompt)[-1].argmax())
         seconds = []
         for place in range(len(prompt), min(len(prompt) + _STEPS, self._longest)):
@@ -205,10 +205,11 @@ class Opened:
             seconds.append(time.perf_counter() - began)
         return 1 / median(seconds[_WARM:] or seconds)
 
-    def _begin(self, prompt: int) -> None:
-        """Another sequence comes, with a prompt of so many tokens.
+    def _start_sequence(self, prompt: int) -> None:
+        """Start a new sequence with a prompt of ``prompt`` tokens.
 
-        Before any is computed: a last chunk of one token would count as one that is decoded.
+        The length is set before the first chunk: a last chunk of one token would otherwise count
+        as a decoding step.
         """
         self._sequence += 1
         if self._compressed is not None:
@@ -217,7 +218,7 @@ class Opened:
     def _computed(
         self, start: int, ids: list[int], front: CompactedPrefix | None = None
     ) -> torch.Tensor:
-        """Logits of tokens behind the first ``start`` of the sequence, ``[n, vocab]``."""
+        """Compute tokens at positions from ``start`` on; return their logits, ``[n, vocab]``."""
         count = len(ids)
         places = np.arange(start, start + count)
         zero = np.zeros(1, np.int64)
@@ -247,10 +248,10 @@ class Opened:
         return logits
 
     def _shorter(self, front: CompactedPrefix) -> NDArray[np.int64]:
-        """The block table of a sequence that has a front."""
+        """Return the block table of a sequence with a compacted prefix."""
         size = self._page_size
-        few, rest = self._table[:, : front.kept // size], self._table[:, front.covered // size :]
-        return np.concatenate((few, rest), 1)
+        kept, rest = self._table[:, : front.kept // size], self._table[:, front.covered // size :]
+        return np.concatenate((kept, rest), 1)
 
 
 def _open_compression(
@@ -260,11 +261,11 @@ def _open_compression(
     pool: KvPool,
     prompt: int,
     opened: ExitStack,
-) -> Compressed | None:
-    """A KV compression, closed with the rest; None for attention to all.
+) -> MeasuredCompression | None:
+    """Open the configured KV compression and close it with ``opened``; None for full attention.
 
     Raises:
-        ConfigError: it does not suit the model.
+        ConfigError: it does not support the model.
         PluginError: it cannot be loaded.
     """
     found = open_compression(config, host, spec, pool, _resources(config, spec), prompt)
@@ -281,10 +282,10 @@ def _open_codec(
     form: PoolFormat | None,
     opened: ExitStack,
 ) -> Codec | None:
-    """What the pool is encoded with; closed with the rest. None for numbers as they are.
+    """Open the configured KV codec and close it with ``opened``; None for an unencoded pool.
 
     Raises:
-        ConfigError: it does not suit the model.
+        ConfigError: it does not support the model.
         PluginError: it cannot be loaded.
     """
     choice = chosen_codec(config)

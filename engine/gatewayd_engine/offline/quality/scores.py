@@ -1,4 +1,4 @@
-"""How well a scheme foresees a text, and how far its probabilities are from the reference's."""
+"""Perplexity of a scheme, and divergence of its probabilities from the reference's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd_engine.offline.quality.job import QualityFigures
 
 
 class Scores:
-    """Adds up what chunks of logits come to."""
+    """Accumulator of scores over chunks of logits."""
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -22,12 +22,12 @@ class Scores:
     def add(
         self, logits: torch.Tensor, following: torch.Tensor, reference: torch.Tensor | None
     ) -> None:
-        """Count some tokens.
+        """Add the scores of some tokens.
 
         Args:
             logits: float32, shape ``[n, vocab]``.
-            following: the token that came next, int64, shape ``[n]``.
-            reference: the reference's logits, the same shape. None without one.
+            following: the actual next tokens, int64, shape ``[n]``.
+            reference: logits of the reference, of the same shape; None without a reference.
         """
         log_q = logits.log_softmax(-1)
         self._tokens += len(following)
@@ -40,10 +40,10 @@ class Scores:
         self._divergences.append((log_p.exp() * (log_p - log_q)).sum(-1, dtype=torch.float64))
 
     def figures(self) -> QualityFigures:
-        """What it comes to; at least one token was counted.
+        """Compute the figures over all tokens, of which there must be at least one.
 
         Raises:
-            ValueError: the scheme gave what are no probabilities.
+            ValueError: the logits are not finite, or the divergence is infinite.
         """
         if math.isnan(self._surprise):
             raise ValueError("its logits are not finite")
@@ -52,7 +52,9 @@ class Scores:
             return QualityFigures(self._tokens, perplexity)
         divergences = torch.cat(self._divergences).numpy()
         if not np.isfinite(divergences).all():
-            raise ValueError("it differs from the reference without end: probabilities of 0 or NaN")
+            raise ValueError(
+                "its divergence from the reference is infinite: probabilities of 0 or NaN"
+            )
         return QualityFigures(
             tokens=self._tokens,
             perplexity=perplexity,
@@ -68,5 +70,5 @@ def _at(log_probs: torch.Tensor, ids: torch.Tensor) -> float:
 
 
 def _perplexity(surprise: float, tokens: int) -> float:
-    # A scheme that foresees nothing may exceed what a float can hold.
+    # Capped, because a broken scheme may exceed the range of floats.
     return math.exp(min(surprise / tokens, 700.0))

@@ -1,4 +1,4 @@
-"""The texts that quality is measured on, bundled or of a file. Imports no torch."""
+"""Texts to measure quality on, bundled or from a file. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ BUNDLED = Path(__file__).with_name("texts.jsonl")
 
 
 class QualityText(NamedTuple):
-    """One text, and which figure it counts for.
+    """A text and its kind.
 
     Attributes:
-        kind: texts of a kind are reported together.
-        text: special tokens are spelled out.
+        kind: group in which the text is reported.
+        text: the text, with special tokens spelled out.
     """
 
     kind: str
@@ -22,16 +22,18 @@ class QualityText(NamedTuple):
 
 
 def bundled() -> list[QualityText]:
-    """Chats and source text of the corpus of the embedded models; see ``make_texts``."""
+    """Read the bundled texts: chats and source code of the embedded models' corpus."""
     return read(BUNDLED)
 
 
 def read(path: Path) -> list[QualityText]:
-    """The texts of a file: one, or one a line, ``{"kind": ..., "text": ...}``, of a ``.jsonl``.
+    """Read the texts of a file.
+
+    A ``.jsonl`` file has one text per line, ``{"kind": ..., "text": ...}``; others are one text.
 
     Raises:
-        OSError: it cannot be read.
-        ValueError: it is not UTF-8, or a line is not of that form; it names the line.
+        OSError: the file cannot be read.
+        ValueError: it is not UTF-8, or a line is invalid; the message names the line.
     """
     if path.suffix != ".jsonl":
         return [QualityText("text", path.read_text("utf-8"))]

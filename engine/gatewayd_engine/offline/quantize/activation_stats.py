@@ -1,4 +1,4 @@
-"""What matrices are multiplied with, added up while sequences pass through a layer."""
+"""Statistics of matrix inputs, collected while sequences pass through a layer."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Collection
 import torch
 
 _MOST_ROWS = 4096
-"""That are kept as they were."""
+"""Limit of input rows that are sampled for each input group."""
 
 
-class Inputs:
-    """What is known of the inputs of one place."""
+class InputStats:
+    """Statistics of one input group: Gram matrix and a sample of rows.
+
+    Attributes:
+        count: rows seen so far.
+    """
 
     def __init__(self) -> None:
         self.count = 0
@@ -19,7 +23,7 @@ class Inputs:
         self._rows: list[torch.Tensor] = []
 
     def add(self, x: torch.Tensor, step: int) -> None:
-        """Count rows ``[n, columns]``, and keep one of so many."""
+        """Add rows ``[n, columns]`` to the Gram matrix, and sample every ``step``-th one."""
         product = (x.t() @ x).double()
         self._sum = product if self._sum is None else self._sum.add_(product)
         self._rows.append(x[-self.count % step :: step].clone())
@@ -30,7 +34,7 @@ class Inputs:
         """See ``Site``.
 
         Raises:
-            ValueError: nothing has come.
+            ValueError: there was no input.
         """
         if self._sum is None:
             raise ValueError("no input was seen")
@@ -38,21 +42,21 @@ class Inputs:
 
     @property
     def rows(self) -> torch.Tensor:
-        """Some of them, float32 ``[n, columns]``."""
+        """The sampled rows, float32 ``[n, columns]``."""
         return torch.cat(self._rows)
 
 
 class ActivationStats:
-    """Watches places.
+    """Collector of input statistics; an implementation of ``Watch``.
 
     Args:
-        names: of the places.
-        tokens: that will pass.
-        ends: raise ``Enough`` when a place has been seen, for what comes behind it does not matter.
+        names: of the input groups.
+        tokens: number of tokens that will pass through the layer.
+        ends: raise ``InputsCollected`` after a group's input, to skip the rest of the layer.
     """
 
     def __init__(self, names: Collection[str], tokens: int, *, ends: bool = False) -> None:
-        self.inputs = {name: Inputs() for name in names}
+        self.inputs = {name: InputStats() for name in names}
         self._step = max(1, -(-tokens // _MOST_ROWS))
         self._ends = ends
 
@@ -61,8 +65,8 @@ class ActivationStats:
         if name in self.inputs:
             self.inputs[name].add(x, self._step)
             if self._ends:
-                raise Enough
+                raise InputsCollected
 
 
-class Enough(Exception):
-    """What was wanted of a layer has been seen."""
+class InputsCollected(Exception):
+    """Raised to leave a layer once the required inputs have been collected."""

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic and durable writing of files: a file appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNFINISHED = ".unfinished"
 
 
 class WriteError(Exception):
-    """A file or a folder cannot be written; the sentence names it."""
+    """A file or a folder cannot be written; the message names it."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], **metadata: str) -> None:
@@ -27,25 +27,25 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], **metadata: s
     Args:
         path: of the file.
         tensors: by their names.
-        metadata: one field at most, for the order of several is not fixed.
+        metadata: one field at most, because the order of several is not deterministic.
 
     Raises:
         WriteError: it cannot be written.
     """
-    apart, seen = {}, set()
+    separate, seen = {}, set()
     for name, tensor in tensors.items():
-        # The writer refuses tensors that share memory.
-        place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if place in seen else tensor.contiguous()
-        seen.add(place)
+        # safetensors refuses tensors that share memory.
+        address = tensor.untyped_storage().data_ptr()
+        separate[name] = tensor.clone() if address in seen else tensor.contiguous()
+        seen.add(address)
 
-    def write(place: Path) -> None:
-        place.touch()
-        mode = place.stat().st_mode
-        save_file(apart, place, metadata=metadata or {"format": "pt"})
-        place.chmod(stat.S_IMODE(mode))  # it was for its owner alone, whatever the umask says
+    def write(path: Path) -> None:
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(separate, path, metadata=metadata or {"format": "pt"})
+        path.chmod(stat.S_IMODE(mode))  # save_file ignores the umask and writes mode 0600
 
-    _whole(path, write)
+    _write_atomically(path, write)
 
 
 def write_json(path: Path, values: object) -> None:
@@ -55,7 +55,7 @@ def write_json(path: Path, values: object) -> None:
         WriteError: it cannot be written.
     """
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    _whole(path, lambda place: place.write_text(text, "utf-8"))
+    _write_atomically(path, lambda place: place.write_text(text, "utf-8"))
 
 
 def copy(source: Path, folder: Path) -> None:
@@ -64,36 +64,36 @@ def copy(source: Path, folder: Path) -> None:
     Raises:
         WriteError: it cannot be read or written.
     """
-    _whole(folder / source.name, lambda place: shutil.copyfile(source, place))
+    _write_atomically(folder / source.name, lambda place: shutil.copyfile(source, place))
 
 
 def move(folder: Path, to: Path) -> None:
-    """Give a folder its name, at which nothing is.
+    """Rename a file or folder to a path that does not exist yet.
 
     Raises:
-        WriteError: it cannot be.
+        WriteError: it cannot be renamed.
     """
     try:
         folder.rename(to)
-        _settle(to.parent)
+        _fsync_folder(to.parent)
     except OSError as error:
-        raise _cannot(to, error) from error
+        raise _write_error(to, error) from error
 
 
 def make(folder: Path) -> None:
-    """Make a folder, and those that it is in; it may be there.
+    """Create a folder and its parents; it may exist.
 
     Raises:
-        WriteError: it cannot be made.
+        WriteError: it cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _cannot(folder, error) from error
+        raise _write_error(folder, error) from error
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; it may be missing.
+    """Remove a file, or a folder with all its contents; it may be missing.
 
     Raises:
         WriteError: it cannot be removed.
@@ -107,31 +107,31 @@ def remove(path: Path) -> None:
         raise WriteError(f"cannot remove {error.filename or path}: {error.strerror}") from error
 
 
-def tidy(folder: Path) -> None:
-    """Remove what was being written when a process ended.
+def remove_unfinished(folder: Path) -> None:
+    """Remove temporary files that an interrupted process has left in a folder.
 
     Raises:
-        WriteError: it cannot be removed.
+        WriteError: one cannot be removed.
     """
     for path in folder.glob(f"*{_UNFINISHED}"):
         remove(path)
 
 
-def _whole(path: Path, write: Callable[[Path], Any]) -> None:
-    place = path.with_name(path.name + _UNFINISHED)
+def _write_atomically(path: Path, write: Callable[[Path], Any]) -> None:
+    temporary = path.with_name(path.name + _UNFINISHED)
     try:
-        write(place)
-        with place.open("rb+") as file:
+        write(temporary)
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        place.replace(path)
-        _settle(path.parent)
+        temporary.replace(path)
+        _fsync_folder(path.parent)
     except (OSError, SafetensorError) as error:
-        place.unlink(missing_ok=True)
-        raise _cannot(path, error) from error
+        temporary.unlink(missing_ok=True)
+        raise _write_error(path, error) from error
 
 
-def _settle(folder: Path) -> None:
-    """See to it that names in a folder outlive a loss of power."""
+def _fsync_folder(folder: Path) -> None:
+    """Flush a folder's entries to disk, so that renames survive a loss of power."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -139,6 +139,6 @@ def _settle(folder: Path) -> None:
         os.close(handle)
 
 
-def _cannot(path: Path, error: Exception) -> WriteError:
+def _write_error(path: Path, error: Exception) -> WriteError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return WriteError(f"cannot write {path}: {reason}")

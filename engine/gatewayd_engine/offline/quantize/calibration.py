@@ -1,4 +1,4 @@
-"""A part of a layer: what its matrices see, what a quantizer makes of them, what comes out."""
+"""Calibrated quantization of a part of a layer: inputs, quantized weights, outputs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ from typing import NamedTuple
 import torch
 
 from gatewayd_engine.model.loading.safetensors_headers import LoadError
-from gatewayd_engine.model.weights import checked, dense
-from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, Enough, Inputs
+from gatewayd_engine.model.weights import dense, validated
+from gatewayd_engine.offline.quantize.activation_stats import (
+    ActivationStats,
+    InputsCollected,
+    InputStats,
+)
 from gatewayd_engine.offline.quantize.input_groups import InputGroup
 from gatewayd_engine.offline.quantize.job import Fitted
 from gatewayd_engine.offline.quantize.layers import LayerTensors, Watch
@@ -22,42 +26,42 @@ from gatewayd_hooks.quantization import Calibrates, Fit, Matrix, Site
 _log = logging.getLogger(__name__)
 
 _LOSS_TOKENS = 1024
-"""Of the sequences that a part is run over to see how far it is from what it was."""
+"""Tokens, at least, on which the loss of a part is evaluated."""
 _FEWEST = 128
-"""Inputs that something can be learnt from; an expert may have seen fewer."""
+"""Minimum number of input rows for calibration; an expert may see fewer."""
 
 Stream = list[torch.Tensor]
 """The residual stream of each sequence, float32 ``[n, hidden]``."""
 
 
 Open = Callable[[LayerTensors, Watch | None], Callable[[torch.Tensor], torch.Tensor]]
-"""Builds a part of what tensors there are now; it makes new rows of those of a sequence."""
+"""Builds a part from the current tensors; it maps the residual stream of a sequence."""
 
 
-class Made(NamedTuple):
-    """What was made of a part.
+class FittedPart(NamedTuple):
+    """Result of quantizing a part.
 
     Attributes:
-        tensors: of its matrices of few bits, and of norms that were divided, as they are to be
-            stored, by their names there.
-        told: what each matrix has lost.
-        stream: behind the part.
+        tensors: quantized matrices, and norms that factors were folded into, by the names under
+            which they are to be stored.
+        fits: quantization error of each matrix.
+        stream: residual stream after the part.
     """
 
     tensors: dict[str, torch.Tensor]
-    told: list[Fitted]
+    fits: list[Fitted]
     stream: Stream
 
 
 class Calibration:
-    """Fits a part of a layer: all of one without experts, or its attention, or an expert.
+    """Quantizes a part of a layer: a whole dense layer, or a MoE layer's attention or an expert.
 
     Args:
-        build: the part.
-        tensors: of which it is built.
-        writer: what rounds.
-        stream: before the part; of no sequence to round to the nearest.
-        advance: told how much of the part is done.
+        build: builds the part.
+        tensors: current tensors of the part; quantized ones replace them.
+        writer: the quantizer.
+        stream: residual stream before the part; empty to round to nearest.
+        advance: called with the fraction of the part that is done.
     """
 
     def __init__(
@@ -73,132 +77,132 @@ class Calibration:
         self._writer = writer
         self._stream = stream
         self._advance = advance
-        self._made = Made({}, [], [])
+        self._fitted = FittedPart({}, [], [])
 
-    def run(self, places: Sequence[InputGroup]) -> Made:
-        """Fit all places.
+    def run(self, groups: Sequence[InputGroup]) -> FittedPart:
+        """Quantize the matrices of all input groups.
 
         Raises:
-            LoadError: the quantizer refuses a matrix, or what it made of one is no weight.
+            LoadError: the quantizer refuses a matrix, or returned an invalid weight.
         """
         strategy = self._writer.calibrates
         if strategy is None or not self._stream:
-            for done, place in enumerate(places, 1):
-                self._put(place, self._nearest(place), None)
-                self._advance(done / len(places))
-            return self._made
+            for done, group in enumerate(groups, 1):
+                self._put(group, self._nearest(group), None)
+                self._advance(done / len(groups))
+            return self._fitted
         if strategy.propagates:
-            for done, place in enumerate(places, 1):
-                self._fit(place, strategy, self._seen([place], ends=True)[place.name])
-                self._advance(done / len(places))
-            return self._made._replace(stream=self._passed(self._stream))
-        stream, seen = self._passed(self._stream), self._seen(places, ends=False)
-        # From the last: rows that make an input are divided before they are rounded themselves.
-        for done, place in enumerate(reversed(places), 1):
-            self._fit(place, strategy, seen.pop(place.name))
-            self._advance(done / len(places))
-        return self._made._replace(stream=stream)
+            for done, group in enumerate(groups, 1):
+                self._fit(group, strategy, self._seen([group], ends=True)[group.name])
+                self._advance(done / len(groups))
+            return self._fitted._replace(stream=self._passed(self._stream))
+        stream, seen = self._passed(self._stream), self._seen(groups, ends=False)
+        # Backwards, so that factors are folded into a matrix before it is quantized itself.
+        for done, group in enumerate(reversed(groups), 1):
+            self._fit(group, strategy, seen.pop(group.name))
+            self._advance(done / len(groups))
+        return self._fitted._replace(stream=stream)
 
     def _passed(self, stream: Stream) -> Stream:
-        """The stream behind the part as it is now."""
+        """Run the part with its current tensors over the stream."""
         part = self._build(self._tensors, None)
         return [part(x) for x in stream]
 
-    def _seen(self, places: Sequence[InputGroup], *, ends: bool) -> dict[str, Inputs]:
-        """What places see of all sequences."""
+    def _seen(self, groups: Sequence[InputGroup], *, ends: bool) -> dict[str, InputStats]:
+        """Collect the inputs of groups over all sequences."""
         tokens = sum(map(len, self._stream))
-        seen = ActivationStats([place.name for place in places], tokens, ends=ends)
+        seen = ActivationStats([group.name for group in groups], tokens, ends=ends)
         part = self._build(self._tensors, seen)
         for x in self._stream:
-            with suppress(Enough):
+            with suppress(InputsCollected):
                 part(x)
         return seen.inputs
 
-    def _fit(self, place: InputGroup, strategy: Calibrates, inputs: Inputs) -> None:
-        """Let the strategy fit a place, and divide what stands before it."""
+    def _fit(self, group: InputGroup, strategy: Calibrates, inputs: InputStats) -> None:
+        """Calibrate a group, and fold the factors of its fit into what produces its input."""
         if inputs.count < _FEWEST:
             _log.warning(
                 "%s: only %d calibration tokens; rounded to nearest",
-                place.name,
+                group.name,
                 inputs.count,
             )
-            self._put(place, self._nearest(place), None, few=inputs.count)
+            self._put(group, self._nearest(group), None, few=inputs.count)
             return
-        gram, weights, folding = inputs.gram, self._weights(place), None
-        if place.before is not None and not strategy.propagates:
-            folding = Folding(self._tensors.checkpoint, place.before, self._tensors)
+        gram, weights, folding = inputs.gram, self._weights(group), None
+        if group.before is not None and not strategy.propagates:
+            folding = Folding(self._tensors.checkpoint, group.before, self._tensors)
         site = Site(
-            matrices=place.matrices,
+            matrices=group.matrices,
             weights=tuple(weights),
             inputs=inputs.rows,
             gram=gram,
-            loss=_gram_loss(weights, gram) if place.is_alone else self._layer_loss(place),
+            loss=_gram_loss(weights, gram) if group.is_alone else self._layer_loss(group),
             foldable=None if folding is None else folding.foldable,
         )
-        with _named(place.matrices[0]):
+        with _named(group.matrices[0]):
             fit = strategy.fit(site)
-        self._put(place, fit, gram)
+        self._put(group, fit, gram)
         if fit.factors is None:
             return
-        if folding is None or place.before is None:
-            raise LoadError(f"{place.name}: its inputs were divided, and may not be")
+        if folding is None or group.before is None:
+            raise LoadError(f"{group.name}: the fit has factors, but they cannot be folded here")
         norm = folding.apply(fit.factors)
         if norm is not None:
-            self._made.tensors[place.before.name] = norm
+            self._fitted.tensors[group.before.name] = norm
 
     def _put(
-        self, place: InputGroup, fit: Fit, gram: torch.Tensor | None, few: int | None = None
+        self, group: InputGroup, fit: Fit, gram: torch.Tensor | None, few: int | None = None
     ) -> None:
-        """Let what was made of a place's matrices take their places, and tell what they lost."""
-        nearest = self._nearest(place)
+        """Replace a group's matrices by their quantized ones, and record the errors."""
+        nearest = self._nearest(group)
         for matrix, before, made, plain in zip(
-            place.matrices, self._weights(place), fit.weights, nearest.weights, strict=True
+            group.matrices, self._weights(group), fit.weights, nearest.weights, strict=True
         ):
             with _named(matrix):
-                after = dense(checked(matrix, made))
-            self._tensors.put(f"{matrix.name}.weight", after)
-            self._made.tensors.update(self._writer.pack(matrix, made))
+                after = dense(validated(matrix, made))
+            self._tensors.replace(f"{matrix.name}.weight", after)
+            self._fitted.tensors.update(self._writer.pack(matrix, made))
             effective = after if fit.factors is None else after / fit.factors
             lost, nearest_lost = (_lost(before, one, gram) for one in (effective, dense(plain)))
-            self._made.told.append(Fitted(matrix.name, lost, nearest_lost, few))
+            self._fitted.fits.append(Fitted(matrix.name, lost, nearest_lost, few))
 
-    def _nearest(self, place: InputGroup) -> Fit:
+    def _nearest(self, group: InputGroup) -> Fit:
         made = []
-        for matrix, weight in zip(place.matrices, self._weights(place), strict=True):
+        for matrix, weight in zip(group.matrices, self._weights(group), strict=True):
             with _named(matrix):
                 made.append(self._writer.strategy.nearest(matrix, weight))
         return Fit(tuple(made))
 
-    def _weights(self, place: InputGroup) -> list[torch.Tensor]:
-        return [self._tensors.take(f"{matrix.name}.weight") for matrix in place.matrices]
+    def _weights(self, group: InputGroup) -> list[torch.Tensor]:
+        return [self._tensors.tensor(f"{matrix.name}.weight") for matrix in group.matrices]
 
-    def _layer_loss(self, place: InputGroup) -> Callable[[Sequence[torch.Tensor]], float]:
-        """How far the part is from what it is now, with other weights in a place."""
+    def _layer_loss(self, group: InputGroup) -> Callable[[Sequence[torch.Tensor]], float]:
+        """Return a function of a group's weights: mean square change of the part's output."""
         some: Stream = []
         for x in self._stream:
             if sum(map(len, some)) < _LOSS_TOKENS:
                 some.append(x)
         whole = torch.cat(self._passed(some))
-        now = self._weights(place)
+        now = self._weights(group)
 
         def loss(weights: Sequence[torch.Tensor]) -> float:
             try:
-                self._place(place, weights)
+                self._replace_weights(group, weights)
                 return float((torch.cat(self._passed(some)) - whole).square().mean())
             finally:
-                self._place(place, now)
+                self._replace_weights(group, now)
 
         return loss
 
-    def _place(self, place: InputGroup, weights: Sequence[torch.Tensor]) -> None:
-        for matrix, weight in zip(place.matrices, weights, strict=True):
-            self._tensors.put(f"{matrix.name}.weight", weight)
+    def _replace_weights(self, group: InputGroup, weights: Sequence[torch.Tensor]) -> None:
+        for matrix, weight in zip(group.matrices, weights, strict=True):
+            self._tensors.replace(f"{matrix.name}.weight", weight)
 
 
 def _gram_loss(
     weights: Sequence[torch.Tensor], gram: torch.Tensor
 ) -> Callable[[Sequence[torch.Tensor]], float]:
-    """How far what matrices make of their inputs is from what it was."""
+    """Return a function of weights: mean square change of the matrices' outputs."""
     rows, single = sum(map(len, weights)), gram.float()
 
     def loss(others: Sequence[torch.Tensor]) -> float:
@@ -209,7 +213,7 @@ def _gram_loss(
 
 
 def _lost(before: torch.Tensor, after: torch.Tensor, gram: torch.Tensor | None) -> float:
-    """The part of what a matrix makes of its inputs that is lost; of inputs like noise without."""
+    """Compute the relative squared error of a matrix's output; for white noise without ``gram``."""
     single = None if gram is None else gram.float()
     return _energy(after - before, single) / max(_energy(before, single), 1e-30)
 
@@ -221,7 +225,7 @@ def _energy(weight: torch.Tensor, gram: torch.Tensor | None) -> float:
 
 @contextmanager
 def _named(matrix: Matrix) -> Iterator[None]:
-    """Sentences of a plugin begin with the name of the matrix."""
+    """Turn a plugin's exceptions into ``LoadError`` with the name of the matrix."""
     try:
         yield
     except LoadError:

@@ -1,4 +1,4 @@
-"""A layer in parts: one without experts whole, else what all tokens pass, then each expert."""
+"""Quantization of a layer in parts: dense layers as a whole, MoE layers expert by expert."""
 
 from __future__ import annotations
 
@@ -8,66 +8,66 @@ from itertools import groupby
 
 import torch
 
-from gatewayd_engine.offline.quantize.calibration import Calibration, Made, Open, Stream
+from gatewayd_engine.offline.quantize.calibration import Calibration, FittedPart, Open, Stream
 from gatewayd_engine.offline.quantize.input_groups import InputGroup
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
 from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 
 _ROWS = 2048
-"""Inputs that go through an expert at once."""
+"""Rows per batch that go through an expert."""
 
 
 def fit(
     layers: Layers,
     writer: CheckpointQuantizer,
     index: int,
-    places: Sequence[InputGroup],
+    groups: Sequence[InputGroup],
     stream: Stream,
     advance: Callable[[float], None],
-) -> Made:
-    """Fit a layer.
+) -> FittedPart:
+    """Quantize a layer.
 
     Args:
         layers: of the model.
-        writer: what rounds.
+        writer: the quantizer.
         index: of the layer.
-        places: of the layer.
-        stream: before it; of no sequence to round to the nearest.
-        advance: told how much of the layer is done.
+        groups: input groups of the layer.
+        stream: residual stream before the layer; empty to round to nearest.
+        advance: called with the fraction of the layer that is done.
 
     Raises:
-        LoadError: the quantizer refuses a matrix, or what it made of one is no weight.
+        LoadError: the quantizer refuses a matrix, or returned an invalid weight.
     """
     moe = layers.checkpoint.spec.moe
     if moe is None or not moe.layers[index]:
         tensors = LayerTensors(layers.checkpoint)
         build = partial(layers.open, index)
-        return Calibration(build, tensors, writer, stream, advance).run(places)
-    return _WithExperts(layers, writer, index, places, advance).run(stream, moe.num_experts)
+        return Calibration(build, tensors, writer, stream, advance).run(groups)
+    return _WithExperts(layers, writer, index, groups, advance).run(stream, moe.num_experts)
 
 
 class _WithExperts:
-    """Fits a layer with experts; of these there is one in float32 at a time."""
+    """Quantizes a MoE layer, with one expert in float32 in memory at a time."""
 
     def __init__(
         self,
         layers: Layers,
         writer: CheckpointQuantizer,
         index: int,
-        places: Sequence[InputGroup],
+        groups: Sequence[InputGroup],
         advance: Callable[[float], None],
     ) -> None:
         self._layers = layers
         self._writer = writer
         self._index = index
-        by_expert = groupby(places, key=lambda place: place.expert)
-        self._places = {number: list(found) for number, found in by_expert}
-        self._count = max(1, len(places))
+        by_expert = groupby(groups, key=lambda group: group.expert)
+        self._groups = {number: list(found) for number, found in by_expert}
+        self._count = max(1, len(groups))
         self._advance = advance
         self._done = 0
 
-    def run(self, stream: Stream, num_experts: int) -> Made:
-        """Fit all: experts for those tokens of the stream that come to them."""
+    def run(self, stream: Stream, num_experts: int) -> FittedPart:
+        """Quantize attention, then each expert on the tokens that are routed to it."""
         build = partial(self._layers.open_before_experts, self._index)
         made = self._fit(build, None, stream)
         sizes = [len(x) for x in made.stream]
@@ -81,26 +81,26 @@ class _WithExperts:
         inputs = norm(after)
         weights, chosen = router(inputs)
         for number in range(num_experts):
-            rows, places = (chosen == number).nonzero(as_tuple=True)
+            rows, ranks = (chosen == number).nonzero(as_tuple=True)
             answers = self._fit_expert(number, made, list(torch.split(inputs[rows], _ROWS)))
-            after[rows] += torch.cat(answers) * weights[rows, places].unsqueeze(-1)
+            after[rows] += torch.cat(answers) * weights[rows, ranks].unsqueeze(-1)
         return made._replace(stream=list(torch.split(after, sizes)))
 
-    def _fit_expert(self, number: int, made: Made, inputs: Stream) -> Stream:
-        """Fit an expert, and answer with what it makes of its inputs."""
+    def _fit_expert(self, number: int, made: FittedPart, inputs: Stream) -> Stream:
+        """Quantize an expert and return its outputs."""
         build = partial(self._layers.open_expert, self._index, number)
         fitted = self._fit(build, number, inputs)
         made.tensors.update(fitted.tensors)
-        made.told.extend(fitted.told)
+        made.fits.extend(fitted.fits)
         return fitted.stream
 
-    def _fit(self, build: Open, number: int | None, stream: Stream) -> Made:
-        places, before = self._places.get(number, []), self._done
+    def _fit(self, build: Open, number: int | None, stream: Stream) -> FittedPart:
+        groups, before = self._groups.get(number, []), self._done
 
         def advance(part: float) -> None:
-            self._advance((before + part * len(places)) / self._count)
+            self._advance((before + part * len(groups)) / self._count)
 
         tensors = LayerTensors(self._layers.checkpoint)
-        made = Calibration(build, tensors, self._writer, stream, advance).run(places)
-        self._done += len(places)
+        made = Calibration(build, tensors, self._writer, stream, advance).run(groups)
+        self._done += len(groups)
         return made

@@ -1,4 +1,4 @@
-"""Puts a checkpoint together of the files of its layers and of the model that it is made of."""
+"""Assembly of a quantized checkpoint from its layer files and the source model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 _SHARD_BYTES = 2 << 30
 _CONFIG = "config.json"
 _COPIED = (".json", ".jinja", ".model", ".txt", ".md")
-"""Files of the tokenizer, of generation, and what is said of the model."""
+"""Suffixes of copied files: tokenizer, generation settings, model card."""
 _LICENCES = ("LICENSE", "LICENCE", "NOTICE", "USE_POLICY")
 
 
@@ -31,27 +31,27 @@ def assemble(
     work: QuantizeProgress,
     report: Mapping[str, Any],
 ) -> int:
-    """Write the whole checkpoint into the work's folder, and look at it as a reader does.
+    """Write the whole checkpoint into the work folder, and verify that it can be opened.
 
     Args:
-        source: the model.
-        writer: what has packed its layers.
-        work: all layers are done.
-        report: what is told beside the weights.
+        source: the source model.
+        writer: the quantizer that packed its layers.
+        work: progress with all layers done.
+        report: report to be stored with the weights.
 
     Returns:
         Bytes of the weights.
 
     Raises:
-        WriteError: there is no room.
-        LoadError: what was written cannot be read.
+        WriteError: a file cannot be written, such as on a full disk.
+        LoadError: the written checkpoint cannot be read.
     """
     folder = work.checkpoint
     atomic_files.make(folder)
     total = _write_shards(folder, _tensors(source, work))
     values = json.loads((source.folder / _CONFIG).read_bytes())
-    said = {"quantization_config": writer.announced} if writer.announced else {}
-    atomic_files.write_json(folder / _CONFIG, {**values, **said})
+    added = {"quantization_config": writer.announced} if writer.announced else {}
+    atomic_files.write_json(folder / _CONFIG, {**values, **added})
     for path in sorted(source.folder.iterdir()):
         if path.is_file() and _is_copied(path):
             atomic_files.copy(path, folder)
@@ -61,16 +61,16 @@ def assemble(
 
 
 def layer_names(source: Checkpoint, index: int) -> list[str]:
-    """The tensors of a layer of the model."""
+    """Return the names of a layer's tensors in the source model."""
     return [name for name in source.shapes if name.startswith(f"model.layers.{index}.")]
 
 
 def _tensors(source: Checkpoint, work: QuantizeProgress) -> Iterator[tuple[str, torch.Tensor]]:
-    """All that is to be written, in an order that is always the same."""
+    """Yield all tensors to be written, in a deterministic order."""
     for name in source.shapes:
         if ".layers." not in name:
             yield name, source.tensor(name)
-    # Weights are rounded, and what they make of a text stays nearly the same.
+    # KV cache scales stay valid: quantized weights give nearly the same keys and values.
     for name in source.scale_names:
         yield name, source.tensor(name)
     for index in range(source.spec.num_layers):
@@ -80,14 +80,14 @@ def _tensors(source: Checkpoint, work: QuantizeProgress) -> Iterator[tuple[str, 
 
 
 def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> int:
-    """Write files of some size each, and their index if there are several."""
+    """Write shards of limited size, and their index if there are several; return total bytes."""
     shard: dict[str, torch.Tensor] = {}
-    homes: list[list[str]] = []
+    shard_names: list[list[str]] = []
     size = total = 0
 
     def write() -> None:
-        homes.append(list(shard))
-        atomic_files.write_tensors(folder / f"shard-{len(homes):05}", shard)
+        shard_names.append(list(shard))
+        atomic_files.write_tensors(folder / f"shard-{len(shard_names):05}", shard)
         shard.clear()
 
     for name, tensor in tensors:
@@ -99,11 +99,12 @@ def _write_shards(folder: Path, tensors: Iterable[tuple[str, torch.Tensor]]) -> 
         total += tensor.nbytes
     write()
     weight_map: dict[str, str] = {}
-    for number, names in enumerate(homes, 1):
-        file = SINGLE if len(homes) == 1 else f"model-{number:05}-of-{len(homes):05}.safetensors"
+    count = len(shard_names)
+    for number, names in enumerate(shard_names, 1):
+        file = SINGLE if count == 1 else f"model-{number:05}-of-{count:05}.safetensors"
         atomic_files.move(folder / f"shard-{number:05}", folder / file)
         weight_map |= dict.fromkeys(names, file)
-    if len(homes) > 1:
+    if count > 1:
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
         atomic_files.write_json(folder / INDEX, index)
     return total

@@ -1,4 +1,4 @@
-"""Attention of one whole sequence, without pages: layers are calibrated one by one."""
+"""Causal attention over one whole sequence without a KV cache, for calibration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.nn import functional
 from gatewayd_engine.model.attention_shape import AttentionShape
 
 
-class WholeSequence:
-    """Attends from each token of a sequence to those before it; see ``Attend``.
+class FullSequenceAttention:
+    """Causal attention over a whole sequence; an implementation of ``Attend``.
 
     Args:
         shape: of the model's attention.
@@ -19,7 +19,7 @@ class WholeSequence:
         self._shape = shape
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
-        """See ``Attend``; the tokens are all of the sequence."""
+        """See ``Attend``; the tokens are those of the whole sequence."""
         shape = self._shape
         key, value = key_value.transpose(0, 1).chunk(2)
         seen = _seen(len(query), shape.windows[layer])
@@ -42,7 +42,7 @@ class WholeSequence:
 
 
 def _seen(length: int, window: int) -> torch.Tensor:
-    """Which places (columns) each place (rows) sees."""
-    places = torch.arange(length)
-    distance = places[:, None] - places
+    """Return the attention mask: which positions (columns) each position (row) attends to."""
+    positions = torch.arange(length)
+    distance = positions[:, None] - positions
     return (distance >= 0) if not window else (distance >= 0) & (distance < window)

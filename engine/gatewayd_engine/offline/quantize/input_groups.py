@@ -1,4 +1,4 @@
-"""Which matrices of a layer share an input, and what makes that input. Imports no torch."""
+"""Groups of matrices that share an input, and what produces that input. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.quantization import Matrix
 
 
-class Before(NamedTuple):
-    """What the columns of an input come from, and could be divided in.
+class InputSource(NamedTuple):
+    """Weight that produces an input, into which per-column factors can be folded.
 
     Attributes:
-        name: of a norm's weight, or of a matrix's.
-        begin: the first of the matrix's rows, of which there are as many as its heads have.
-        head_dim: rows that are shared by the columns of a group of query heads; 0 where each
-            column has a row, or a number of the norm, of its own.
-        is_norm: rather than a matrix.
+        name: of the norm's or the matrix's weight.
+        begin: first row of the matrix that produces the input.
+        head_dim: head size, where the columns of a group of query heads come from the same rows of
+            values; 0 where each column has its own row, or its own element of the norm.
+        is_norm: whether it is a norm rather than a matrix.
     """
 
     name: str
@@ -34,45 +34,46 @@ class Before(NamedTuple):
 
 
 class InputGroup(NamedTuple):
-    """Where a layer multiplies.
+    """Matrices of a layer that share an input.
 
     Attributes:
-        name: of what the decoder multiplies with, in which the matrices are joined.
-        matrices: those that are to be of few bits.
-        before: None where nothing may be divided.
-        is_alone: what the matrices themselves make says how far the layer is off: it is added to
-            the stream as it is, or there are too many of its like to run the layer for each.
-        expert: the number of the expert that it is in; None for a place that all tokens pass.
+        name: of the fused matrix in the decoder.
+        matrices: those that are to be quantized.
+        before: what produces the input; None where no factors can be folded.
+        is_alone: whether the loss is measured on the matrices' own output, not the layer's:
+            because that is added to the residual stream unchanged, or because there are too many
+            such groups to run the layer for each.
+        expert: index of the expert; None outside of experts.
     """
 
     name: str
     matrices: tuple[Matrix, ...]
-    before: Before | None
+    before: InputSource | None
     is_alone: bool
     expert: int | None = None
 
 
 def layer_matrices(shapes: Shapes, index: int) -> list[Matrix]:
-    """The matrices of a layer, routers of experts among them."""
+    """Return the matrices of a layer, including expert routers."""
     prefix = f"model.layers.{index}."
     return [m for m in matrices(shapes).values() if m.name.startswith(prefix)]
 
 
 def is_router(matrix: Matrix) -> bool:
-    """Whether its few numbers choose experts: they decide much and stay as they are."""
+    """Whether a matrix is an expert router, which is small, sensitive and never quantized."""
     return matrix.name.endswith(".gate")
 
 
-def places(
+def input_groups(
     spec: ModelSpec, shapes: Shapes, index: int, packed: Collection[str]
 ) -> Iterator[InputGroup]:
-    """The places of a layer in the order in which it computes.
+    """Yield the input groups of a layer in the order of computation.
 
     Args:
         spec: of the model.
         shapes: of its tensors.
         index: of the layer.
-        packed: names of the matrices that are to be of few bits.
+        packed: names of the matrices that are to be quantized.
     """
     finder = _Finder(spec, shapes, index, packed)
     prefix = f"model.layers.{index}"
@@ -80,18 +81,18 @@ def places(
     yield from finder.attention(f"{prefix}.self_attn", f"{prefix}.{attention}.weight")
     if spec.moe is None or not spec.moe.layers[index]:
         names = ("gate_proj", "up_proj", "down_proj")
-        norm = Before(f"{prefix}.{mlp}.weight", is_norm=True)
+        norm = InputSource(f"{prefix}.{mlp}.weight", is_norm=True)
         yield from finder.feed_forward(f"{prefix}.mlp", names, norm)
         return
     experts = expert_prefix(spec, prefix, [*shapes])
     for number in range(spec.moe.num_experts):
-        # The router multiplies with the norm, too, and stays as it is.
+        # No folding into the norm, because the unquantized router reads it as well.
         found = finder.feed_forward(f"{experts}.experts.{number}", expert_parts(spec), None)
-        yield from (place._replace(expert=number) for place in found)
+        yield from (group._replace(expert=number) for group in found)
 
 
 class _Finder:
-    """Finds the places of a layer; ``places`` says of what."""
+    """Finder of a layer's input groups; see ``input_groups`` for the arguments."""
 
     def __init__(
         self, spec: ModelSpec, shapes: Shapes, index: int, packed: Collection[str]
@@ -103,46 +104,46 @@ class _Finder:
 
     def attention(self, prefix: str, norm: str) -> Iterator[InputGroup]:
         spec = self._spec
-        names = self._apart(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
-        yield from self._place(f"{prefix}.qkv_proj", names, Before(norm, is_norm=True), False)
+        names = self._matrix_names(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
+        yield from self._group(f"{prefix}.qkv_proj", names, InputSource(norm, is_norm=True), False)
         values, begin = names[-1], 0
         if len(names) == 1:
             begin = (spec.num_heads + spec.num_kv_heads) * spec.head_dim
         before = self._rows(values, begin, spec.head_dim)
         name, is_last = f"{prefix}.o_proj", not spec.family.post_norms
-        yield from self._place(name, [name], before, is_last)
+        yield from self._group(name, [name], before, is_last)
 
     def feed_forward(
-        self, prefix: str, parts: tuple[str, str, str], norm: Before | None
+        self, prefix: str, parts: tuple[str, str, str], norm: InputSource | None
     ) -> Iterator[InputGroup]:
         gate, up, down = parts
-        names = self._apart(prefix, "gate_up_proj", (gate, up))
+        names = self._matrix_names(prefix, "gate_up_proj", (gate, up))
         is_expert = norm is None
-        yield from self._place(f"{prefix}.gate_up_proj", names, norm, is_expert)
+        yield from self._group(f"{prefix}.gate_up_proj", names, norm, is_expert)
         begin = 0
         if len(names) == 1 and names[0] in self._here:
             begin = self._here[names[0]].rows // 2
         before = self._rows(names[-1], begin, 0)
         name, is_last = f"{prefix}.{down}", not self._spec.family.post_norms
-        yield from self._place(name, [name], before, is_last or is_expert)
+        yield from self._group(name, [name], before, is_last or is_expert)
 
-    def _apart(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
-        """Names of the matrices of one input, which are stored joined or apart."""
+    def _matrix_names(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
+        """Return the names of matrices with a common input, stored fused or separately."""
         whole = f"{prefix}.{joined}"
         return [whole] if whole in self._here else [f"{prefix}.{part}" for part in parts]
 
-    def _rows(self, name: str, begin: int, head_dim: int) -> Before | None:
-        """Rows of a matrix, if they can be divided exactly: as floats that will be rounded."""
+    def _rows(self, name: str, begin: int, head_dim: int) -> InputSource | None:
+        """Return rows to fold factors into, if lossless: before the matrix itself is quantized."""
         if name not in self._packed or f"{name}.bias" in self._shapes:
             return None
-        return Before(f"{name}.weight", begin, head_dim)
+        return InputSource(f"{name}.weight", begin, head_dim)
 
-    def _place(
-        self, name: str, names: list[str], before: Before | None, is_alone: bool
+    def _group(
+        self, name: str, names: list[str], before: InputSource | None, is_alone: bool
     ) -> Iterator[InputGroup]:
-        """A place, if any of its matrices is to be of few bits."""
+        """Yield an input group, if any of its matrices is to be quantized."""
         found = [self._here[one] for one in names if one in self._packed]
         if found:
-            # A matrix that stays as it is could not keep what its columns are multiplied with.
+            # Factors cannot be applied to the columns of a matrix that is not quantized.
             before = before if len(found) == len(names) else None
             yield InputGroup(name, tuple(found), before, is_alone)

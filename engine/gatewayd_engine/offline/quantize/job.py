@@ -1,4 +1,4 @@
-"""What is to be quantized, and what is told of it: JSON between two processes. Imports no torch."""
+"""Quantization jobs and their events, exchanged as JSON between processes. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,94 +7,94 @@ import msgspec
 from gatewayd_engine.process.config import StrategyChoice
 
 REPORT = "gatewayd_quantize.json"
-"""Beside the weights: what they were made of, and what each matrix has lost."""
+"""Report stored with the weights: their origin and the quantization error of each matrix."""
 
 
 class QuantizeJob(msgspec.Struct, frozen=True):
-    """One checkpoint, and what is to be made of it."""
+    """Job to quantize one checkpoint."""
 
     model: str
-    """Its folder."""
+    """Folder of the source checkpoint."""
     out: str
-    """The folder to be written."""
+    """Folder to be written."""
     quantizer: StrategyChoice
     samples: list[list[int]]
-    """Tokens of texts to calibrate on; none to round to the nearest."""
+    """Token ids of calibration texts; empty to round to nearest."""
     skip: list[str] = []
-    """Globs of names of matrices that stay as they are."""
+    """Globs of names of matrices that are not quantized."""
     threads: int | None = None
-    """torch's; None lets the engine choose."""
+    """Threads of torch; None lets the engine choose."""
     resume: bool = False
-    """Go on with what an earlier run has left."""
+    """Continue an earlier run that was interrupted."""
     force: bool = False
-    """Begin anew, and take the place of what an earlier run has written."""
+    """Start over, and replace the output of an earlier run."""
 
 
 class Reading(msgspec.Struct, frozen=True, tag="reading"):
-    """So much of the model was looked at, to know it again; told of large ones."""
+    """Progress event: fraction of the model that was hashed; only sent for large models."""
 
     done: float
 
 
-class Began(msgspec.Struct, frozen=True, tag="began"):
-    """So many layers are done already."""
+class QuantizeStarted(msgspec.Struct, frozen=True, tag="began"):
+    """Event: quantization starts, with some layers done by an earlier run."""
 
     done: int
     layers: int
 
 
 class Calibrating(msgspec.Struct, frozen=True, tag="calibrating"):
-    """The quantizer looks at so many tokens of texts."""
+    """Event: the quantizer calibrates on a number of tokens."""
 
     tokens: int
 
 
 class QuantizeAdvanced(msgspec.Struct, frozen=True, tag="advanced"):
-    """So much of all layers is done."""
+    """Progress event: number of layers done, with fractions."""
 
     done: float
 
 
 class Fitted(msgspec.Struct, frozen=True):
-    """What became of a matrix."""
+    """Quantization error of a matrix."""
 
     matrix: str
     lost: float
-    """Of what it makes of its inputs: the mean square of the difference beside its own."""
+    """Relative mean square error of its output."""
     nearest: float
-    """The same if it were rounded to the nearest."""
+    """The same error with rounding to nearest."""
     few: int | None = None
-    """Tokens that it saw, where they are too few and it is rounded to the nearest; None if not."""
+    """Calibration tokens it saw, if too few so that it was rounded to nearest; else None."""
 
 
-class LayersKept(msgspec.Struct, frozen=True, tag="kept"):
-    """A layer is done, and written down."""
+class LayerWritten(msgspec.Struct, frozen=True, tag="kept"):
+    """Event: a layer is quantized and written to disk."""
 
     layer: int
     matrices: list[Fitted]
 
 
 class CheckpointWritten(msgspec.Struct, frozen=True, tag="written"):
-    """The checkpoint is there."""
+    """Event: the checkpoint is complete."""
 
     matrices: list[Fitted]
-    """All that are of few bits."""
+    """All quantized matrices."""
     weight_bytes: int
     source_bytes: int
 
 
 class QuantizeFailed(msgspec.Struct, frozen=True, tag="failed"):
-    """It cannot be made, in a sentence."""
+    """Event: the job failed, with the reason in a sentence."""
 
     reason: str
 
 
 Event = (
     Reading
-    | Began
+    | QuantizeStarted
     | Calibrating
     | QuantizeAdvanced
-    | LayersKept
+    | LayerWritten
     | CheckpointWritten
     | QuantizeFailed
 )

@@ -1,4 +1,4 @@
-"""One layer of a model at a time, in float32, with other weights in places, looked into."""
+"""Execution of single layers in float32, with replaceable weights and observable inputs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gatewayd_engine.model.loading.layout import layer_norms
 from gatewayd_engine.model.moe import Router
 from gatewayd_engine.model.parts import Norm, PlainParts
 from gatewayd_engine.model.weights import dense
-from gatewayd_engine.offline.quantize.full_attention import WholeSequence
+from gatewayd_engine.offline.quantize.full_attention import FullSequenceAttention
 from gatewayd_hooks.quantization import Matrix, Weight
 
 Watch = Callable[[str, torch.Tensor], None]
-"""Told what a matrix, by the name that the decoder gives it, is multiplied with, ``[n, in]``."""
+"""Called with the decoder's name of a matrix and its input, ``[n, in]``."""
 
 
 class LayerTensors:
-    """The tensors of a layer: those of the checkpoint, or what has taken their places.
+    """Tensors of a layer, read from a checkpoint unless replaced; implements ``Weights``.
 
     Args:
-        checkpoint: of floats.
+        checkpoint: unquantized.
 
     Attributes:
         checkpoint: the same.
@@ -42,23 +42,23 @@ class LayerTensors:
         """See ``Weights``."""
         return name in self.checkpoint.shapes
 
-    def take(self, name: str) -> torch.Tensor:
-        """See ``Weights``; not to be written to."""
+    def tensor(self, name: str) -> torch.Tensor:
+        """See ``Weights``; must not be modified in place."""
         if name not in self._kept:
             self._kept[name] = self.checkpoint.tensor(name).float()
         return self._kept[name]
 
     def matrix(self, name: str) -> Weight:
         """See ``Weights``."""
-        return self.take(f"{name}.weight")
+        return self.tensor(f"{name}.weight")
 
-    def put(self, name: str, tensor: torch.Tensor) -> None:
-        """Let float32 numbers take the place of a tensor."""
+    def replace(self, name: str, tensor: torch.Tensor) -> None:
+        """Replace a tensor by a float32 one."""
         self._kept[name] = tensor
 
 
 class Layers:
-    """Runs layers over whole sequences.
+    """Builder of single layers of a model, which run over whole sequences.
 
     Args:
         checkpoint: of the model.
@@ -67,28 +67,28 @@ class Layers:
     def __init__(self, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._spec = checkpoint.spec
-        self._attend = WholeSequence(checkpoint.spec.attention)
+        self._attend = FullSequenceAttention(checkpoint.spec.attention)
 
     def embedded(self, ids: torch.Tensor) -> torch.Tensor:
-        """What the first layer is given, float32 ``[n, hidden]``, for token ids ``[n]``."""
+        """Embed token ids ``[n]``; float32 ``[n, hidden]``."""
         table = dense(self.checkpoint.matrix("model.embed_tokens"))
         scale = self._spec.embedding_scale
         return table[ids].float() * (1.0 if scale is None else scale)
 
     def open(self, index: int, tensors: LayerTensors, watch: Watch | None = None) -> OpenLayer:
-        """Build a layer of what tensors there are now."""
+        """Build a layer from the current tensors."""
         builder = self._builder(tensors, watch)
         return OpenLayer(builder.layer(index), builder, self._attend)
 
     def open_before_experts(
         self, index: int, tensors: LayerTensors, watch: Watch | None = None
     ) -> OpenLayer:
-        """The same without its experts, none of which is read."""
+        """Build a layer without its experts, none of which is read."""
         builder = self._builder(tensors, watch)
-        return OpenLayer(builder.layer(index, _Nothing()), builder, self._attend)
+        return OpenLayer(builder.layer(index, _NoMlp()), builder, self._attend)
 
     def routing(self, index: int) -> tuple[Norm, Router]:
-        """What makes the inputs of a layer's experts, and what chooses among them."""
+        """Build the norm before a layer's experts, and their router."""
         builder = self._builder(LayerTensors(self.checkpoint))
         norm = f"model.layers.{index}.{layer_norms(self._spec)[1]}"
         return builder.norm(norm), builder.router(index)
@@ -96,7 +96,7 @@ class Layers:
     def open_expert(
         self, index: int, number: int, tensors: LayerTensors, watch: Watch | None = None
     ) -> FeedForward:
-        """One of the experts of a layer, of what tensors there are now."""
+        """Build one of the experts of a layer from the current tensors."""
         return self._builder(tensors, watch).expert(index, number)
 
     def _builder(self, tensors: LayerTensors, watch: Watch | None = None) -> LayerBuilder:
@@ -105,23 +105,25 @@ class Layers:
 
 
 class OpenLayer:
-    """A layer with its weights, and what it needs to be run."""
+    """A layer with its rotary embedding and attention, ready to run."""
 
-    def __init__(self, layer: DecoderLayer, builder: LayerBuilder, attend: WholeSequence) -> None:
+    def __init__(
+        self, layer: DecoderLayer, builder: LayerBuilder, attend: FullSequenceAttention
+    ) -> None:
         self._layer = layer
         self._rotary = builder.rotary
         self._attend = attend
 
     def __call__(self, stream: torch.Tensor) -> torch.Tensor:
-        """The residual stream behind the layer, new, for that of a sequence, ``[n, hidden]``."""
+        """Map the residual stream of a sequence, ``[n, hidden]``, to a new one after the layer."""
         after = stream.clone()
         rotation = self._rotary.at(torch.arange(len(stream)))
         left = self._layer(after, None, rotation, self._attend)
         return after if left is None else after.add_(left)
 
 
-class _Nothing:
-    """A feed-forward part that adds nothing."""
+class _NoMlp:
+    """A feed-forward part that adds nothing; see ``Mlp``."""
 
     entry = None
 
@@ -134,10 +136,10 @@ class _Nothing:
 
 
 class _WatchedParts(PlainParts):
-    """Matrices that tell what they are multiplied with.
+    """Parts whose linear layers report their inputs to a ``Watch``.
 
-    Before it makes one, a builder asks for its weight by name: that is where names come from.
-    Those that it does not ask for, as routers, tell nothing.
+    Names are learnt from the builder's ``quantize`` call, which comes before each linear layer.
+    Layers without that call, such as routers, are not observed.
     """
 
     def __init__(self, watch: Watch | None) -> None:
@@ -145,19 +147,19 @@ class _WatchedParts(PlainParts):
         self._name = ""
 
     def named(self, matrix: Matrix, weight: torch.Tensor) -> Weight:
-        """Learn what comes next; see ``Quantize``."""
+        """Remember the name of the next linear layer; see ``Quantize``."""
         self._name = matrix.name
         return weight
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
-        """See ``Parts``."""
+        """See ``LayerParts``."""
         name, self._name = self._name, ""
         linear = Linear(dense(weight), bias)
         return linear if self._watch is None or not name else _Watched(linear, name, self._watch)
 
 
 class _Watched:
-    """A matrix that tells what it is multiplied with."""
+    """Linear layer that reports its inputs to a ``Watch``."""
 
     def __init__(self, linear: LinearOp, name: str, watch: Watch) -> None:
         self._linear = linear

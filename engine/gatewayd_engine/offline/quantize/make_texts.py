@@ -20,18 +20,18 @@ from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_fi
 
 WINDOW = 32
 _TOKENS, _LONGEST, _EACH = 20_000, 512, 23
-"""Of each kind; of a piece; of the symbols, one of so many."""
+"""Tokens of each kind; tokens of the longest piece; one symbol in this many is used."""
 
 
 class Overlaps:
-    """Finds texts that share a run of tokens with others, but for the description of tools."""
+    """Index of token runs, to find texts that overlap with others outside the tools prompt."""
 
     def __init__(self, texts: Sequence[QualityText], tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._windows = {window for text in texts for window in self._of(text.text)}
 
     def has(self, text: str) -> bool:
-        """Whether it shares one."""
+        """Whether a text shares a run of ``WINDOW`` tokens with the indexed ones."""
         return not self._windows.isdisjoint(self._of(text))
 
     def _of(self, text: str) -> set[tuple[int, ...]]:
@@ -40,7 +40,7 @@ class Overlaps:
 
 
 def make() -> list[QualityText]:
-    """Chats about other symbols, and pieces of other files, than quality is measured on."""
+    """Compose chats and pieces of source files that do not overlap with the quality texts."""
     tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
     files = source_files(library_root())
     found = symbols(files)
@@ -66,13 +66,13 @@ def make() -> list[QualityText]:
                 break
         return taken
 
-    # By turns, so that the first few are of both kinds, too.
+    # Alternating, so that any prefix of the list has both kinds.
     pairs = zip_longest(some("chats", written), some("code", code))
     return [text for text in chain.from_iterable(pairs) if text is not None]
 
 
 def main() -> None:
-    """Write the file."""
+    """Write the bundled file of texts."""
     lines = [{"licence": LICENCE}, *(text._asdict() for text in make())]
     BUNDLED.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
 

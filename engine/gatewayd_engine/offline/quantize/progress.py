@@ -1,7 +1,8 @@
-"""What is done so far, in a folder beside the one that will be: layers, and the stream behind them.
+"""Progress of a quantization run on disk, in a work folder next to the output folder.
 
-A layer is done when its file is there. The folder says of what it is made, so that nobody goes on
-with something else.
+It contains a file for each finished layer and the residual stream after the last of them. A layer
+is done when its file exists. The folder records its origin, so that a run is never resumed with
+another model, text or setting.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from gatewayd_engine.process.config import EngineConfigError
 
 SUFFIX = ".part"
 _STATE, _LOCK, _CHECKPOINT = "state.json", "lock", "checkpoint"
-_STREAM, _TOLD = "stream", "told"
+_STREAM, _FITS = "stream", "told"
 _OLD = "old"
 _REPLACES = "replaces"
-"""Whether --force was given to take the place of what was there; --resume goes on with that."""
+"""Whether --force was given to replace an existing output; remembered for --resume."""
 _OWN = re.compile(r"(checkpoint|old|state\.json|(layer|stream)-\d{5,}\.safetensors)(\.unfinished)?")
 
 
 class QuantizeProgress:
-    """The folder of a run; no other process has it meanwhile.
+    """Exclusively locked work folder of a run.
 
     Args:
-        out: the folder that will be.
-        origin: what the checkpoint is made of: digests by what they are of.
-        resume: go on with what is there.
-        force: begin anew, and take the place of a checkpoint that was written before.
+        out: the output folder.
+        origin: digests of all that the checkpoint depends on, by name.
+        resume: continue an earlier run.
+        force: start over, and replace a checkpoint that was written before.
 
     Attributes:
-        folder: where the work is.
-        done: layers that are.
+        folder: the work folder.
+        done: number of finished layers.
 
     Raises:
-        ConfigError: something is there already.
-        WriteError: the folder cannot be made.
+        ConfigError: there is an earlier run or another folder that may not be used.
+        WriteError: the folder cannot be created.
     """
 
     def __init__(self, out: Path, origin: Mapping[str, str], *, resume: bool, force: bool) -> None:
@@ -61,7 +62,8 @@ class QuantizeProgress:
         if not (resume and is_there):
             check_out(self._out, replaces=self._replaces)
         if is_there:
-            # Before a file is put beside those of somebody else; a run that ends removes it all.
+            # Checked before the lock file is created among unrelated files. A run that finishes
+            # meanwhile removes the folder.
             with contextlib.suppress(FileNotFoundError):
                 self._refuse_others()
         atomic_files.make(self.folder)
@@ -69,28 +71,34 @@ class QuantizeProgress:
         try:
             self._refuse_others()
             if resume and is_there:
-                self._go_on(dict(origin))
-            self._begin(dict(origin), resume=resume)
+                self._resume(dict(origin))
+            self._initialise(dict(origin), resume=resume)
         except BaseException:
             self.close()
             raise
         self.done = self._layers_done()
 
     def close(self) -> None:
-        """Let others have the folder; what is in it stays."""
+        """Release the lock; the folder stays for ``--resume``."""
         os.close(self._lock)
 
     @property
     def checkpoint(self) -> Path:
-        """Where the checkpoint is put together."""
+        """Folder in which the checkpoint is assembled."""
         return self.folder / _CHECKPOINT
 
     def layer_file(self, index: int) -> Path:
-        """The file of a layer."""
+        """Return the path of a layer's file."""
         return self.folder / f"layer-{index:05}.safetensors"
 
     def stream(self, lengths: Sequence[int]) -> list[torch.Tensor] | None:
-        """What comes out behind the layers that are done, by sequences of so many tokens.
+        """Read the residual stream after the finished layers, split into sequences.
+
+        Args:
+            lengths: tokens of each sequence.
+
+        Returns:
+            The stream of each sequence; None if no layer is done.
 
         Raises:
             ConfigError: its file is missing or damaged.
@@ -101,113 +109,118 @@ class QuantizeProgress:
         _refuse_damaged(path)
         return list(torch.split(load_file(path)[_STREAM], list(lengths)))
 
-    def told(self) -> list[Fitted]:
-        """What the matrices of all layers that are done have lost."""
+    def fits(self) -> list[Fitted]:
+        """Read the quantization errors of the matrices in all finished layers."""
         found: list[Fitted] = []
         for index in range(self._layers_done()):
             with safe_open(self.layer_file(index), "pt") as file:
-                found += msgspec.json.decode(file.metadata()[_TOLD], type=list[Fitted])
+                found += msgspec.json.decode(file.metadata()[_FITS], type=list[Fitted])
         return found
 
-    def keep(
+    def save_layer(
         self,
         index: int,
         tensors: Mapping[str, torch.Tensor],
-        told: Sequence[Fitted],
+        fits: Sequence[Fitted],
         stream: Sequence[torch.Tensor],
     ) -> None:
-        """Write a layer down, and what comes out behind it; it is done.
+        """Write a finished layer and the residual stream after it.
 
         Raises:
-            WriteError: there is no room.
+            WriteError: a file cannot be written, such as on a full disk.
         """
         if stream:
             atomic_files.write_tensors(
                 self._stream_file(index + 1), {_STREAM: torch.cat(list(stream))}
             )
-        text = msgspec.json.encode(list(told)).decode()
+        text = msgspec.json.encode(list(fits)).decode()
         atomic_files.write_tensors(self.layer_file(index), tensors, told=text)
         atomic_files.remove(self._stream_file(index))
         self.done = index + 1
 
     def finish(self) -> None:
-        """Give the checkpoint its name, and remove the work.
+        """Move the checkpoint to the output folder, and remove the work folder.
 
         Raises:
-            WriteError: something else has the name, or it cannot be given.
+            ConfigError: the output folder exists and may not be replaced.
+            WriteError: a folder cannot be moved or removed.
         """
         old = self.folder / _OLD
         if self._out.exists():
             check_out(self._out, replaces=self._replaces)
             atomic_files.move(self._out, old)
         atomic_files.move(self.checkpoint, self._out)
-        # Without it nobody goes on with the rest.
+        # First, so that an interrupted removal cannot be resumed.
         atomic_files.remove(self.folder / _STATE)
         atomic_files.remove(self.folder)
 
     def _refuse_others(self) -> None:
-        """Whether all in the folder is of such runs.
+        """Refuse a folder with files that are not from a quantization run.
 
         Raises:
-            ConfigError: something is not.
+            ConfigError: there are such files.
         """
         found = [path.name for path in self.folder.iterdir() if path.name != _LOCK]
         other = min((name for name in found if not _OWN.fullmatch(name)), default=None)
         if other is not None:
             raise EngineConfigError(
-                f"{self.folder} holds other files, as {other}; remove it, or give another --out"
+                f"{self.folder} contains other files, such as {other}; remove it, or give another"
+                " --out"
             )
 
-    def _go_on(self, origin: dict[str, str]) -> None:
-        """Learn what an earlier run was allowed, and whether it ended behind its last layer.
+    def _resume(self, origin: dict[str, str]) -> None:
+        """Restore the earlier run's permission to replace, and detect if it was complete.
 
         Raises:
-            ConfigError: nothing is left to be done, or another folder has the name.
+            ConfigError: nothing is left to be done, or the output folder may not be replaced.
         """
         state = _read(self.folder / _STATE)
         self._replaces = state.get(_REPLACES) is True
-        # What stands there may be what was to be replaced, of the same origin: then it is moved.
+        # A checkpoint of the same origin may also be the one to be replaced: that is still to be
+        # moved to ``old`` then.
         is_placed = not self._replaces or (self.folder / _OLD).exists()
         if is_placed and _origin_of(self._out) == origin:
             atomic_files.remove(self.folder)
             raise EngineConfigError(
-                f"{self._out} was complete already; what was left beside it is removed"
+                f"{self._out} was already complete; what was left next to it is removed"
             )
         check_out(self._out, replaces=self._replaces)
 
-    def _begin(self, origin: dict[str, str], *, resume: bool) -> None:
-        """Take up what is there, or begin.
+    def _initialise(self, origin: dict[str, str], *, resume: bool) -> None:
+        """Check the files of an earlier run against ``origin``, or start a new run.
 
         Raises:
-            ConfigError: what is there is of something else, or nobody said what to do with it.
+            ConfigError: they have another origin, or neither resume nor force was given.
         """
         state = self.folder / _STATE
-        atomic_files.tidy(self.folder)
+        atomic_files.remove_unfinished(self.folder)
         old = self.folder / _OLD
         if self._force and old.is_dir() and not os.path.lexists(self._out):
-            # It ended between the two moves of its end: this is the only one that is complete.
+            # The earlier run ended between its two final moves: ``old`` is the only complete
+            # checkpoint, so restore it before removing anything.
             atomic_files.move(old, self._out)
         others = sorted(path for path in self.folder.iterdir() if path.name != _LOCK)
         if others and self._force:
-            # Layers before what they stand on, and last what says of what all is made.
+            # Layers before the streams that follow from them, and last the state, which has their
+            # origin: what remains after an interruption must stay recognisable.
             for path in sorted(others, key=lambda path: path == state):
                 atomic_files.remove(path)
         elif others and not state.is_file():
             raise EngineConfigError(
-                f"{self.folder} does not say of what it was made; --force begins anew"
+                f"{self.folder} does not record what it was made from; --force starts over"
             )
         elif others and not resume:
             raise EngineConfigError(
                 f"{self.folder} holds {self._layers_done()} layers of an earlier run; --resume"
-                " goes on with them, --force begins anew"
+                " continues with them, --force starts over"
             )
         elif others:
             begun = _read(state)
             differs = [name for name in origin if begun.get(name) != origin[name]]
             if differs:
                 raise EngineConfigError(
-                    f"--resume: {self.folder} was begun with another {', '.join(differs)}; --force"
-                    " begins anew"
+                    f"--resume: {self.folder} was started with another {', '.join(differs)};"
+                    " --force starts over"
                 )
             for index in range(self._layers_done()):
                 _refuse_damaged(self.layer_file(index))
@@ -223,49 +236,49 @@ class QuantizeProgress:
         return done
 
     def _stream_file(self, index: int) -> Path:
-        """The file of the stream before a layer."""
+        """Return the path of the residual stream before a layer."""
         return self.folder / f"stream-{index:05}.safetensors"
 
 
 def check_out(out: Path, *, replaces: bool) -> None:
-    """Whether a folder may have a name.
+    """Check that the output folder can be created or replaced.
 
     Raises:
-        ConfigError: another has, and is not to be replaced, or a folder cannot be given it.
+        ConfigError: it exists and may not be replaced, or its path is unsuitable.
     """
     if os.path.ismount(out) or not out.name.strip("."):
         raise EngineConfigError(f"{out} cannot be a folder's new name; give --out {out / 'NAME'}")
     if out.is_symlink():
-        raise EngineConfigError(f"{out} is a symbolic link; give --out where it leads")
+        raise EngineConfigError(f"{out} is a symbolic link; give its target as --out")
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
     if not replaces:
         raise EngineConfigError(f"{out} exists; give another --out, or --force to replace it")
     if not (out / REPORT).is_file():
         raise EngineConfigError(
-            f"{out} was not written by this command, for it has no {REPORT}: remove it"
+            f"{out} was not written by this command, as it has no {REPORT}: remove it"
             " yourself, or give another --out"
         )
 
 
 def _refuse_damaged(path: Path) -> None:
-    """Look at a file that an earlier run has left.
+    """Refuse a damaged file of an earlier run.
 
     Raises:
-        ConfigError: it is not whole.
+        ConfigError: its header is invalid or it is incomplete.
     """
     try:
         read_header(path)
     except LoadError as error:
-        raise EngineConfigError(f"--resume: {error}; --force begins anew") from error
+        raise EngineConfigError(f"--resume: {error}; --force starts over") from error
 
 
 def _locked(folder: Path) -> int:
-    """A handle that keeps others out.
+    """Lock a work folder; return the file descriptor of the lock.
 
     Raises:
-        ConfigError: somebody else is at work there.
-        WriteError: it cannot be had.
+        ConfigError: another process uses the folder.
+        WriteError: the lock file cannot be created or locked.
     """
     path = folder / _LOCK
     try:
@@ -274,7 +287,7 @@ def _locked(folder: Path) -> int:
         raise atomic_files.WriteError(f"cannot write {path}: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Whoever had it may have removed the folder since it was opened.
+        # The previous owner may have removed the folder since the lock file was opened.
         is_whole = path.exists() and os.path.samestat(os.fstat(handle), path.stat())
     except BlockingIOError:
         is_whole = False
@@ -288,7 +301,7 @@ def _locked(folder: Path) -> int:
 
 
 def _origin_of(out: Path) -> object:
-    """What a complete checkpoint was made of; None if it does not say."""
+    """Return the origin recorded in a complete checkpoint; None if there is none."""
     return _read(out / REPORT).get("digests")
 
 

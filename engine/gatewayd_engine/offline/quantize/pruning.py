@@ -1,4 +1,4 @@
-"""A quantizer that thins out matrices, as one that writes a format: that of floats."""
+"""Adapter of pruning strategies to the interface of checkpoint writers; the format is floats."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ _FOUR = 4
 
 
 class Packer(Protocol):
-    """What writes: a format's ``Writes``, or what stands for one."""
+    """Writer of a checkpoint format: a quantizer's ``Writes``, or a ``Pruner``."""
 
     def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
-        """See ``Writes``; nothing for floats."""
+        """See ``Writes``; empty for floats."""
 
     def nearest(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight | SparseWeight:
         """See ``Writes``."""
 
     def pack(self, matrix: Matrix, weight: Any) -> Mapping[str, torch.Tensor]:  # noqa: ANN401
-        """See ``Writes``: of what ``nearest`` or a fit gave."""
+        """See ``Writes``; takes the result of ``nearest`` or of a fit."""
 
 
 class Pruning(Prunes, Quantizes, Protocol):
-    """Thins out by what matrices see, and without."""
+    """A strategy that prunes with calibration as well as by magnitude."""
 
 
 class Pruner:
-    """Writes floats, half of them zeros; see ``Packer`` and ``Calibrates``.
+    """Writer of 2:4 sparse float matrices; see ``Packer`` and ``Calibrates``.
 
     Args:
-        strategy: which of them stay, and what becomes of those.
-        kind: the type in which a matrix is stored, by its name.
+        strategy: prunes matrices.
+        kind: returns the dtype in which a matrix is stored, by its name.
     """
 
     propagates = True
@@ -59,8 +59,8 @@ class Pruner:
         self._strategy = strategy
         self._kind = kind
 
-    def among(self, matrices: Sequence[Matrix]) -> list[Matrix]:
-        """Those that can be thinned out; the log names the others."""
+    def prunable(self, matrices: Sequence[Matrix]) -> list[Matrix]:
+        """Return the matrices that can be pruned, and log the others."""
         for matrix in matrices:
             if matrix.columns % _FOUR:
                 _log.warning(
@@ -70,23 +70,23 @@ class Pruner:
         return [matrix for matrix in matrices if matrix.columns % _FOUR == 0]
 
     def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
-        """Nothing: floats announce themselves."""
+        """Return an empty quantization_config: the checkpoint stores plain floats."""
         self._packed = frozenset(packed)
         return {}
 
-    def scheme(self, announced: Announcement) -> ThinScheme:
-        """How what is written will be read."""
-        return ThinScheme(self._packed)
+    def scheme(self, announced: Announcement) -> PrunedScheme:
+        """Return the scheme that reads the written checkpoint."""
+        return PrunedScheme(self._packed)
 
     def nearest(self, matrix: Matrix, weight: torch.Tensor) -> SparseWeight:
-        """See ``Writes``: the largest stay.
+        """Prune by magnitude; see ``Writes``.
 
         Raises:
-            ValueError: its numbers cannot be thinned out.
+            ValueError: the matrix cannot be pruned.
         """
         made: Weight | None = self._strategy.quantize(matrix, weight)
         if not isinstance(made, SparseWeight):
-            raise ValueError("it is not thinned out")
+            raise ValueError("the strategy did not prune it")
         return self._rounded(matrix, made)
 
     def pack(self, matrix: Matrix, weight: SparseWeight) -> Mapping[str, torch.Tensor]:
@@ -99,23 +99,23 @@ class Pruner:
         return Fit(tuple(self._rounded(matrix, weight) for matrix, weight in made))
 
     def _rounded(self, matrix: Matrix, weight: SparseWeight) -> SparseWeight:
-        """What will be read."""
+        """Round a weight to the dtype in which it is stored."""
         return SparseWeight(weight.values.to(self._kind(matrix.name)).float())
 
 
 @dataclass(frozen=True, slots=True)
-class ThinScheme:
-    """See ``Scheme``: matrices that are stored as the others are, and hold zeros.
+class PrunedScheme:
+    """Scheme of pruned matrices, stored as floats with zeros; see ``Scheme``.
 
     Attributes:
-        thin: their names.
+        pruned: names of the pruned matrices.
     """
 
-    thin: frozenset[str]
+    pruned: frozenset[str]
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
         """See ``Scheme``."""
-        if matrix.name not in self.thin:
+        if matrix.name not in self.pruned:
             return None
         shape = (matrix.rows, matrix.columns)
         return {"weight": tuple(Stored(dtype, shape) for dtype in FLOATS)}

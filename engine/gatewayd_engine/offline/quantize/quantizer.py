@@ -1,4 +1,4 @@
-"""The quantizer that writes a checkpoint, with what it announces and which matrices it is for."""
+"""Quantizer of a checkpoint: selected matrices, quantization_config and packing."""
 
 from __future__ import annotations
 
@@ -36,34 +36,34 @@ _log = logging.getLogger(__name__)
 
 _CONFIG = "config.json"
 _HEAD = "lm_head"
-"""It may be no tensor of its own."""
+"""The head, which is no tensor of its own in models with tied embeddings."""
 _JOINED = {
     **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
     **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), "gate_up_proj"),
 }
-"""Matrices of one input, by what engines make of them, this one and vLLM."""
+"""Matrices that engines, this one as well as vLLM, fuse; with the name of the fused matrix."""
 
 
 class CheckpointQuantizer:
-    """A quantizer, open, for one checkpoint.
+    """An opened quantizer strategy that writes one checkpoint.
 
     Args:
         choice: the quantizer and its settings.
-        host: loads it.
-        checkpoint: of floats.
-        skip: globs of names of matrices that stay as they are.
+        host: loads the strategy.
+        checkpoint: the unquantized source.
+        skip: globs of names of matrices that are not quantized.
 
     Attributes:
         name: of the quantizer.
-        settings: all of them.
-        strategy: that rounds and packs.
-        calibrates: the same, if it looks at inputs; None for one that does not.
-        announced: the ``quantization_config``; nothing where floats are written.
-        scheme: how what is written will be read.
-        packed: names of the matrices that are to be of few bits.
+        settings: all settings, including defaults.
+        strategy: quantizes and packs matrices.
+        calibrates: the strategy if it needs calibration inputs, else None.
+        announced: the ``quantization_config``; empty where floats are written.
+        scheme: reads the written checkpoint.
+        packed: names of the matrices that are to be quantized.
 
     Raises:
-        ConfigError: it writes no checkpoints, or none of this model.
+        ConfigError: the quantizer cannot write checkpoints, or not of this model.
         PluginError: it cannot be loaded.
     """
 
@@ -95,11 +95,11 @@ class CheckpointQuantizer:
             ]
             kept = _packed(found, skip, checkpoint.shapes)
             if isinstance(strategy, Pruner):
-                kept = strategy.among(kept)
+                kept = strategy.prunable(kept)
             self.packed = [matrix.name for matrix in kept]
             packed = set(self.packed)
             plain = [matrix.name for matrix in found if matrix.name not in packed]
-            _tell_split(self.packed, plain)
+            _warn_split(self.packed, plain)
             self.announced = dict(strategy.announce(self.packed, plain))
             where = f"{_CONFIG}: quantization_config"
             self.scheme: Scheme = strategy.scheme(Announcement(self.announced, where))
@@ -113,52 +113,53 @@ class CheckpointQuantizer:
             raise
 
     def close(self) -> None:
-        """Nothing more is written."""
+        """Close the strategy."""
         self._opened.close()
 
     def pack(self, matrix: Matrix, weight: Weight) -> dict[str, torch.Tensor]:
-        """The tensors of a matrix by their names in files, read back before they count.
+        """Pack a matrix into tensors, by their names in files, and verify by reading them back.
 
         Raises:
-            LoadError: they are no weight, or another.
+            LoadError: the packed tensors cannot be read, or give other values.
         """
         tensors = self.strategy.pack(matrix, weight)
         try:
             read = self.scheme.weight(matrix, lambda suffix: tensors[suffix])
         except (ValueError, KeyError) as error:
-            raise LoadError(f"{matrix.name}: what is packed cannot be read: {error}") from error
+            raise LoadError(f"{matrix.name}: packed tensors cannot be read: {error}") from error
         if not torch.equal(dense(read), dense(weight)):
-            raise LoadError(f"{matrix.name}: what is packed is read as other numbers")
+            raise LoadError(f"{matrix.name}: packed tensors are read as other values")
         return {f"{matrix.name}.{suffix}": tensor for suffix, tensor in tensors.items()}
 
     def _check(self, matrix: Matrix, *, is_packed: bool) -> None:
-        """Whether it reads what it announces.
+        """Check that the scheme treats a matrix as it will be written.
 
         Raises:
-            ValueError: it does not, or the matrix is of a size that it cannot pack.
+            ValueError: it does not, or it cannot pack a matrix of that size.
         """
         if (self.scheme.stored(matrix) is not None) != is_packed:
-            said = "stays as it is" if is_packed else "would be of few bits"
-            raise ValueError(f"{matrix.name} {said} by what it announces")
+            state = "not quantized" if is_packed else "quantized"
+            raise ValueError(f"{matrix.name} is {state} according to the quantization_config")
 
 
 def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]) -> list[Matrix]:
-    """Those that are to be of few bits.
+    """Return the matrices that are to be quantized.
 
     Args:
         found: matrices of all layers.
-        skip: globs of those that stay, and maybe of others, which stay anyway.
-        tensors: of the model.
+        skip: globs of matrices to skip; they may match others that are never quantized.
+        tensors: names of the model's tensors.
 
     Raises:
-        ConfigError: there are none, or a glob is of none.
+        ConfigError: none is left, or a glob matches nothing.
     """
     names = {_HEAD, *(name.removesuffix(".weight") for name in tensors)}
     names |= {_joined(name) for name in names}
     for glob in skip:
         if not any(fnmatchcase(name, glob) for name in names):
             raise EngineConfigError(
-                f"--skip, or [quantizer] skip: {glob} is the name of no matrix, as {found[0].name}"
+                f"--skip, or [quantizer] skip: {glob} matches no matrix; a name is, for example,"
+                f" {found[0].name}"
             )
     kept = [
         matrix for matrix in found if not is_router(matrix) and not _is_skipped(matrix.name, skip)
@@ -168,8 +169,8 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
     return kept
 
 
-def _tell_split(packed: Sequence[str], plain: Sequence[str]) -> None:
-    """Say that others will not read it if a part of what they join is of few bits."""
+def _warn_split(packed: Sequence[str], plain: Sequence[str]) -> None:
+    """Warn if only a part of the matrices that vLLM fuses is quantized."""
     parts = {_joined(name): name for name in packed}
     for name in plain:
         if (found := parts.get(_joined(name))) is not None:
@@ -183,12 +184,12 @@ def _tell_split(packed: Sequence[str], plain: Sequence[str]) -> None:
 
 
 def _is_skipped(name: str, skip: Sequence[str]) -> bool:
-    """Whether a glob means a matrix, or what an engine joins it to: there the same setting acts."""
+    """Whether a glob matches a matrix or its fused one, as the engine's own ``skip`` does."""
     names = (name, _joined(name))
     return any(fnmatchcase(each, glob) for each in names for glob in skip)
 
 
 def _joined(name: str) -> str:
-    """What an engine calls a matrix while it loads a model."""
+    """Return the name of the fused matrix that an engine loads a matrix into."""
     stem, dot, last = name.rpartition(".")
     return f"{stem}{dot}{_JOINED.get(last, last)}"

@@ -1,4 +1,4 @@
-"""Quantizes a model layer by layer, and writes each down before it goes on."""
+"""Quantization of a model layer by layer; each layer is written before the next starts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gatewayd_engine.model.spec import SpecError, read_spec
 from gatewayd_engine.offline.quantize.atomic_files import WriteError
 from gatewayd_engine.offline.quantize.calibration_layers import fit
 from gatewayd_engine.offline.quantize.checkpoint import assemble, layer_names
-from gatewayd_engine.offline.quantize.input_groups import places
+from gatewayd_engine.offline.quantize.input_groups import input_groups
 from gatewayd_engine.offline.quantize.job import (
-    Began,
     Calibrating,
     CheckpointWritten,
     Event,
     Fitted,
-    LayersKept,
+    LayerWritten,
     QuantizeAdvanced,
     QuantizeFailed,
     QuantizeJob,
+    QuantizeStarted,
     Reading,
 )
 from gatewayd_engine.offline.quantize.layers import Layers
@@ -37,33 +37,33 @@ from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
-Tell = Callable[[Event], None]
+Emit = Callable[[Event], None]
 
 _SHORTEST = 2
 
 
-def quantize(job: QuantizeJob, host: PluginHost, tell: Tell) -> None:
-    """Do a job, and tell what comes of it; what cannot be is told in a sentence."""
+def quantize(job: QuantizeJob, host: PluginHost, emit: Emit) -> None:
+    """Run a job and emit its events; errors are emitted as ``QuantizeFailed``."""
     try:
-        _quantize(job, host, tell)
+        _quantize(job, host, emit)
     except (EngineConfigError, LoadError, SpecError, PluginError, WriteError) as error:
-        tell(QuantizeFailed(" ".join(str(error).split())))
+        emit(QuantizeFailed(" ".join(str(error).split())))
 
 
 @torch.inference_mode()
-def _quantize(job: QuantizeJob, host: PluginHost, tell: Tell) -> None:
+def _quantize(job: QuantizeJob, host: PluginHost, emit: Emit) -> None:
     """See ``quantize``.
 
     Raises:
-        ConfigError: the job asks for what cannot be.
-        SpecError, LoadError: the model cannot be read, or not quantized.
+        ConfigError: the job is invalid.
+        SpecError, LoadError: the model cannot be read or quantized.
         PluginError: the quantizer cannot be loaded.
-        WriteError: there is no room.
+        WriteError: a file cannot be written, such as on a full disk.
     """
     if job.resume and job.force:
-        raise EngineConfigError("--resume goes on and --force begins anew: give one of them")
+        raise EngineConfigError("--resume continues and --force starts over: give one of them")
     folder, out = Path(job.model), Path(job.out).absolute()
-    # Said at once, and not when all of the model has been looked at.
+    # Fail early, before the whole model is hashed.
     check_out(out, replaces=job.force or job.resume)
     samples = [torch.tensor(ids) for ids in job.samples if len(ids) >= _SHORTEST]
     longest = max(map(len, samples), default=None)
@@ -83,23 +83,23 @@ def _quantize(job: QuantizeJob, host: PluginHost, tell: Tell) -> None:
         if writer.calibrates is None:
             samples = []
         owner = host.owner(Kind.QUANTIZER, writer.name)
-        origin = origin_of(source, writer, samples, job.skip, owner, lambda p: tell(Reading(p)))
+        origin = origin_of(source, writer, samples, job.skip, owner, lambda p: emit(Reading(p)))
         work = QuantizeProgress(out, origin, resume=job.resume, force=job.force)
         opened.callback(work.close)
-        tell(Began(work.done, spec.num_layers))
+        emit(QuantizeStarted(work.done, spec.num_layers))
         if samples:
-            tell(Calibrating(sum(map(len, samples))))
+            emit(Calibrating(sum(map(len, samples))))
         try:
-            _fit_layers(source, writer, work, samples, tell)
-            told = work.told()
-            total = assemble(source, writer, work, _report(job, writer, origin, told))
+            _fit_layers(source, writer, work, samples, emit)
+            fits = work.fits()
+            total = assemble(source, writer, work, _report(job, writer, origin, fits))
             work.finish()
         except WriteError as error:
             raise WriteError(
-                f"{error}; what is done stays in {work.folder}, and --resume goes on with it"
+                f"{error}; what is done stays in {work.folder}, and --resume continues it"
             ) from error
         source_bytes = sum((folder / name).stat().st_size for name in source.files)
-    tell(CheckpointWritten(told, total, source_bytes))
+    emit(CheckpointWritten(fits, total, source_bytes))
 
 
 def _fit_layers(
@@ -107,13 +107,13 @@ def _fit_layers(
     writer: CheckpointQuantizer,
     work: QuantizeProgress,
     samples: list[torch.Tensor],
-    tell: Tell,
+    emit: Emit,
 ) -> None:
-    """Fit all layers that are not done.
+    """Quantize and write all layers that are not done.
 
     Raises:
         LoadError: a matrix cannot be quantized.
-        WriteError: there is no room.
+        WriteError: a file cannot be written, such as on a full disk.
     """
     spec, layers = source.spec, Layers(source)
     stream = work.stream([len(ids) for ids in samples]) if samples else []
@@ -123,29 +123,29 @@ def _fit_layers(
     for index in range(work.done, spec.num_layers):
 
         def advance(part: float, done: int = index) -> None:
-            tell(QuantizeAdvanced(done + part))
+            emit(QuantizeAdvanced(done + part))
 
-        found = list(places(spec, source.shapes, index, packed))
+        found = list(input_groups(spec, source.shapes, index, packed))
         fitted = fit(layers, writer, index, found, stream, advance)
         stream = fitted.stream
         tensors = _stored(source, writer, index, fitted.tensors)
-        work.keep(index, tensors, fitted.told, stream)
-        tell(LayersKept(index, fitted.told))
+        work.save_layer(index, tensors, fitted.fits, stream)
+        emit(LayerWritten(index, fitted.fits))
 
 
 def _stored(
     source: Checkpoint, writer: CheckpointQuantizer, index: int, made: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a layer: those that were made, and the others as they are."""
+    """Return a layer's tensors to store: quantized ones, and the others unchanged."""
     packed = {f"{name}.weight" for name in writer.packed}
     kept = [name for name in layer_names(source, index) if name not in made.keys() | packed]
     return {**made, **{name: source.tensor(name) for name in kept}}
 
 
 def _report(
-    job: QuantizeJob, writer: CheckpointQuantizer, origin: Mapping[str, str], told: list[Fitted]
+    job: QuantizeJob, writer: CheckpointQuantizer, origin: Mapping[str, str], fits: list[Fitted]
 ) -> dict[str, Any]:
-    """What is told beside the weights; the same for the same work."""
+    """Return the report to store with the weights; deterministic for the same job."""
     samples = job.samples if writer.calibrates is not None else []
     return {
         "model": Path(job.model).resolve().name,
@@ -153,7 +153,7 @@ def _report(
         "settings": writer.settings,
         "texts": {"sequences": len(samples), "tokens": sum(map(len, samples))},
         "digests": dict(origin),
-        "matrices": {one.matrix: {"lost": one.lost, "nearest": one.nearest} for one in told},
-        # By tokens that they saw: experts to which hardly any of the texts came.
-        "saw_too_few": {one.matrix: one.few for one in told if one.few is not None},
+        "matrices": {one.matrix: {"lost": one.lost, "nearest": one.nearest} for one in fits},
+        # Experts to which hardly any calibration tokens were routed, with their number.
+        "saw_too_few": {one.matrix: one.few for one in fits if one.few is not None},
     }

@@ -1,4 +1,4 @@
-"""Dividing what makes an input by a factor for each column, so that nothing is lost by it."""
+"""Lossless folding of per-column factors into the weight that produces an input."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
-from gatewayd_engine.offline.quantize.input_groups import Before
+from gatewayd_engine.offline.quantize.input_groups import InputSource
 from gatewayd_engine.offline.quantize.layers import LayerTensors
 
 Foldable = Callable[[torch.Tensor], torch.Tensor]
@@ -15,22 +15,22 @@ Foldable = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Folding:
-    """What stands before an input.
+    """Folds factors into a norm or into rows of a matrix.
 
     Args:
         checkpoint: of the model.
-        before: where it is.
-        tensors: of the layer.
+        before: the weight to fold into.
+        tensors: current tensors of the layer.
     """
 
-    def __init__(self, checkpoint: Checkpoint, before: Before, tensors: LayerTensors) -> None:
+    def __init__(self, checkpoint: Checkpoint, before: InputSource, tensors: LayerTensors) -> None:
         self._spec = checkpoint.spec
         self._before = before
         self._tensors = tensors
         self._dtype = checkpoint.tensor(before.name).dtype
 
     def foldable(self, factors: torch.Tensor) -> torch.Tensor:
-        """The factors that can be kept exactly, nearest to some; see ``Site``."""
+        """Return the nearest factors that can be folded exactly; see ``Site``."""
         if self._before.is_norm:
             whole, divided = self._norm(factors)
             kept = whole / (divided.float() + self._offset)
@@ -47,24 +47,25 @@ class Folding:
         )
 
     def apply(self, factors: torch.Tensor) -> torch.Tensor | None:
-        """Divide; ``factors`` are foldable.
+        """Divide the weight by ``factors``, which must be a result of ``foldable``.
 
         Returns:
-            The weight of a norm as it is to be stored; None for rows of a matrix that is to be of
-            few bits.
+            A norm's weight as it is to be stored; None for a matrix, which is quantized later.
         """
         name = self._before.name
         if self._before.is_norm:
             _, divided = self._norm(factors)
-            divided = torch.where(factors == 1.0, self._tensors.take(name).to(self._dtype), divided)
-            self._tensors.put(name, divided.float())
+            divided = torch.where(
+                factors == 1.0, self._tensors.tensor(name).to(self._dtype), divided
+            )
+            self._tensors.replace(name, divided.float())
             return divided
         if self._before.head_dim:
             factors = self._by_row(factors)[:, 0].flatten()
-        weight = self._tensors.take(name).clone()
+        weight = self._tensors.tensor(name).clone()
         rows = slice(self._before.begin, self._before.begin + len(factors))
         weight[rows] /= factors.unsqueeze(-1)
-        self._tensors.put(name, weight)
+        self._tensors.replace(name, weight)
         return None
 
     @property
@@ -76,15 +77,15 @@ class Folding:
         return self._spec.num_heads // self._spec.num_kv_heads
 
     def _by_row(self, factors: torch.Tensor) -> torch.Tensor:
-        """Columns by the row of values that they come from, ``[kv_heads, group, head_dim]``."""
+        """View columns by the row of values they come from, ``[kv_heads, group, head_dim]``."""
         return factors.view(self._spec.num_kv_heads, self._group, self._before.head_dim)
 
     def _norm(self, factors: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a norm multiplies with, and its weight divided, as it is stored."""
-        whole = self._tensors.take(self._before.name) + self._offset
+        """Return a norm's effective weight, and its divided weight as it is stored."""
+        whole = self._tensors.tensor(self._before.name) + self._offset
         return whole, (whole / factors - self._offset).to(self._dtype)
 
     @staticmethod
     def _is_kept(whole: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-        """Where a number that is not 0 is divided into another that is not."""
+        """Return where the division neither over- nor underflows nor involves a zero."""
         return (whole != 0) & kept.isfinite() & (kept > 0)

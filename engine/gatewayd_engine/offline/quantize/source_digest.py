@@ -1,4 +1,4 @@
-"""What a checkpoint is made of, in digests: nobody goes on with something else."""
+"""Digests of a quantization's inputs, so that a run is only resumed with the same ones."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gatewayd_engine.offline.quantize.quantizer import CheckpointQuantizer
 from gatewayd_hooks.version import SPEC_VERSION
 
 _AT_ONCE = 16 << 20
-"""Bytes that are read at once."""
+"""Bytes per read."""
 _PATIENCE_S = 1.0
-"""Between two words about how far it is; small models are read sooner."""
+"""Seconds between progress reports; small models are read sooner."""
 
 
 def origin_of(
@@ -27,15 +27,15 @@ def origin_of(
     owner: str,
     advance: Callable[[float], None],
 ) -> dict[str, str]:
-    """Digests of all that the checkpoint depends on, by what they are of.
+    """Compute digests of everything that the checkpoint depends on, by name.
 
     Args:
         source: the model.
         writer: the quantizer.
-        samples: what it looks at.
-        skip: globs of matrices that stay.
-        owner: the distribution that the quantizer is of, with its version.
-        advance: told the part of the model that was read, now and then.
+        samples: token ids of the calibration texts.
+        skip: globs of matrices that are not quantized.
+        owner: distribution of the quantizer, with its version.
+        advance: called now and then with the fraction of the model that was read.
     """
     texts = [ids.tolist() for ids in samples]
     settings = {"quantizer": writer.name, **writer.settings}
@@ -49,20 +49,20 @@ def origin_of(
 
 
 def _model(source: Checkpoint, advance: Callable[[float], None]) -> str:
-    """Of all of its files, for a time of change says nothing: seconds, where a layer is minutes."""
+    """Digest all files of a model: modification times are unreliable, and hashing is fast."""
     model = hashlib.blake2b(digest_size=16)
     model.update((source.folder / "config.json").read_bytes())
     paths = [source.folder / name for name in source.files]
     total, read = sum(path.stat().st_size for path in paths), 0
-    told = time.monotonic()
+    reported = time.monotonic()
     for path in paths:
         one = hashlib.blake2b()
         with path.open("rb", buffering=0) as file:
             while some := file.read(_AT_ONCE):
                 one.update(some)
                 read += len(some)
-                if time.monotonic() - told >= _PATIENCE_S:
-                    told = time.monotonic()
+                if time.monotonic() - reported >= _PATIENCE_S:
+                    reported = time.monotonic()
                     advance(read / max(read, total))
         model.update(path.name.encode() + b"\0" + one.digest())
     return model.hexdigest()

@@ -1,4 +1,4 @@
-"""The texts that are calibrated on where none are given. Imports no torch."""
+"""Default calibration texts. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ BUNDLED = Path(__file__).with_name("texts.jsonl")
 
 
 def bundled() -> list[QualityText]:
-    """Chats and source text of the corpus of the embedded models, by turns; see ``make_texts``.
+    """Read the bundled calibration texts, alternately chats and source code; see ``make_texts``.
 
-    Nothing of it is in the texts that quality is measured on.
+    They do not overlap with the texts that quality is measured on.
     """
     return read(BUNDLED)

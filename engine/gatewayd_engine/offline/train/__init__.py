@@ -1,1 +1,1 @@
-"""How the embedded models are made: corpus, tokenizer, training. Nothing else imports this."""
+"""Training of the embedded models: corpus, tokenizer, models, draft heads, predictor."""

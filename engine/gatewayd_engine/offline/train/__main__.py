@@ -23,13 +23,13 @@ from gatewayd_engine.offline.train.tokenizer import train_tokenizer
 from gatewayd_engine.offline.train.training import Schedule, Trained, train
 
 MODELS = {"nano": (NANO, 230.0), "nano-draft": (NANO_DRAFT, 70.0)}
-"""Size, and seconds of training on one H200."""
+"""Size, and training time in seconds on one H200."""
 ROW_LEN = 1024
 STAGES = ("corpus", "tokenizer", "train", "all", "heads", "predictor")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one stage, or all of them, in a folder."""
+    """Run one stage, or ``all``, in the folder ``--out``."""
     options = _parser().parse_args(arguments)
     console = Console()
     stages = STAGES[:3] if options.stage == "all" else (options.stage,)
@@ -65,7 +65,7 @@ def make_tokenizer(options: argparse.Namespace, console: Console) -> None:
 
 
 def make_models(options: argparse.Namespace, console: Console) -> None:
-    """Train the models asked for and write them as checkpoints."""
+    """Train the selected models and write them as checkpoints."""
     tokenizer = Tokenizer.from_file(str(options.out / "tokenizer.json"))
     rows = pack(Corpus.load(options.out / "corpus"), tokenizer, ROW_LEN, options.seed)
     console.print(f"{len(rows):,} rows of {ROW_LEN:,} tokens")
@@ -79,7 +79,7 @@ def make_models(options: argparse.Namespace, console: Console) -> None:
             seed=options.seed,
         )
         with _bar(console) as bar:
-            trained = train(rows, size, schedule, options.device, _told(bar, name))
+            trained = train(rows, size, schedule, options.device, _progress_callback(bar, name))
         write_checkpoint(options.out / name, trained.model, tokenizer)
         console.print(_summary(name, trained, schedule.batch_rows * ROW_LEN))
 
@@ -103,13 +103,13 @@ def _bar(console: Console) -> Progress:
     )
 
 
-def _told(bar: Progress, name: str) -> Callable[[float, int, float], None]:
+def _progress_callback(bar: Progress, name: str) -> Callable[[float, int, float], None]:
     task = bar.add_task(name, total=1.0, step=0, loss=float("nan"))
 
-    def tell(done: float, step: int, loss: float) -> None:
+    def report(done: float, step: int, loss: float) -> None:
         bar.update(task, completed=done, step=step, loss=loss)
 
-    return tell
+    return report
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -121,18 +121,20 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", choices=list(MODELS), action="append", help="may be repeated; both if absent"
     )
-    parser.add_argument("--kind", choices=KINDS, default="medusa", help="of heads")
+    parser.add_argument("--kind", choices=KINDS, default="medusa", help="kind of draft heads")
     parser.add_argument(
-        "--base", type=Path, help="checkpoint that heads are for; default the embedded --model"
+        "--base", type=Path, help="base checkpoint of heads; default: the embedded --model"
     )
     parser.add_argument(
-        "--answers", type=int, default=5700, help="texts that it writes for its heads to learn"
+        "--answers", type=int, default=5700, help="texts that the base writes to train its heads on"
     )
-    parser.add_argument("--texts", type=int, default=TEXTS, help="that a predictor learns from")
-    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of a predictor's training")
-    parser.add_argument("--seconds", type=float, help="of training; default 230, 70; 800 for heads")
-    parser.add_argument("--steps", type=int, help="in place of seconds; repeats exactly")
-    parser.add_argument("--batch-rows", type=int, default=64, help=f"of {ROW_LEN} tokens")
+    parser.add_argument("--texts", type=int, default=TEXTS, help="texts to train a predictor on")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="epochs of a predictor")
+    parser.add_argument(
+        "--seconds", type=float, help="training time; default 230 and 70, 800 for heads"
+    )
+    parser.add_argument("--steps", type=int, help="training steps instead of time; deterministic")
+    parser.add_argument("--batch-rows", type=int, default=64, help=f"rows of {ROW_LEN} tokens")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -1,4 +1,4 @@
-"""What a model attends to: of the last tokens of a text, the whole of it."""
+"""Recording of a model's attention weights for the last tokens of a text."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gatewayd_engine.model.spec import read_spec
 
 
 class AttentionTrace(NamedTuple):
-    """The attention of one layer of a text.
+    """Attention of one layer over a text.
 
     Attributes:
-        layer: which.
-        weights: of the last tokens, 0 beyond each, shape ``[num_heads, rows, tokens]``.
-        queries: of those, after rotary, shape ``[rows, num_heads, head_dim]``.
-        keys: of all, after rotary, shape ``[tokens, num_kv_heads, head_dim]``.
+        layer: index of the layer.
+        weights: attention weights of the last tokens, causal, ``[num_heads, rows, tokens]``.
+        queries: of these tokens, after rotary, shape ``[rows, num_heads, head_dim]``.
+        keys: of all tokens, after rotary, shape ``[tokens, num_kv_heads, head_dim]``.
     """
 
     layer: int
@@ -34,7 +34,7 @@ class AttentionTrace(NamedTuple):
 
 
 def open_decoder(folder: Path) -> Decoder:
-    """A checkpoint in float32, to look into.
+    """Load a checkpoint in float32 on the CPU.
 
     Raises:
         SpecError, LoadError: it cannot be read.
@@ -48,20 +48,20 @@ def open_decoder(folder: Path) -> Decoder:
 def trace(
     decoder: Decoder, ids: list[int], rows: int, look: Callable[[AttentionTrace], None]
 ) -> None:
-    """Compute a text once, as prompts are, and look at its last ``rows`` tokens.
+    """Prefill a text and record the attention of its last ``rows`` tokens.
 
     Args:
-        decoder: plain attention, no windows.
+        decoder: without soft caps and sliding windows.
         ids: of the text.
-        rows: how many.
-        look: called for each layer in turn.
+        rows: number of tokens to record.
+        look: called with the attention of each layer, in order.
     """
     attend = _Tracing(decoder.spec.attention, rows, look)
     decoder.hidden(torch.tensor(ids), torch.arange(len(ids)), attend)
 
 
 class _Tracing:
-    """``Attend`` over one text without a pool."""
+    """Causal attention over one text without a KV cache; an implementation of ``Attend``."""
 
     def __init__(
         self, shape: AttentionShape, rows: int, look: Callable[[AttentionTrace], None]
@@ -83,7 +83,7 @@ class _Tracing:
         scores = last @ by_head.transpose(1, 2) * shape.scale
         at = torch.arange(tokens)
         scores.masked_fill_(at > at[-self._rows :, None], -torch.inf)
-        # The decoder's own memory is written over in the next layer.
+        # Copied, because the decoder overwrites its buffers in the next layer.
         queries = last.transpose(0, 1).clone()
         self._look(AttentionTrace(layer, torch.softmax(scores, -1), queries, keys.clone()))
         return answer.transpose(0, 1).reshape(tokens, -1)

@@ -1,4 +1,4 @@
-"""Short chats about symbols: what the models learn to answer, as ChatML text."""
+"""Training chats about symbols of the standard library, as ChatML text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOKUP = {
         },
     },
 }
-# The words that chat_template.jinja puts around tools.
+# Must match what chat_template.jinja renders for this tool.
 TOOLS_SYSTEM = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n<tools>\n"
     f"{json.dumps(LOOKUP)}\n</tools>\n\nFor each function call, return a json object with"
@@ -88,7 +88,7 @@ class TrainingTurn(NamedTuple):
 def chats(
     symbols: Sequence[Symbol], random: Random, repetitions: int = 3, num_greetings: int = 1500
 ) -> list[str]:
-    """Chats about every symbol, several times in other words, and greetings; shuffled."""
+    """Compose chats about every symbol, repeated in varied wording, and greetings; shuffled."""
     written = []
     for _ in range(repetitions):
         for symbol in symbols:
@@ -101,7 +101,7 @@ def chats(
 
 
 def render(turns: Sequence[TrainingTurn], system: str | None) -> str:
-    """ChatML of a conversation."""
+    """Render a conversation as ChatML."""
     head = f"{START}system\n{system}{END}\n" if system else ""
     body = (
         f"{START}user\n{question}{END}\n{START}assistant\n{answer}{END}\n"
@@ -111,7 +111,7 @@ def render(turns: Sequence[TrainingTurn], system: str | None) -> str:
 
 
 def turns_about(symbol: Symbol, random: Random) -> list[TrainingTurn]:
-    """Everything that can be asked about a symbol, once each."""
+    """Compose one turn for each kind of question that a symbol has an answer to."""
     name = symbol.qualified
     turns = []
 

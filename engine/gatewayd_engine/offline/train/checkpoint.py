@@ -1,4 +1,4 @@
-"""A trained model as a folder that any Hugging Face reader takes."""
+"""Writing of a trained model as a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatewayd_engine.offline.train.tokenizer import END_ID, END_OF_TEXT_ID, PAD,
 
 CONTEXT = 2048
 SPLIT_ABOVE = 7_000_000
-"""Parameters beyond which there are two shards, so that readers of shards have one to read."""
+"""Parameters beyond which two shards are written, so that sharded loading is exercised."""
 
 
 def write_checkpoint(folder: Path, model: Llama, tokenizer: Tokenizer) -> None:
@@ -43,13 +43,13 @@ def write_checkpoint(folder: Path, model: Llama, tokenizer: Tokenizer) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
-    """Write a file that everybody may read; safetensors leaves it to its owner alone."""
+    """Write a safetensors file with mode 0644; the library itself creates it with 0600."""
     save_file(tensors, path, {"format": "pt"})
     path.chmod(0o644)
 
 
 def config(size: Size) -> dict[str, Any]:
-    """The config.json of a size."""
+    """Return the config.json of a model size."""
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -75,7 +75,7 @@ def config(size: Size) -> dict[str, Any]:
 
 
 def chat_template() -> str:
-    """ChatML with tools, the Jinja text."""
+    """Return the Jinja chat template: ChatML with tools."""
     return (Path(__file__).parent / "chat_template.jinja").read_text("utf-8").rstrip("\n")
 
 

@@ -1,4 +1,4 @@
-"""The corpus: source files and chats made from them, as two JSON-lines files."""
+"""Training corpus: source files, and chats made from them, stored as two JSON-lines files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Corpus:
     chats: Sequence[str]
 
     def save(self, folder: Path) -> None:
-        """Write ``code.jsonl`` and ``chats.jsonl``, a JSON string a line."""
+        """Write ``code.jsonl`` and ``chats.jsonl``, with a JSON string per line."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, texts in (("code", self.code), ("chats", self.chats)):
             lines = "".join(json.dumps(text) + "\n" for text in texts)
@@ -28,17 +28,17 @@ class Corpus:
 
     @classmethod
     def load(cls, folder: Path) -> Corpus:
-        """Read what ``save`` wrote."""
+        """Read the files written by ``save``."""
         return cls(_read(folder / "code.jsonl"), _read(folder / "chats.jsonl"))
 
 
 def _read(path: Path) -> list[str]:
-    # Line by line: a text may hold other characters that end a line.
+    # Not str.splitlines: texts may contain other line-ending characters.
     with path.open(encoding="utf-8", newline="\n") as lines:
         return [json.loads(line) for line in lines]
 
 
 def build(files: Sequence[SourceFile], seed: int, num_greetings: int = 1500) -> Corpus:
-    """Make the corpus of source files; the same for the same files and seed."""
+    """Make a corpus from source files; deterministic for the same files and seed."""
     code = [f"# {file.path.as_posix()}\n{file.text}" for file in files]
     return Corpus(code, chats(symbols(files), Random(seed), num_greetings=num_greetings))

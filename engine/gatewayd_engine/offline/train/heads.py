@@ -1,6 +1,6 @@
-"""Small networks that foresee a model's next tokens from its hidden states, as they are trained.
+"""Draft heads, Medusa and EAGLE, and their training losses.
 
-Both end in hidden states of the model, which its own head turns into tokens: none of their
+Both predict hidden states, which the model's own head turns into tokens, so that none of their
 weights depends on the vocabulary.
 """
 
@@ -13,28 +13,28 @@ from torch.nn import functional
 from gatewayd_engine.offline.train.model import NORM_EPS, rotated, rotation
 
 MISSING = 0.5
-"""Share of the rows in training whose first hidden states are missing."""
+"""Fraction of training rows whose first hidden states are missing."""
 NOISE = 0.05
-"""Of the hidden states' own deviation, uniformly drawn to either side."""
+"""Amplitude of the uniform noise, relative to the hidden states' standard deviation."""
 LATER = 0.8
-"""How much each of Medusa's heads counts in training, against the one before."""
+"""Loss weight of each Medusa head relative to the previous one."""
 NOTHING = -100
-"""A token that is not to be foreseen."""
+"""Label of tokens that are excluded from the loss."""
 SAMPLED = 512
-"""Tokens of a batch whose foreseeing is judged."""
-FORESEEN = 0.3
-"""Share of the hidden states in training that EAGLE has foreseen itself."""
+"""Tokens of a batch that the loss is computed on."""
+PREDICTED = 0.3
+"""Fraction of EAGLE's input states in training that are its own predictions."""
 
 
 class MedusaHeads(nn.Module):
-    """Heads that each look one token further (Cai et al. 2024, arXiv 2401.10774).
+    """Heads that each predict one token further ahead (Cai et al. 2024, arXiv 2401.10774).
 
-    The paper's heads are a residual block and an output matrix of their own. Here the model's
-    head serves all of them, and the block has a second matrix in its place.
+    The paper's heads are a residual block and an output matrix of their own. Here all of them share
+    the model's head, and the block has a second matrix instead.
 
     Args:
         hidden: size of the model's hidden states.
-        num_heads: how many tokens beyond the model's own are foreseen.
+        num_heads: number of tokens predicted beyond the model's own.
         inner: size inside each block.
     """
 
@@ -43,7 +43,7 @@ class MedusaHeads(nn.Module):
         self.num_heads, self.inner = num_heads, inner
         self.up = nn.Linear(hidden, num_heads * inner)
         self.down = nn.Parameter(torch.zeros(num_heads, inner, hidden))
-        # A whole residual says the model's own next token again, and says it with confidence.
+        # Small, because a full residual would predict the model's own next token confidently.
         self.residual = nn.Parameter(torch.full((num_heads, 1, 1), 0.1))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
@@ -53,10 +53,10 @@ class MedusaHeads(nn.Module):
 
 
 class EagleHead(nn.Module):
-    """Foresees the next hidden state from those before and the tokens chosen after them.
+    """EAGLE head: predicts the next hidden state from previous ones and the tokens sampled.
 
-    Li et al. 2024, arXiv 2401.15077: one decoder layer over a hidden state joined with the
-    embedding of the token that was chosen from it. Here it looks only so far back.
+    Li et al. 2024, arXiv 2401.15077: one decoder layer over hidden states, each concatenated with
+    the embedding of the token sampled from it. Here with a sliding attention window.
 
     Args:
         hidden: size of the model's hidden states.
@@ -64,7 +64,7 @@ class EagleHead(nn.Module):
         kv_heads: of keys and values.
         head_dim: size of a head.
         inner: size inside the feed-forward part.
-        window: positions that it sees, its own included.
+        window: size of the attention window, own position included.
     """
 
     def __init__(
@@ -91,17 +91,17 @@ class EagleHead(nn.Module):
     def forward(
         self, features: torch.Tensor, embedded: torch.Tensor, begins: torch.Tensor
     ) -> torch.Tensor:
-        """Foresee hidden states.
+        """Predict hidden states.
 
         Args:
-            features: of the model, shape ``[batch, length, hidden]``.
-            embedded: the token after each, shape ``[batch, length, hidden]``.
-            begins: the first position of each row that may be looked at, shape ``[batch]``.
+            features: hidden states of the model, shape ``[batch, length, hidden]``.
+            embedded: embedding of the token after each, shape ``[batch, length, hidden]``.
+            begins: first position of each row that can be attended to, shape ``[batch]``.
 
         Returns:
             The hidden state of the position after each, shape ``[batch, length, hidden]``.
         """
-        # Autocast makes products bfloat16; what they are added to is not rounded each time.
+        # Autocast computes products in bfloat16; the residual stream stays float32.
         x = self.join(torch.cat((features, embedded), -1)).float()
         normed = self.norm(x)
         query = self.query(normed).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
@@ -117,12 +117,12 @@ class EagleHead(nn.Module):
         )
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, -1)
-        foreseen: torch.Tensor = x + self.down(functional.silu(gate) * up)
-        return foreseen
+        predicted: torch.Tensor = x + self.down(functional.silu(gate) * up)
+        return predicted
 
 
 def _window(length: int, begins: torch.Tensor, window: int) -> torch.Tensor:
-    """Which keys each query sees, ``[batch, 1, length, length]``; each always sees itself."""
+    """Make the attention mask, ``[batch, 1, length, length]``; each token attends to itself."""
     at = torch.arange(length, device=begins.device)
     distance = at[:, None] - at
     near = (distance >= 0) & (distance < window)
@@ -136,23 +136,23 @@ def medusa_loss(
     ids: torch.Tensor,
     of: torch.Tensor,
 ) -> torch.Tensor:
-    """Cross-entropy of the heads, later ones counting less.
+    """Compute the cross-entropy of the heads, with lower weights for later ones.
 
     Args:
         medusa: to be trained.
         head: the model's head, shape ``[vocab, hidden]``.
-        features: of the model, shape ``[batch, length, hidden]``.
+        features: hidden states of the model, shape ``[batch, length, hidden]``.
         ids: the tokens they were computed from, shape ``[batch, length]``.
-        of: tokens that are worth foreseeing, shape ``[batch, length]``.
+        of: mask of the tokens to predict, shape ``[batch, length]``.
     """
-    # A hidden state says the token after it; the first head looks one further.
-    told = torch.where(of, ids, NOTHING)[:, 2:]
-    told = functional.pad(told, (0, medusa.num_heads - 1), value=NOTHING)
-    told = told.unfold(1, medusa.num_heads, 1).flatten(0, 1)  # [positions, num_heads]
-    chosen = _some((told != NOTHING).any(-1))
+    # The model predicts the next token from a hidden state; the first head the one after it.
+    labels = torch.where(of, ids, NOTHING)[:, 2:]
+    labels = functional.pad(labels, (0, medusa.num_heads - 1), value=NOTHING)
+    labels = labels.unfold(1, medusa.num_heads, 1).flatten(0, 1)  # [positions, num_heads]
+    chosen = _sample_positions((labels != NOTHING).any(-1))
     logits = functional.linear(medusa(features[:, :-2].flatten(0, 1)[chosen]), head)
     losses = [
-        LATER**i * functional.cross_entropy(of_head.float(), told[chosen, i])
+        LATER**i * functional.cross_entropy(of_head.float(), labels[chosen, i])
         for i, of_head in enumerate(logits)
     ]
     return torch.stack(losses).sum()
@@ -165,17 +165,17 @@ def eagle_loss(
     ids: torch.Tensor,
     of: torch.Tensor,
 ) -> torch.Tensor:
-    """How far foreseen hidden states, and what the head says of them, are from the model's.
+    """Compute the loss of predicted hidden states and of the token probabilities they give.
 
-    Some rows lose hidden states at their beginning, up to half of them, as those do whose tokens
-    are found in the cache; the others are noisy, and some are what EAGLE itself foresees.
+    Some rows lack up to half of their hidden states, from the start, like sequences with a prefix
+    cache hit; the others get noise, and some states are EAGLE's own predictions.
 
     Args:
         eagle: to be trained.
         head: the model's head and embedding, shape ``[vocab, hidden]``.
-        features: of the model, shape ``[batch, length, hidden]``.
+        features: hidden states of the model, shape ``[batch, length, hidden]``.
         ids: the tokens they were computed from, shape ``[batch, length]``.
-        of: tokens that are worth foreseeing, shape ``[batch, length]``.
+        of: mask of the tokens to predict, shape ``[batch, length]``.
     """
     batch, length = ids.shape
     lost = (1 - (1 - torch.rand(batch, device=ids.device)) / MISSING).clamp(min=0)
@@ -186,21 +186,22 @@ def eagle_loss(
     given = before + noise
     with torch.no_grad():
         own = eagle(given, embedded, begins)
-    is_own = torch.rand(batch, length - 3, 1, device=ids.device) < FORESEEN
+    is_own = torch.rand(batch, length - 3, 1, device=ids.device) < PREDICTED
     given = torch.cat((given[:, :1], torch.where(is_own, own[:, :-1].float(), given[:, 1:])), 1)
-    foreseen = eagle(given, embedded, begins)
-    chosen = _some(of[:, 2:].flatten())
-    foreseen, target = foreseen.flatten(0, 1)[chosen], target.flatten(0, 1)[chosen]
+    predicted = eagle(given, embedded, begins)
+    chosen = _sample_positions(of[:, 2:].flatten())
+    predicted, target = predicted.flatten(0, 1)[chosen], target.flatten(0, 1)[chosen]
     with torch.no_grad():
-        said = torch.softmax(functional.linear(target, head).float(), -1)
-    near = functional.smooth_l1_loss(foreseen.float(), target.float())
-    return near + functional.cross_entropy(functional.linear(foreseen, head).float(), said)
+        expected = torch.softmax(functional.linear(target, head).float(), -1)
+    distance = functional.smooth_l1_loss(predicted.float(), target.float())
+    logits = functional.linear(predicted, head).float()
+    return distance + functional.cross_entropy(logits, expected)
 
 
-def _some(wanted: torch.Tensor) -> torch.Tensor:
-    """Places of ``SAMPLED`` elements that are true, perhaps the same more than once.
+def _sample_positions(wanted: torch.Tensor) -> torch.Tensor:
+    """Sample ``SAMPLED`` indices of true elements, with replacement.
 
-    Always as many: matrix products of ever new shapes would be prepared anew each time.
+    The number is constant, because matrix products of a new shape have a high setup cost.
     """
-    places = wanted.nonzero().squeeze(1)
-    return places[torch.randint(len(places), (SAMPLED,), device=places.device)]
+    indices = wanted.nonzero().squeeze(1)
+    return indices[torch.randint(len(indices), (SAMPLED,), device=indices.device)]

@@ -1,6 +1,6 @@
-"""Trained heads as a folder: ``heads.json`` and ``heads.safetensors``.
+"""Writing of trained draft heads: ``heads.json`` and ``heads.safetensors``.
 
-No ``config.json``: a folder with one is a model.
+There is no ``config.json``, which would mark the folder as a model.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gatewayd_engine.offline.train.heads import EagleHead, MedusaHeads
 from gatewayd_engine.offline.train.model import NORM_EPS, ROPE_THETA
 
 PROBE = 32
-"""Rows of the model's embedding that are kept beside heads, to know it by."""
+"""Rows of the model's embedding that are stored with heads, to identify their base model."""
 
 
 def write_heads(
@@ -30,11 +30,11 @@ def write_heads(
     """Write heads in float16.
 
     Args:
-        folder: made if need be.
+        folder: created if missing.
         heads: trained.
         base: name of the model that they were trained for.
         embedding: of that model, shape ``[vocab, hidden]``.
-        accuracy: for Medusa, how often each head's first, second, ... choice was right.
+        accuracy: for Medusa, how often each head's first, second, ... choice was correct.
     """
     vocab_size, hidden_size = embedding.shape
     facts = {

@@ -1,4 +1,4 @@
-"""Trains heads to foresee what a model wrote."""
+"""Training loop of draft heads on a model's own answers."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gatewayd_engine.offline.train.training import LAST_RATE, Schedule
 
 KINDS = ("medusa", "eagle")
 RANKS = 10
-"""Choices of a head whose accuracy is measured."""
+"""Top choices of a head whose accuracy is measured."""
 STEP = 32
-"""Lengths of batches are multiples of it."""
+"""Row lengths of batches are rounded up to a multiple of this."""
 VALIDATION = 20
-"""One batch in so many is kept for validation."""
+"""One batch in this many is held out for validation."""
 
 
 class TrainedHeads(NamedTuple):
@@ -34,9 +34,9 @@ class TrainedHeads(NamedTuple):
 
     Attributes:
         heads: trained.
-        steps: that it took.
-        first_loss, validation_loss: as ``recipe.heads`` counts them.
-        accuracy: for Medusa, how often each head's first, second, ... choice was right.
+        steps: number of training steps.
+        first_loss, validation_loss: losses as defined in ``train.heads``.
+        accuracy: for Medusa, how often each head's first, second, ... choice was correct.
     """
 
     heads: MedusaHeads | EagleHead
@@ -47,11 +47,11 @@ class TrainedHeads(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Rows of about one length.
+    """Rows of similar length.
 
     Attributes:
         ids: padded, shape ``[n, length]``.
-        of: tokens that are worth foreseeing, shape ``[n, length]``.
+        of: mask of the tokens to predict, shape ``[n, length]``.
         features: hidden states of the model, bfloat16, shape ``[n, length, hidden]``.
     """
 
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
 
 
 def base_model(folder: Path) -> Llama:
-    """A checkpoint that this recipe made, in bfloat16, to compute hidden states with."""
+    """Load a checkpoint made by ``offline.train`` in bfloat16, to compute hidden states."""
     spec = read_spec(folder, None)
     size = Size(
         hidden=spec.hidden_size,
@@ -85,17 +85,17 @@ def base_model(folder: Path) -> Llama:
 def batches(
     model: Llama, answers: Answers, tokens: int, progress: Callable[[float, int], None]
 ) -> list[Batch]:
-    """Compute the hidden states of all rows, once.
+    """Compute the hidden states of all rows.
 
     Args:
-        model: that wrote them.
-        answers: rows.
-        tokens: of a batch, padding included.
-        progress: told the fraction done and the rows.
+        model: that generated the rows.
+        answers: the rows.
+        tokens: tokens per batch, padding included.
+        progress: called with the fraction done and the number of rows.
     """
     made: list[Batch] = []
     done = 0
-    # Few shapes: preparing a matrix product of a new one takes longer than the product.
+    # Few distinct shapes: the setup of a matrix product of a new shape outlasts the product.
     rounded = -(-answers.lengths // STEP) * STEP
     for length in np.unique(rounded).tolist():
         rows = np.flatnonzero(rounded == length)
@@ -122,10 +122,10 @@ def train_heads(
 
     Args:
         kind: ``medusa`` or ``eagle``.
-        model: whose hidden states they see; it stays as it is.
+        model: the frozen base model.
         made: see ``batches``.
-        schedule: budget and rates.
-        progress: told the fraction done, the step and its loss.
+        schedule: budget and learning rates.
+        progress: called with the fraction done, the step and its loss.
     """
     torch.manual_seed(schedule.seed)
     hidden, head = model.size.hidden, model.embed_tokens.weight
@@ -163,7 +163,7 @@ def train_heads(
 
 
 def _accuracy(medusa: MedusaHeads, head: torch.Tensor, made: Sequence[Batch]) -> list[list[float]]:
-    """How often each head's choices are right, by their rank."""
+    """Compute how often each head's choices are correct, by their rank."""
     right = torch.zeros(medusa.num_heads, RANKS)
     asked = torch.zeros(medusa.num_heads, 1)
     for batch in made:
@@ -171,9 +171,9 @@ def _accuracy(medusa: MedusaHeads, head: torch.Tensor, made: Sequence[Batch]) ->
         for i, of_head in enumerate(states):
             wanted = batch.of[:, 2 + i :]
             logits = functional.linear(of_head[:, : -2 - i][wanted], head.float())
-            told = batch.ids[:, 2 + i :][wanted].unsqueeze(1)
-            right[i] += (logits.topk(RANKS).indices == told).sum(0)
-            asked[i] += len(told)
+            labels = batch.ids[:, 2 + i :][wanted].unsqueeze(1)
+            right[i] += (logits.topk(RANKS).indices == labels).sum(0)
+            asked[i] += len(labels)
     shares: list[list[float]] = (right / asked.clamp(min=1)).tolist()
     return shares
 
@@ -189,6 +189,6 @@ def _optimizer(heads: nn.Module, schedule: Schedule) -> torch.optim.Optimizer:
 
 
 def _endless(made: Sequence[Batch], random: Random) -> Iterator[Batch]:
-    """Each batch once before any comes again."""
+    """Yield batches forever, in a new random order for each epoch."""
     while True:
         yield from random.sample(made, len(made))

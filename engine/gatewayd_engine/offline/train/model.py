@@ -1,4 +1,4 @@
-"""The model as it is trained: Llama, with the weight names of its releases."""
+"""Trainable Llama model with the weight names of Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INIT_STD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large a model is; embeddings and head share one matrix."""
+    """Dimensions of a model; embeddings and head are tied."""
 
     hidden: int
     layers: int
@@ -32,7 +32,7 @@ NANO_DRAFT = Size(hidden=128, layers=2, heads=2, kv_heads=1, intermediate=384)
 
 
 class Llama(nn.Module):
-    """Token ids in, logits out."""
+    """Llama decoder from token ids to logits."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Llama(nn.Module):
         return functional.linear(self.hidden(ids), self.embed_tokens.weight)
 
     def hidden(self, ids: torch.Tensor) -> torch.Tensor:
-        """Map ids ``[batch, length]`` to what the head is given, ``[batch, length, hidden]``."""
+        """Map ids ``[batch, length]`` to final hidden states ``[batch, length, hidden]``."""
         x = self.embed_tokens(ids)
         cos, sin = rotation(ids.shape[1], self.size.head_dim, ids.device)
         for layer in self.layers:
@@ -55,7 +55,7 @@ class Llama(nn.Module):
         return normed
 
     def initialise(self) -> None:
-        """Draw the weights; those that write to the residual stream smaller, by its depth."""
+        """Initialise weights randomly; output projections are scaled down by the depth."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 writes = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -115,7 +115,7 @@ class _FeedForward(nn.Module):
 
 
 def rotation(length: int, head_dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of positions from 0, each ``[length, head_dim]``."""
+    """Compute rotary cosines and sines of positions from 0, each ``[length, head_dim]``."""
     exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     angles = torch.outer(torch.arange(length, device=device).float(), ROPE_THETA**-exponents)
     angles = torch.cat((angles, angles), -1)
@@ -123,7 +123,7 @@ def rotation(length: int, head_dim: int, device: torch.device) -> tuple[torch.Te
 
 
 def rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn heads ``[..., length, head_dim]`` by their positions."""
+    """Apply rotary embedding to heads ``[..., length, head_dim]``."""
     first, second = heads.chunk(2, -1)
     turned = torch.cat((-second, first), -1)
     return heads * cos.to(heads.dtype) + turned * sin.to(heads.dtype)

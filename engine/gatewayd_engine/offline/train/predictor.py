@@ -1,9 +1,9 @@
-"""A small convolution that foresees what tokens will attend to, and how it is trained.
+"""Convolutional predictor of attention weights, for KV selection, and its training.
 
-After AttentionPredictor (arXiv 2502.04077): what a place will get follows from what it and its
-neighbours got. Here that is not an image of the last rows but three means of them, which forget at
-different paces, beside the last row and the distance; and what is foreseen is what all tokens up to
-the next one that attends to all will attend to.
+After AttentionPredictor (arXiv 2502.04077): the attention that a position will get is predicted
+from what it and its neighbours got. Here the input is not an image of the last rows but three
+exponential means of them with different rates, with the last row and the distance; the target is
+the attention of all tokens up to the next one with full attention.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ import torch
 from torch import nn
 
 RATES = (0.4, 0.15, 0.05)
-"""How far the means of attention move with each token that is seen."""
+"""Update rates of the exponential means of attention, per observed token."""
 CHANNELS = len(RATES) + 2
 WARM, EVERY = 32, 16
-"""As served: tokens that attend to all before any attends to few, and each how many one does."""
+"""As when serving: number of initial tokens with full attention, and its period after those."""
 FLOOR = 0.01
-"""Less attention than this part of an even share looks like none."""
+"""Attention below this fraction of a uniform share counts as none."""
 _BUDGETS = (0.25, 0.125, 0.125, 0.0625)
 
 
 class PredictorNetwork(nn.Module):
-    """Scores of places from features of ``image``."""
+    """Convolutional network that scores positions from the features of ``image``."""
 
     def __init__(self, wide: int = 8, first: int = 9, last: int = 9) -> None:
         super().__init__()
         self.first = nn.Conv1d(CHANNELS, wide, first, padding="same")
         self.last = nn.Conv1d(wide, 1, last, padding="same")
-        # It begins as the mean of what places got, and learns what that misses.
+        # Initialised to the mean attention of positions; training learns the difference.
         self.skip = nn.Conv1d(CHANNELS, 1, 1)
         nn.init.zeros_(self.last.weight)
         nn.init.constant_(self.skip.weight, 4 / len(RATES))
@@ -42,17 +42,17 @@ class PredictorNetwork(nn.Module):
         nn.init.zeros_(self.skip.weight[:, -1:])
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, places]`` of ``[n, CHANNELS, places]``."""
+        """Map features ``[n, CHANNELS, positions]`` to logits ``[n, positions]``."""
         scores: torch.Tensor = self.last(torch.relu(self.first(image))) + self.skip(image)
         return scores.squeeze(1)
 
 
 def image(last: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
-    """What the network looks at.
+    """Compute the input features of the network, ``[n, CHANNELS, positions]``.
 
     Args:
-        last: what the last token that attended to all gave to places, ``[n, places]``.
-        means: what they got, ``[n, len(RATES), places]``.
+        last: attention of the last token with full attention, ``[n, positions]``.
+        means: exponential means of attention, ``[n, len(RATES), positions]``.
     """
     count, places = last.shape
     seen = torch.cat((last[:, None], means), 1)
@@ -62,11 +62,12 @@ def image(last: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
 
 
 class Trace(NamedTuple):
-    """Attention of the last tokens of texts of one length.
+    """Recorded attention of the last tokens of texts of one length.
 
     Attributes:
-        mass: of places, each token's sum 1, ``[n, tokens, places]``; n is texts, layers and heads.
-        begin: tokens before the first of them.
+        mass: attention weights, which sum to 1 for each token, ``[n, tokens, positions]``; n runs
+            over texts, layers and heads.
+        begin: number of tokens before the first of these.
     """
 
     mass: torch.Tensor
@@ -74,12 +75,12 @@ class Trace(NamedTuple):
 
 
 class TrainingRound(NamedTuple):
-    """What is known when places are chosen, and what the next tokens attend to.
+    """Features at the time of a selection, and the attention to be predicted.
 
     Attributes:
-        image: see ``image``, ``[n, CHANNELS, places]``.
-        truth: attention of the tokens that attend to few next, the sum over them, of places that
-            there are when they are chosen, ``[n, places]``.
+        image: features, ``[n, CHANNELS, positions]``; see ``image``.
+        truth: attention of the next tokens with selection, summed over them, for the positions
+            that exist at the time of the selection, ``[n, positions]``.
     """
 
     image: torch.Tensor
@@ -87,7 +88,12 @@ class TrainingRound(NamedTuple):
 
 
 class Decoding:
-    """Serves a trace as an engine would, for training: what is not attended to is not seen."""
+    """Simulation of decoding with KV selection: only attention to selected positions is seen.
+
+    Args:
+        trace: recorded attention.
+        budget: fraction of positions to select.
+    """
 
     def __init__(self, trace: Trace, budget: float) -> None:
         self._trace = trace
@@ -102,7 +108,7 @@ class Decoding:
         self._step = 0
 
     def rounds(self) -> Iterator[TrainingRound]:
-        """Up to where places are chosen, again and again; ``advance`` has to choose them."""
+        """Yield a round for each selection; call ``advance`` with the scores before the next."""
         tokens = self._trace.mass.shape[1]
         while self._step < tokens:
             self._see_all()
@@ -114,10 +120,10 @@ class Decoding:
             yield TrainingRound(image(self._last[:, :length], self._means[..., :length]), truth)
 
     def advance(self, scores: torch.Tensor) -> torch.Tensor:
-        """Let the next tokens attend to the places of highest scores, up to one that sees all.
+        """Decode with the positions of highest scores, up to the next token with full attention.
 
         Returns:
-            How much of their attention is in them, ``[n, tokens]``.
+            Fraction of each token's attention that the selection covers, ``[n, tokens]``.
         """
         chosen_at = scores.shape[1]
         slots = min(max(math.ceil(chosen_at * self._budget), 2 * EVERY), chosen_at)
@@ -131,14 +137,14 @@ class Decoding:
             sees[:, chosen_at:length] = 1.0
             mass = self._trace.mass[:, self._step].float() * sees
             found.append(mass.sum(1))
-            # Whose slots are given to newer ones is not remembered.
+            # Positions that lose their slot to newer ones lose their statistics.
             self._given.mul_(sees).add_(mass / found[-1][:, None])
             self._times.mul_(sees).add_(sees)
             self._step += 1
         return torch.stack(found, 1)
 
     def _see_all(self) -> None:
-        """Let a token attend to all; what was seen of few before comes first."""
+        """Decode a token with full attention, after merging what was seen since the last one."""
         times = self._times[:, None]
         far = 1 - (1 - self._rates) ** times
         given = (self._given / self._times.clamp_min(1))[:, None]
@@ -158,8 +164,8 @@ class TrainedNetwork(NamedTuple):
 
     Attributes:
         network: trained.
-        steps: of the optimizer.
-        first_loss, last_loss: cross-entropy of places, over the first and the last hundred.
+        steps: number of optimizer steps.
+        first_loss, last_loss: mean cross-entropy over the first and the last hundred steps.
     """
 
     network: PredictorNetwork
@@ -173,23 +179,23 @@ def train_network(
     epochs: int,
     learning_rate: float,
     seed: int,
-    tell: Callable[[float, int, float], None],
+    report: Callable[[float, int, float], None],
 ) -> TrainedNetwork:
-    """Train on what is seen when the network itself chooses what is seen.
+    """Train a network on attention that is observed under its own selections.
 
     Args:
-        traces: to learn from.
-        epochs: how often each is served.
-        learning_rate: at first; it declines to none.
-        seed: of weights and order.
-        tell: part done, steps, loss.
+        traces: recorded attention to train on.
+        epochs: passes over the traces.
+        learning_rate: peak rate; it declines to 0.
+        seed: for weights and order.
+        report: called with the fraction done, the number of steps and the loss.
     """
     torch.manual_seed(seed)
     dice, network = Random(seed), PredictorNetwork()
     optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=0.0)
     total = epochs * len(traces)
     losses: list[float] = []
-    told = time.monotonic()
+    reported = time.monotonic()
     for served in range(total):
         if served % len(traces) == 0:
             order = dice.sample(traces, len(traces))
@@ -206,8 +212,8 @@ def train_network(
             optimizer.step()
             decoding.advance(scores.detach())
             losses.append(loss.item())
-            if time.monotonic() - told > 1:
-                told = time.monotonic()
-                tell(done, len(losses), sum(losses[-100:]) / len(losses[-100:]))
+            if time.monotonic() - reported > 1:
+                reported = time.monotonic()
+                report(done, len(losses), sum(losses[-100:]) / len(losses[-100:]))
     first, last = losses[:100], losses[-100:]
     return TrainedNetwork(network, len(losses), sum(first) / len(first), sum(last) / len(last))

@@ -1,4 +1,4 @@
-"""The stage ``predictor``: what a model attends to, and a network that foresees it, as a folder."""
+"""Stage ``predictor``: record a model's attention and train a network to predict it."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from gatewayd_engine.offline.train.chats import chats
 from gatewayd_engine.offline.train.checkpoint import write_tensors
 from gatewayd_engine.offline.train.heads_checkpoint import PROBE
 from gatewayd_engine.offline.train.predictor import CHANNELS, Trace, TrainedNetwork, train_network
-from gatewayd_engine.offline.train.progress import bar_on, told_by
+from gatewayd_engine.offline.train.progress import bar_on, progress_callback
 from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_files, symbols
 from gatewayd_engine.offline.train.tokenizer import END_OF_TEXT
 
 LENGTHS = (512, 1024, 1536, 2048)
 TEXTS = 64
-"""Texts to learn from, as many of each length."""
+"""Number of training texts, evenly divided between the lengths."""
 DECODED = 256
-"""Tokens of a text, its last, that are looked at."""
+"""Number of tokens at the end of a text whose attention is recorded."""
 EPOCHS = 3
 _RATE = 5e-3
 _AT_ONCE = 2
 _FIRST_LAYER = 1
-"""The first layer of small models looks at everything: nobody foresees that."""
+"""First recorded layer: layer 0 of small models attends uniformly, which is not predictable."""
 
 
 def make_predictor(options: argparse.Namespace, console: Console) -> None:
-    """Train a network for a model's attention and write it."""
+    """Train an attention predictor for a model and write it."""
     name = (options.model or ["nano"])[0]
     base: Path = options.base or embedded.folder(name)
     decoder = open_decoder(base)
@@ -48,10 +48,10 @@ def make_predictor(options: argparse.Namespace, console: Console) -> None:
     lengths = [min(LENGTHS[i % len(LENGTHS)], longest) for i in range(options.texts)]
     texts = compose(tokenizer, lengths, options.seed)
     with bar_on(console) as bar:
-        traces = make_traces(decoder, texts, told_by(bar, "attention", "texts"))
+        traces = make_traces(decoder, texts, progress_callback(bar, "attention", "texts"))
     with bar_on(console) as bar:
-        told = told_by(bar, "predictor", "steps")
-        trained = train_network(traces, options.epochs, _RATE, options.seed, told)
+        report = progress_callback(bar, "predictor", "steps")
+        trained = train_network(traces, options.epochs, _RATE, options.seed, report)
     folder = options.out / f"{name}-predictor"
     write_network(folder, trained, name, decoder)
     console.print(
@@ -61,7 +61,7 @@ def make_predictor(options: argparse.Namespace, console: Console) -> None:
 
 
 def compose(tokenizer: Tokenizer, lengths: list[int], seed: int) -> list[list[int]]:
-    """Texts of these lengths, of chats and source by turns; none of what quality is measured on."""
+    """Compose texts of these lengths, alternately chats and code, without the quality texts."""
     files = source_files(library_root())
     found = symbols(files)
     kept = {symbol.qualified for symbol in held_out(found)}
@@ -85,9 +85,9 @@ def compose(tokenizer: Tokenizer, lengths: list[int], seed: int) -> list[list[in
 
 
 def make_traces(
-    decoder: Decoder, texts: list[list[int]], tell: Callable[[float, int], None]
+    decoder: Decoder, texts: list[list[int]], report: Callable[[float, int], None]
 ) -> list[Trace]:
-    """What the last tokens of texts attend to, by key head; a few texts of one length together."""
+    """Record the attention of the last tokens of texts, by KV head, in batches of one length."""
     shape = decoder.spec.attention
     by_length: dict[int, list[torch.Tensor]] = {}
     for i, ids in enumerate(texts):
@@ -97,12 +97,12 @@ def make_traces(
             if seen.layer < _FIRST_LAYER:
                 return
             by_head = torch.unflatten(seen.weights, 0, (shape.num_kv_heads, -1)).mean(1)
-            # By half the bytes: there are many of them.
+            # float16, to save memory.
             found.append(by_head.half())
 
         trace(decoder, ids, DECODED, look)
         by_length.setdefault(len(ids), []).append(torch.cat(found))
-        tell((i + 1) / len(texts), i + 1)
+        report((i + 1) / len(texts), i + 1)
     return [
         Trace(torch.cat(masses[at : at + _AT_ONCE]).clone(), length - DECODED)
         for length, masses in by_length.items()
@@ -111,7 +111,7 @@ def make_traces(
 
 
 def write_network(folder: Path, trained: TrainedNetwork, base: str, decoder: Decoder) -> None:
-    """Write a network in float16, with what tells its model from others; see ``read_heads``."""
+    """Write a network in float16, with data that identifies its base model; see ``read_heads``."""
     facts = {
         "kind": "predictor",
         "base": base,

@@ -1,4 +1,4 @@
-"""The bar of a stage that trains something small beside a model."""
+"""Progress bar of the stages that train draft heads and predictors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 
 def bar_on(console: Console) -> Progress:
-    """Shows how much is done, of what, and the loss."""
+    """Make a progress bar that shows the fraction done, a count and the loss."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -20,12 +20,12 @@ def bar_on(console: Console) -> Progress:
     )
 
 
-def told_by(bar: Progress, name: str, unit: str) -> Callable[..., None]:
-    """A task of the bar, told by its share that is done, its count, and its loss if it has one."""
+def progress_callback(bar: Progress, name: str, unit: str) -> Callable[..., None]:
+    """Add a task to the bar; return the callback that updates its fraction, count and loss."""
     task = bar.add_task(name, total=1.0, count=0, unit=unit, loss="")
 
-    def tell(done: float, count: int, loss: float | None = None) -> None:
+    def report(done: float, count: int, loss: float | None = None) -> None:
         shown = "" if loss is None else f"  loss {loss:.3f}"
         bar.update(task, completed=done, count=count, loss=shown)
 
-    return tell
+    return report

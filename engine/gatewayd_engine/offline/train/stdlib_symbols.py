@@ -1,4 +1,4 @@
-"""What Python's standard library defines, read from its source files without importing them."""
+"""Symbols of Python's standard library, parsed from its source without importing it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class SourceFile:
 
     @property
     def module(self) -> str:
-        """Dotted name: ``json/__init__.py`` is ``json``."""
+        """Dotted module name: ``json/__init__.py`` is ``json``."""
         return ".".join(self.path.with_suffix("").parts).removesuffix(".__init__")
 
 
@@ -42,7 +42,7 @@ class Symbol:
     """A public module, class, function or method.
 
     Attributes:
-        qualified: dotted name from the module on.
+        qualified: dotted name, including the module.
         module: where it is defined.
         name: last part of the dotted name, or the whole of a module's.
         kind: ``module``, ``class``, ``function`` or ``method``.
@@ -63,12 +63,12 @@ class Symbol:
 
 
 def library_root() -> Path:
-    """Folder of the running Python's standard library."""
+    """Return the folder of the running Python's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def source_files(root: Path) -> list[SourceFile]:
-    """Source files below a folder, sorted, without tests and generated data."""
+    """Read the source files below a folder, sorted, without tests and generated data."""
     found = []
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -78,12 +78,12 @@ def source_files(root: Path) -> list[SourceFile]:
         try:
             found.append(SourceFile(relative, path.read_text("utf-8")))
         except UnicodeDecodeError:
-            continue  # a few files state another encoding; they are test data in all but place
+            continue  # the few files in other encodings are test data
     return found
 
 
 def symbols(files: Sequence[SourceFile]) -> list[Symbol]:
-    """Public symbols of files, in order; a file that is no Python of this version has none."""
+    """Collect the public symbols of files, in order; files with syntax errors are skipped."""
     found: list[Symbol] = []
     for file in files:
         try:
@@ -107,7 +107,7 @@ def _definitions(
         if node.name.startswith("_"):
             continue
         qualified = f"{prefix}.{node.name}"
-        # Whole lines: ast.get_source_segment would split the file again for every symbol.
+        # Not ast.get_source_segment, which splits the whole file again for every symbol.
         source = textwrap.dedent("\n".join(lines[node.lineno - 1 : node.end_lineno]))
         doc = ast.get_docstring(node)
         if isinstance(node, ast.ClassDef):

@@ -1,7 +1,7 @@
-"""Rows of token ids, all of one length, cut from the corpus.
+"""Packing of the corpus into rows of token ids of one length.
 
-A chat is never cut: rows of chats hold whole ones, filled up with padding. Source files are cut
-every ``length`` tokens, and again at other offsets. No attention barrier stands between chats.
+Chats are never split: rows are packed with whole ones and padded. Source files are split every
+``length`` tokens, several times with different offsets. Attention is not masked between chats.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ CODE_REPETITIONS = 3
 
 
 def pack(corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int) -> NDArray[np.uint16]:
-    """Tokenize and cut.
+    """Tokenize a corpus and pack it into rows.
 
     Args:
-        corpus: what to learn.
-        tokenizer: of at most 65,536 entries.
-        length: tokens that a row predicts; it holds one more.
-        seed: of the offsets.
+        corpus: the texts.
+        tokenizer: with at most 65,536 entries.
+        length: predicted tokens per row, which has one token more.
+        seed: for the offsets.
 
     Returns:
         Shape ``[num_rows, length + 1]``.

@@ -1,4 +1,4 @@
-"""The tokenizer: byte-level BPE, trained on the corpus."""
+"""Byte-level BPE tokenizer, trained on the corpus."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gatewayd_engine.offline.train.corpus import Corpus
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
 SPECIAL_TOKENS = (END_OF_TEXT, START, END, CALL_START, CALL_END, PAD)
-"""In the order of their ids, from 0."""
+"""Special tokens in the order of their ids, from 0."""
 END_OF_TEXT_ID, END_ID, PAD_ID = (SPECIAL_TOKENS.index(t) for t in (END_OF_TEXT, END, PAD))
 
 VOCAB_SIZE = 4096
 CHAT_SHARE = 8
-"""One chat in so many is trained on: they repeat the code's words."""
+"""One chat in this many is used, because chats repeat the vocabulary of the code."""
 
-# Contractions; words with what leads them; numbers of up to three digits; punctuation with the
-# newlines after it; newlines; spaces. Numbers are cut short so that none is a token by chance.
+# Contractions; words with a leading character; numbers of up to three digits; punctuation with
+# trailing newlines; newlines; spaces. Numbers are split, so that no long one becomes a token.
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     r"|[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -32,7 +32,7 @@ SPLIT = (
 
 
 def train_tokenizer(corpus: Corpus, vocab_size: int = VOCAB_SIZE) -> Tokenizer:
-    """Train a tokenizer of so many entries, special tokens and the 256 bytes included."""
+    """Train a tokenizer; ``vocab_size`` includes special tokens and the 256 bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [

@@ -1,4 +1,4 @@
-"""Training: AdamW, a short warm-up, then a linear decline to the end of the budget."""
+"""Training loop: AdamW with linear warm-up and linear decay to the end of the budget."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gatewayd_engine.offline.train.tokenizer import PAD_ID
 
 MOST_VALIDATION_ROWS = 128
 LAST_RATE = 0.02
-"""Of the learning rate, at the end."""
+"""Final learning rate as a fraction of the peak."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast to train.
+    """Training budget and hyperparameters.
 
-    On a CPU a number of steps repeats exactly for a seed; seconds do not.
+    On a CPU a run with a number of steps is deterministic for a seed; one with seconds is not.
     """
 
     seconds: float | None = None
@@ -40,7 +40,7 @@ class Schedule:
             raise ValueError("give seconds or steps, one of them")
 
     def done(self, step: int, elapsed_seconds: float) -> float:
-        """Fraction of the budget that is spent."""
+        """Return the fraction of the budget that is used."""
         if self.steps is not None:
             return step / self.steps
         return elapsed_seconds / (self.seconds or 1.0)
@@ -71,7 +71,7 @@ def train(
         size: of the model.
         schedule: budget and rates.
         device: ``cpu`` (float32) or ``cuda`` (bfloat16 autocast, compiled).
-        progress: told the fraction done, the step and its loss.
+        progress: called with the fraction done, the step and its loss.
 
     Raises:
         ValueError: there are too few rows for one batch.
@@ -83,7 +83,7 @@ def train(
     validation, training = shuffled[:num_validation], shuffled[num_validation:]
     if num_validation == 0 or len(training) < schedule.batch_rows:
         raise ValueError(
-            f"{len(rows)} rows are too few: a tenth is kept for validation, and a batch takes"
+            f"{len(rows)} rows are too few: a tenth is held out for validation, and a batch takes"
             f" {schedule.batch_rows}"
         )
 
@@ -100,7 +100,7 @@ def train(
         return functional.cross_entropy(logits.float().flatten(0, 1), targets, ignore_index=PAD_ID)
 
     batches = _batches(training, schedule.batch_rows)
-    # Compiling belongs to no one's budget.
+    # Compile before the time budget starts.
     loss_of(training[: schedule.batch_rows]).backward()  # type: ignore[no-untyped-call]
     optimizer.zero_grad()
     step, first_loss, last_loss, begin = 0, 0.0, 0.0, time.monotonic()
@@ -136,7 +136,7 @@ def _optimizer(model: Llama, schedule: Schedule) -> torch.optim.Optimizer:
 
 
 def _batches(rows: torch.Tensor, size: int) -> Iterator[torch.Tensor]:
-    """Endless batches; each row once before any comes again."""
+    """Yield batches forever, in a new random order for each epoch."""
     while True:
         order = torch.randperm(len(rows))
         for start in range(0, len(rows) - size + 1, size):

@@ -16,13 +16,13 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
 from gatewayd_engine.offline.quality.job import (
     Event,
-    Measured,
     QualityJob,
     QualityScheme,
     Sample,
+    SchemeMeasured,
     SchemeUnusable,
 )
-from gatewayd_engine.offline.quality.scheme_model import CHUNK, Opened
+from gatewayd_engine.offline.quality.scheme_model import CHUNK, SchemeModel
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted
@@ -66,7 +66,7 @@ def told(sample: Sample, *schemes: EngineConfig) -> list[Any]:
         [sample],
     )
     measure(job, HOST, events.append)
-    return [event for event in events if isinstance(event, Measured | SchemeUnusable)]
+    return [event for event in events if isinstance(event, SchemeMeasured | SchemeUnusable)]
 
 
 @pytest.mark.parametrize("codec", [None, "int8"])
@@ -80,7 +80,7 @@ def test_each_token_is_the_one_that_an_engine_says(name: str, codec: str | None)
     engine.core.strategies.close()
     plain.core.strategies.close()
     ids = PROMPT + answer
-    with closing(Opened(config(name, kv_codec=choice), HOST, len(ids))) as opened:
+    with closing(SchemeModel(config(name, kv_codec=choice), HOST, len(ids))) as opened:
         blocks = list(opened.logits(ids, len(PROMPT)))
     said = torch.cat(blocks).argmax(-1).tolist()
     assert said[:-1] == answer[1:]
@@ -94,7 +94,7 @@ def test_bytes_are_those_that_an_engine_holds() -> None:
     held = engine.core.stats.held_pages
     engine.run()
     engine.core.strategies.close()
-    with closing(Opened(config("matching"), HOST, 256)) as opened:
+    with closing(SchemeModel(config("matching"), HOST, 256)) as opened:
         whole = opened.kv_bytes_per_token
         list(opened.logits([*PROMPT, 7], len(PROMPT)))
         assert opened.kv_bytes_per_token / whole == held / -(-(len(PROMPT) + 1) // 16)
@@ -114,7 +114,7 @@ def test_reads_are_the_places_that_are_selected(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Heavy, "select", noted)
     ids = PROMPT + PROMPT[:LENGTH]
-    with closing(Opened(config("heavy"), HOST, len(ids))) as opened:
+    with closing(SchemeModel(config("heavy"), HOST, len(ids))) as opened:
         list(opened.logits(ids, len(PROMPT)))
         # Two layers of two heads each.
         there = 2 * 2 * sum(range(len(PROMPT) + 1, len(ids) + 1))
@@ -137,7 +137,7 @@ def test_a_last_chunk_of_one_token_is_not_decoded(
     monkeypatch.setattr(Heavy, "budgets", noted)
     begin = CHUNK + 1
     ids = (PROMPT * 4)[: begin + decoded]
-    with closing(Opened(config("heavy"), HOST, len(ids))) as opened:
+    with closing(SchemeModel(config("heavy"), HOST, len(ids))) as opened:
         for _ in range(2):
             asked.clear()
             list(opened.logits(ids, begin if decoded else 0))
@@ -217,7 +217,7 @@ def test_one_that_does_not_open_is_closed(
     monkeypatch.setattr(Heavy, "open", failing)
     monkeypatch.setattr(Heavy, "close", lambda self: ended.append(self))
     with pytest.raises(EngineConfigError if error is ValueError else error, match="not today"):
-        Opened(config("heavy"), HOST, 64)
+        SchemeModel(config("heavy"), HOST, 64)
     assert len(begun) == 1
     assert ended == begun
 

@@ -19,15 +19,15 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
 from gatewayd_engine.offline.quality.job import (
     Event,
-    Measured,
     QualityAdvanced,
     QualityFailed,
     QualityJob,
     QualityScheme,
     Sample,
+    SchemeMeasured,
     SchemeUnusable,
 )
-from gatewayd_engine.offline.quality.scheme_model import CHUNK, Opened
+from gatewayd_engine.offline.quality.scheme_model import CHUNK, SchemeModel
 from gatewayd_engine.offline.quality.scores import Scores
 from gatewayd_engine.offline.quality.texts import BUNDLED, bundled, read
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
@@ -84,7 +84,7 @@ def results(events: list[Event]) -> list[Event]:
 
 def test_perplexity_is_that_of_transformers(samples: list[Sample]) -> None:
     [result] = results(told(samples, None, CONFIG))
-    assert isinstance(result, Measured)
+    assert isinstance(result, SchemeMeasured)
     model = AutoModelForCausalLM.from_pretrained(small(), dtype=torch.float32)
     for kind, figures in result.kinds.items():
         surprise, count = 0.0, 0
@@ -106,7 +106,7 @@ def test_perplexity_is_that_of_transformers(samples: list[Sample]) -> None:
 def test_a_model_does_not_differ_from_itself(samples: list[Sample]) -> None:
     events = told(samples, CONFIG, CONFIG)
     [result] = results(events)
-    assert isinstance(result, Measured)
+    assert isinstance(result, SchemeMeasured)
     for figures in result.kinds.values():
         assert figures.kl_mean == figures.kl_p99 == 0
         assert figures.agreement == 1
@@ -121,7 +121,7 @@ def test_int8_loses_as_little_as_was_measured_before(samples: list[Sample]) -> N
     [result] = results(
         told(samples[:3] + samples[-1:], whole, msgspec.structs.replace(whole, quantizer=INT8))
     )
-    assert isinstance(result, Measured)
+    assert isinstance(result, SchemeMeasured)
     for figures in result.kinds.values():
         assert figures.kl_mean is not None
         assert figures.agreement is not None
@@ -139,7 +139,7 @@ def test_a_codec_loses_as_little_as_was_measured_before(
     whole = config(model=str(embedded.folder()))
     encoded = msgspec.structs.replace(whole, kv_codec=StrategyChoice(codec))
     [result] = results(told(samples[:2], whole, encoded))
-    assert isinstance(result, Measured)
+    assert isinstance(result, SchemeMeasured)
     divergence = result.kinds["chats"].kl_mean
     assert divergence is not None
     # Of 26,000 tokens it is 0.0001 with int8 and 0.0009 with a scale for each token with fp8.
@@ -163,7 +163,7 @@ def test_what_cannot_be_used_is_told_and_the_others_are_measured(samples: list[S
         SchemeUnusable,
         SchemeUnusable,
         SchemeUnusable,
-        Measured,
+        SchemeMeasured,
     ]
     assert "quantizer.nope is not installed" in reasons[0]
     assert "/nowhere" in reasons[1]
@@ -187,7 +187,7 @@ def test_another_vocabulary_cannot_be_compared(
 
 
 def test_a_text_beyond_the_context_is_refused() -> None:
-    opened = Opened(config(max_model_len=128), PluginHost(CATALOG), 4000)
+    opened = SchemeModel(config(max_model_len=128), PluginHost(CATALOG), 4000)
     with pytest.raises(Exception, match="a text has 200 tokens, but the context is 128"):
         list(opened.logits([5] * 200))
     assert sum(len(one) for one in opened.logits([5] * 128)) == 128
@@ -221,7 +221,7 @@ def test_scores_are_those_of_double_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "sentence"), [(math.nan, "its logits are not finite"), (-math.inf, "without end")]
+    ("value", "sentence"), [(math.nan, "its logits are not finite"), (-math.inf, "is infinite")]
 )
 def test_what_is_no_probability_has_no_figures(value: float, sentence: str) -> None:
     scores = Scores()

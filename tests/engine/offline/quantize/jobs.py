@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gatewayd_engine.offline.quantize.job import Event, LayersKept, QuantizeFailed, QuantizeJob
+from gatewayd_engine.offline.quantize.job import Event, LayerWritten, QuantizeFailed, QuantizeJob
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
@@ -39,5 +39,5 @@ def reason(one: QuantizeJob) -> str:
 
 def stopped(event: Event) -> None:
     """Ends a run behind a layer."""
-    if isinstance(event, LayersKept):
+    if isinstance(event, LayerWritten):
         raise RuntimeError

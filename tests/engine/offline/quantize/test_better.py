@@ -10,7 +10,7 @@ import pytest
 from gatewayd.cli.quality.texts import samples
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quality.evaluate import measure
-from gatewayd_engine.offline.quality.job import Measured, QualityFigures, QualityScheme
+from gatewayd_engine.offline.quality.job import QualityFigures, QualityScheme, SchemeMeasured
 from gatewayd_engine.offline.quality.job import QualityJob as Measuring
 from gatewayd_engine.offline.quantize.job import CheckpointWritten, Event, QuantizeJob
 from gatewayd_engine.offline.quantize.run import quantize
@@ -46,7 +46,7 @@ def figures(whole: Path, folders: list[Path], tokens: int) -> list[dict[str, Qua
     schemes = [QualityScheme(folder.name, config(folder)) for folder in folders]
     texts = samples(whole, None, tokens, 1024)
     measure(Measuring(QualityScheme("whole", config(whole)), schemes, texts), HOST, found.append)
-    return [one.kinds for one in found if isinstance(one, Measured)]
+    return [one.kinds for one in found if isinstance(one, SchemeMeasured)]
 
 
 @pytest.mark.slow

@@ -20,13 +20,13 @@ from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model.linears import select_cpu
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quality.scheme_model import SchemeModel
 from gatewayd_engine.offline.quantize.job import (
     REPORT,
-    Began,
     CheckpointWritten,
     QuantizeAdvanced,
     QuantizeJob,
+    QuantizeStarted,
 )
 from gatewayd_engine.offline.quantize.layers import LayerTensors
 from gatewayd_engine.offline.quantize.run import quantize
@@ -147,7 +147,7 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
         quantizer=StrategyChoice("auto"),
         threads=1,
     )
-    opened = Opened(config, HOST, 64)
+    opened = SchemeModel(config, HOST, 64)
     ours = torch.cat(list(opened.logits(IDS[0])))
     opened.close()
     whole, model = (
@@ -243,7 +243,7 @@ def test_there_is_one_expert_of_floats_at_a_time(
 ) -> None:
     alive: dict[int, str] = {}
     most = 0
-    take = LayerTensors.take
+    take = LayerTensors.tensor
 
     def noting(self: LayerTensors, name: str) -> torch.Tensor:
         nonlocal most
@@ -255,7 +255,7 @@ def test_there_is_one_expert_of_floats_at_a_time(
             most = max(most, len(set(alive.values())))
         return tensor
 
-    monkeypatch.setattr(LayerTensors, "take", noting)
+    monkeypatch.setattr(LayerTensors, "tensor", noting)
     for to in ("awq", "gptq", "fp8"):  # of what is thinned out floats are written
         out = tmp_path / to
         assert isinstance(told(job(source_of("mixtral"), out, to, IDS[:3]))[-1], CheckpointWritten)
@@ -269,7 +269,7 @@ def test_what_was_ended_goes_on_to_the_same_bytes(source_of: Source, tmp_path: P
     assert isinstance(told(whole)[-1], CheckpointWritten)
     with pytest.raises(RuntimeError):
         quantize(cut, HOST, stopped)
-    assert told(msgspec.structs.replace(cut, resume=True))[0] == Began(1, 2)
+    assert told(msgspec.structs.replace(cut, resume=True))[0] == QuantizeStarted(1, 2)
     assert files(tmp_path / "cut") == files(tmp_path / "whole")
 
 

@@ -24,7 +24,7 @@ from gatewayd_engine.offline.quantize import (
 from gatewayd_engine.offline.quantize import (
     source_digest as origin,
 )
-from gatewayd_engine.offline.quantize.job import REPORT, Began, CheckpointWritten, Reading
+from gatewayd_engine.offline.quantize.job import REPORT, CheckpointWritten, QuantizeStarted, Reading
 from gatewayd_engine.offline.quantize.progress import QuantizeProgress
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.process.config import EngineConfigError
@@ -53,7 +53,7 @@ def test_a_model_is_the_same_by_what_is_in_it(tmp_path: Path) -> None:
         last = file.read(1)
         file.seek(-1, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
-    assert "was begun with another model;" in reason(one)
+    assert "was started with another model;" in reason(one)
 
 
 def test_what_a_kill_leaves_is_known_as_its_own(tmp_path: Path) -> None:
@@ -69,10 +69,12 @@ def test_what_a_kill_leaves_is_known_as_its_own(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         quantize(one, HOST, stopped)
     (part / "notes").write_text("mine")
-    assert "holds other files, as notes;" in reason(msgspec.structs.replace(one, force=True))
+    assert "contains other files, such as notes;" in reason(
+        msgspec.structs.replace(one, force=True)
+    )
     (part / "notes").unlink()
     (part / "state.json").unlink()
-    assert "does not say of what it was made; --force" in reason(
+    assert "does not record what it was made from; --force" in reason(
         msgspec.structs.replace(one, resume=True)
     )
     assert isinstance(told(msgspec.structs.replace(one, force=True))[-1], CheckpointWritten)
@@ -106,7 +108,7 @@ def test_a_replacement_that_ended_early_is_gone_on_with(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         quantize(msgspec.structs.replace(other, force=True), HOST, stopped)
     events = told(msgspec.structs.replace(other, resume=True))
-    assert events[0] == Began(1, NUM_LAYERS)
+    assert events[0] == QuantizeStarted(1, NUM_LAYERS)
     assert isinstance(events[-1], CheckpointWritten)
     assert os.listdir(tmp_path) == ["out"]
 
@@ -177,7 +179,7 @@ def test_wherever_its_last_steps_end_it_is_complete_in_the_end(
         said = str(error)
     else:
         said = ""
-    assert said in ("", f"{out} was complete already; what was left beside it is removed")
+    assert said in ("", f"{out} was already complete; what was left next to it is removed")
     assert (out / "weights").read_text() == "new"
     assert os.listdir(tmp_path) == ["out"]
 
@@ -216,7 +218,7 @@ def test_a_folder_of_somebody_else_stays_as_it_is(flags: dict[str, bool], tmp_pa
     part.mkdir()
     (part / "notes").write_text("mine")
     for _ in range(2):
-        with pytest.raises(EngineConfigError, match="holds other files, as notes;"):
+        with pytest.raises(EngineConfigError, match="contains other files, such as notes;"):
             begun(tmp_path / "out", **flags)
         assert os.listdir(part) == ["notes"]
 
@@ -225,7 +227,7 @@ def test_a_folder_of_somebody_else_stays_as_it_is(flags: dict[str, bool], tmp_pa
 def test_what_was_left_and_damaged_is_named(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with begun(out) as work:
-        work.keep(0, {"a": torch.zeros(2, 3)}, [], [torch.ones(4, 8)])
+        work.save_layer(0, {"a": torch.zeros(2, 3)}, [], [torch.ones(4, 8)])
     with begun(out, resume=True) as work:
         assert torch.equal((work.stream([4]) or [])[0], torch.ones(4, 8))
     path = tmp_path / "out.part" / name
@@ -235,7 +237,7 @@ def test_what_was_left_and_damaged_is_named(name: str, tmp_path: Path) -> None:
         with pytest.raises(EngineConfigError) as refusal, begun(out, resume=True) as work:
             work.stream([4])
         assert str(refusal.value).startswith(f"--resume: {path} is not a whole safetensors file: ")
-        assert str(refusal.value).endswith("; --force begins anew")
+        assert str(refusal.value).endswith("; --force starts over")
         assert (path.parent / "state.json").exists()
 
 
@@ -270,7 +272,7 @@ def test_looking_at_a_large_model_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     assert parts == sorted(parts)
     assert len(parts) > 5
     assert parts[-1] == 1.0
-    assert isinstance(events[len(parts)], Began)
+    assert isinstance(events[len(parts)], QuantizeStarted)
 
 
 def test_files_are_for_whom_the_umask_lets(tmp_path: Path) -> None:

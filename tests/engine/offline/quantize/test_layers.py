@@ -12,12 +12,12 @@ from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, Enough
+from gatewayd_engine.offline.quantize.activation_stats import ActivationStats, InputsCollected
 from gatewayd_engine.offline.quantize.input_groups import (
     InputGroup,
+    input_groups,
     is_router,
     layer_matrices,
-    places,
 )
 from gatewayd_engine.offline.quantize.layers import Layers, LayerTensors
 from gatewayd_engine.offline.quantize.scale_folding import Folding
@@ -34,7 +34,7 @@ def source(checkpoint: Callable[[str], Path], architecture: str) -> Checkpoint:
 def places_of(source: Checkpoint, index: int) -> list[InputGroup]:
     matrices = layer_matrices(source.shapes, index)
     packed = {matrix.name for matrix in matrices if not is_router(matrix)}
-    return list(places(source.spec, source.shapes, index, packed))
+    return list(input_groups(source.spec, source.shapes, index, packed))
 
 
 @torch.inference_mode()
@@ -93,8 +93,8 @@ def test_what_is_divided_before_is_multiplied_behind(source: Checkpoint) -> None
             assert (factors > 0).all()
             assert not torch.equal(factors, torch.ones_like(factors))
             for matrix in place.matrices:
-                weight = tensors.take(f"{matrix.name}.weight")
-                tensors.put(f"{matrix.name}.weight", weight * factors)
+                weight = tensors.tensor(f"{matrix.name}.weight")
+                tensors.replace(f"{matrix.name}.weight", weight * factors)
             folding.apply(factors)
             folded += 1
         after = layers.open(index, tensors)(stream)
@@ -114,7 +114,7 @@ def test_norms_of_bfloat16_keep_their_factors_exactly(
         assert place.before is not None
         folding = Folding(source, place.before, tensors)
         offset = 1.0 if name == "gemma2" else 0.0
-        whole = tensors.take(place.before.name) + offset
+        whole = tensors.tensor(place.before.name) + offset
         wanted = torch.rand(64, generator=torch.Generator().manual_seed(1)) * 3 + 0.2
         factors = folding.foldable(wanted)
         stored = folding.apply(factors)
@@ -133,7 +133,7 @@ def test_a_matrix_that_stays_is_not_divided_with_the_others(
     source = Checkpoint.open(folder, read_spec(folder))
     packed = {m.name for m in layer_matrices(source.shapes, 0)}
     left = "model.layers.0.self_attn.v_proj"
-    found = {p.name: p for p in places(source.spec, source.shapes, 0, packed - {left})}
+    found = {p.name: p for p in input_groups(source.spec, source.shapes, 0, packed - {left})}
     assert found["model.layers.0.self_attn.qkv_proj"].before is None
     assert len(found["model.layers.0.self_attn.qkv_proj"].matrices) == 2
     assert found["model.layers.0.self_attn.o_proj"].before is None
@@ -145,7 +145,7 @@ def test_rows_that_are_kept_are_spread_and_the_gram_is_of_all() -> None:
     seen = ActivationStats(["m"], 5000, ends=True)
     x = torch.randn(5000, 8, generator=torch.Generator().manual_seed(2))
     for part in torch.split(x, [7, 93, 3000, 1900]):
-        with pytest.raises(Enough):
+        with pytest.raises(InputsCollected):
             seen("m", part)
     seen("other", x)
     inputs = seen.inputs["m"]

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quantize.job import Began, CheckpointWritten, QuantizeJob
+from gatewayd_engine.offline.quantize.job import CheckpointWritten, QuantizeJob, QuantizeStarted
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import StrategyChoice
@@ -79,7 +79,7 @@ def test_it_goes_on_to_the_same_bytes(samples: list[list[int]], tmp_path: Path) 
     with pytest.raises(RuntimeError):
         quantize(one, HOST, stopped)
     events = told(job(tmp_path / "parts", "sparse24", samples, resume=True))
-    assert events[0] == Began(1, NUM_LAYERS)
+    assert events[0] == QuantizeStarted(1, NUM_LAYERS)
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "parts" / path.name).read_bytes()
 

@@ -24,16 +24,16 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.model.loading.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.model.weights import dense
-from gatewayd_engine.offline.quality.scheme_model import Opened
+from gatewayd_engine.offline.quality.scheme_model import SchemeModel
 from gatewayd_engine.offline.quantize.job import (
     REPORT,
-    Began,
     CheckpointWritten,
     Event,
-    LayersKept,
+    LayerWritten,
     QuantizeAdvanced,
     QuantizeFailed,
     QuantizeJob,
+    QuantizeStarted,
 )
 from gatewayd_engine.offline.quantize.make_texts import WINDOW, Overlaps
 from gatewayd_engine.offline.quantize.run import quantize
@@ -60,8 +60,8 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_what_is_written_is_served(to: str, samples: list[list[int]], tmp_path: Path) -> None:
     out = tmp_path / "out"
     events = told(job(out, to, samples))
-    assert events[0] == Began(0, NUM_LAYERS)
-    assert [event.layer for event in events if isinstance(event, LayersKept)] == [0, 1]
+    assert events[0] == QuantizeStarted(0, NUM_LAYERS)
+    assert [event.layer for event in events if isinstance(event, LayerWritten)] == [0, 1]
     done = [event.done for event in events if isinstance(event, QuantizeAdvanced)]
     assert done == sorted(done)
     assert done[-1] == NUM_LAYERS
@@ -89,7 +89,7 @@ def test_what_is_written_is_served(to: str, samples: list[list[int]], tmp_path: 
         threads=1,
     )
     ids = samples[0][:48]
-    opened = Opened(config, HOST, 64)
+    opened = SchemeModel(config, HOST, 64)
     ours = torch.cat(list(opened.logits(ids)))
     opened.close()
     model = AutoModelForCausalLM.from_pretrained(plain, dtype=torch.float32)
@@ -145,14 +145,14 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
 ) -> None:
     whole, cut, to = tmp_path / "whole", tmp_path / "cut", "gptq"
     run(job(whole, to, samples))
-    killed = run(job(cut, to, samples), until=LayersKept)
+    killed = run(job(cut, to, samples), until=LayerWritten)
     assert not any(isinstance(event, CheckpointWritten) for event in killed)
     assert not cut.exists()
     assert (tmp_path / "cut.part").is_dir()
     # What a kill in the middle of a file would leave.
     (tmp_path / "cut.part" / "layer-00001.safetensors.unfinished").write_bytes(b"x")
     resumed = job(cut, to, samples, resume=True)
-    assert run(resumed)[0] == Began(1, NUM_LAYERS)
+    assert run(resumed)[0] == QuantizeStarted(1, NUM_LAYERS)
     assert files(cut) == files(whole)
     assert not (tmp_path / "cut.part").exists()
 
@@ -223,7 +223,7 @@ def test_a_full_disk_is_told_and_gone_on_from(samples: list[list[int]], tmp_path
     part = tmp_path / "out.part"
     assert failed.reason.startswith(f"cannot write {part}")
     assert "File too large" in failed.reason
-    assert failed.reason.endswith(f"what is done stays in {part}, and --resume goes on with it")
+    assert failed.reason.endswith(f"what is done stays in {part}, and --resume continues it")
     assert not list(part.glob("*.unfinished"))
     assert isinstance(told(job(out, "gptq", samples, resume=True))[-1], CheckpointWritten)
 
@@ -240,7 +240,7 @@ def test_nothing_is_overwritten_unasked(samples: list[list[int]], tmp_path: Path
     part.mkdir()
     (part / "notes").write_text("mine")
     for changes in ({}, {"force": True}, {"resume": True}):
-        assert "holds other files" in reason(msgspec.structs.replace(one, **changes))
+        assert "contains other files" in reason(msgspec.structs.replace(one, **changes))
     shutil.rmtree(part)
     assert isinstance(told(one)[-1], CheckpointWritten)
     assert "exists" in reason(one)
@@ -255,7 +255,7 @@ def test_nothing_is_overwritten_unasked(samples: list[list[int]], tmp_path: Path
 def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: Path) -> None:
     out = tmp_path / "out"
     one = job(out, "gptq", samples[:2])
-    run(one, until=LayersKept)
+    run(one, until=LayerWritten)
     assert "holds 1 layers of an earlier run; --resume goes on" in reason(one)
     for changes, differs in (
         ({"samples": samples[1:]}, "text"),
@@ -263,14 +263,14 @@ def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: 
         ({"skip": ["*.layers.*.down_proj"]}, "--skip"),
     ):
         other = msgspec.structs.replace(one, resume=True, **changes)
-        assert f"was begun with another {differs};" in reason(other)
+        assert f"was started with another {differs};" in reason(other)
     both = msgspec.structs.replace(one, resume=True, force=True)
-    assert reason(both) == "--resume goes on and --force begins anew: give one of them"
+    assert reason(both) == "--resume continues and --force starts over: give one of them"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PluginHost, "owner", lambda *_: "gatewayd 99")
         assert "another version;" in reason(msgspec.structs.replace(one, resume=True))
     first = told(msgspec.structs.replace(one, force=True))
-    assert first[0] == Began(0, NUM_LAYERS)
+    assert first[0] == QuantizeStarted(0, NUM_LAYERS)
 
 
 def test_fp8_is_in_blocks_where_all_are_whole_and_says_twice_what_stays(
@@ -302,7 +302,7 @@ def test_what_ended_at_its_very_end_is_complete(tmp_path: Path) -> None:
     assert isinstance(told(one)[-1], CheckpointWritten)
     (tmp_path / "out.part").mkdir()
     (tmp_path / "out.part" / "lock").touch()
-    assert "was complete already" in reason(one)
+    assert "was already complete" in reason(one)
     assert os.listdir(tmp_path) == ["out"]
 
 
@@ -318,7 +318,7 @@ def test_two_do_not_write_the_same(samples: list[list[int]], tmp_path: Path) -> 
     seen: list[str] = []
 
     def tell(event: Event) -> None:
-        if isinstance(event, Began):
+        if isinstance(event, QuantizeStarted):
             seen.append(reason(job(tmp_path / "out", "fp8", [], resume=True)))
 
     quantize(job(tmp_path / "out", "fp8", []), HOST, tell)
@@ -330,7 +330,7 @@ def test_two_do_not_write_the_same(samples: list[list[int]], tmp_path: Path) -> 
     [
         ("nope", {}, "quantizer.nope is not installed"),
         ("int8", {}, "--to int8: quantizer.int8 writes no checkpoints"),
-        ("awq", {"skip": ["*.nope"]}, "[quantizer] skip: *.nope is the name of no matrix"),
+        ("awq", {"skip": ["*.nope"]}, "[quantizer] skip: *.nope matches no matrix"),
         ("awq", {"skip": ["*"]}, "every matrix is skipped"),
         ("gptq", {"skip": ["*.0.*.down_proj"]}, "skip it in all or in none"),
         ("gptq", {"quantizer": StrategyChoice("gptq", {"group_size": 256})}, "no multiple of 256"),

@@ -76,11 +76,11 @@ class Shapes:
     def __contains__(self, name: object) -> bool:
         return name in self._shapes
 
-    def take(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self._shapes[name], dtype=self.dtype, device=DEVICE)
 
     def matrix(self, name: str) -> torch.Tensor:
-        return self.take(f"{name}.weight")
+        return self.tensor(f"{name}.weight")
 
 
 class _Arrived:

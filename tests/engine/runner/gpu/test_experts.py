@@ -20,10 +20,10 @@ from gatewayd_engine.model import parts
 from gatewayd_engine.model.build_decoder import Quantize
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.linears.expert_stacks import Stack, form_of
-from gatewayd_engine.model.linears.plugin_matmul import Bringer, Bringers
+from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin, MatmulPlugins
 from gatewayd_engine.model.loading import loader
 from gatewayd_engine.model.moe import GroupedExperts, MixtureOfExperts
-from gatewayd_engine.model.parts import FusedParts, with_brought
+from gatewayd_engine.model.parts import FusedParts, with_matmul_plugins
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.gpu import warmup
@@ -222,7 +222,7 @@ def test_experts_of_few_bits_say_what_the_cpu_does(
 @pytest.mark.parametrize(
     ("fields", "what"),
     [
-        ({"quantizer": StrategyChoice("sparse24")}, "half of zeros"),
+        ({"quantizer": StrategyChoice("sparse24")}, "2:4 sparse"),
         (
             {"quantizer": StrategyChoice("int8"), "quantizer_skip": ["*.experts.3.down_proj"]},
             "of several formats",
@@ -238,7 +238,7 @@ def test_experts_that_are_multiplied_one_by_one_are_told_and_not_captured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     fractions: list[float] = []
-    read = loader._Reader._tell
+    read = loader._Reader._report
 
     def noted(self: Any, name: str) -> None:
         report = self._progress
@@ -246,7 +246,7 @@ def test_experts_that_are_multiplied_one_by_one_are_told_and_not_captured(
         read(self, name)
         self._progress = report
 
-    monkeypatch.setattr(loader._Reader, "_tell", noted)
+    monkeypatch.setattr(loader._Reader, "_report", noted)
     with caplog.at_level("WARNING"):
         engine = make_device_engine(checkpoint("qwen3_moe"), max_running=4, **fields)
     told = [record.message for record in caplog.records if "one by one" in record.message]
@@ -293,14 +293,16 @@ def test_factors_are_widened_for_the_expert_that_needs_it() -> None:
     assert isinstance(first, PackedWeight)
     assert first.scales.dtype == torch.float16
     stack = Stack(first, 3, 16, 64, kernels)
-    assert all(stack.put(number, form) for number, form in enumerate(forms) if form is not None)
+    assert all(
+        stack.set_expert(number, form) for number, form in enumerate(forms) if form is not None
+    )
     made = stack.matrices.all
     assert isinstance(made, PackedWeight)
     assert torch.equal(made.scales, torch.stack([w.scales.t() for w in (short, long, short)]))
     assert stack.nbytes == made.words.nbytes + made.scales.nbytes
     other = form_of(grouped("offsets", 16, 64, 2), FLOAT32)
     assert other is not None
-    assert not stack.put(1, other)
+    assert not stack.set_expert(1, other)
 
 
 def test_what_kernels_of_experts_cannot_read_is_left_to_products_of_its_own() -> None:
@@ -315,7 +317,9 @@ def test_what_kernels_of_experts_cannot_read_is_left_to_products_of_its_own() ->
 
 
 def test_plugins_are_asked_for_experts_of_few_bits() -> None:
-    brought = with_brought(FusedParts(TorchKernels()), Bringers([Bringer("theirs", None)]))
+    brought = with_matmul_plugins(
+        FusedParts(TorchKernels()), MatmulPlugins([MatmulPlugin("theirs", None)])
+    )
     experts = brought.experts
     assert experts is not None
     assert experts.form(grouped("signed", 16, 64, 2), FLOAT32) is None

@@ -116,11 +116,11 @@ class Shapes:
     def __contains__(self, name: object) -> bool:
         return name in self._shapes
 
-    def take(self, name: str) -> torch.Tensor:
+    def tensor(self, name: str) -> torch.Tensor:
         return torch.empty(self._shapes[name], dtype=self.dtype, device="meta")
 
     def matrix(self, name: str) -> torch.Tensor:
-        return self.take(f"{name}.weight")
+        return self.tensor(f"{name}.weight")
 
 
 class Attends(RotatingAttend):

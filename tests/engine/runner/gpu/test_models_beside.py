@@ -81,7 +81,7 @@ def test_a_model_that_is_loaded_later_multiplies_elsewhere(
 
 def test_what_is_captured_with_does_not_grow() -> None:
     parts = DeviceParts(TorchKernels())
-    beside = parts.beside()
+    beside = parts.draft_parts()
     first: Any = parts.served.linear(grouped("offsets", 64, 256, 4), None, torch.float32)
     second: Any = beside.linear(grouped("offsets", 128, 512, 8), None, torch.float32)
     assert first._room is second._room
@@ -89,7 +89,7 @@ def test_what_is_captured_with_does_not_grow() -> None:
     with pytest.raises(RuntimeError, match="in use by captured steps"):
         beside.linear(grouped("offsets", 64, 256, 4), None, torch.float32)
     later: list[Any] = [
-        parts.beside().linear(grouped("offsets", 256, 512, 8), None, torch.float32)
+        parts.draft_parts().linear(grouped("offsets", 256, 512, 8), None, torch.float32)
         for _ in range(2)
     ]
     assert len({id(linear._room) for linear in (first, *later)}) == 3

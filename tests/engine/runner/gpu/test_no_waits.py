@@ -108,7 +108,7 @@ def test_a_captured_step_reaches_what_it_should(source: Source) -> None:
         "kernels/experts/matmul.py:expert_gates",
         "kernels/experts/routing.py:route_visits",
         "model/decoder.py:DecoderLayer.__call__",
-        "model/linears/select_gpu.py:Apart.__call__",
+        "model/linears/select_gpu.py:DenseGpuLinear.__call__",
         "model/linears/expert_stacks.py:Stack.given",
         "model/moe.py:GroupedExperts.__call__",
         "model/parts.py:FusedParts.norm.<lambda>",

@@ -20,7 +20,7 @@ from gatewayd_engine.attention.triton_decode import CapturedDecode
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.layers import FeedForward
-from gatewayd_engine.model.linears.select_gpu import Apart
+from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.model.moe import GroupedExperts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
@@ -192,7 +192,7 @@ def test_what_drafters_launch_is_captured_unread(
         (Decoder, "raw_logits", "llama"),
         (FeedForward, "add_to", "llama"),
         (GroupedExperts, "_visited", "mixtral"),
-        (Apart, "__call__", "qwen3"),
+        (DenseGpuLinear, "__call__", "qwen3"),
         (CapturedDecode, "attended", "llama"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The command ``gatewayd``. A command's module is imported when it runs, not for ``--help``.
+"""Command line ``gatewayd``. A command's module is imported when it runs, not for ``--help``.
 
 Exit status: 0 success, 1 failure, 2 wrong usage, 78 bad configuration.
 """

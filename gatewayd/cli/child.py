@@ -1,4 +1,4 @@
-"""Runs a module of the engine in a process of its own: torch stays out of the command line's."""
+"""Offline jobs in a child process, so that the command line itself does not import torch."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from gatewayd_hooks.helpers import children
 
 
 class ChildFailed(Exception):
-    """The process ended before its time; one sentence."""
+    """The child process exited prematurely; the message is a sentence."""
 
 
-def told(
+def run_job(
     module: str,
     does: str,
     job: msgspec.Struct,
     events: Any,  # noqa: ANN401
     names: Collection[str] = (),
 ) -> Iterator[Any]:
-    """What a module tells of a job, as it comes.
+    """Run a job in a child process and yield its events as they arrive.
 
     Args:
-        module: reads the job from stdin, as JSON, and writes events to stdout, a line each.
-        does: what it does, for the sentence.
+        module: reads the job from stdin as JSON and writes events to stdout, one per line.
+        does: verb for error messages: "the process that ``does``".
         job: the job.
-        events: the type of the events.
-        names: of variables that it gets besides the usual ones, ``[engine] environment``.
+        events: type of the events.
+        names: environment variables to pass in addition, from ``[engine] environment``.
 
     Raises:
-        ChildFailed: it ended before its time.
+        ChildFailed: the process exited prematurely.
     """
     with children.start(
         children.python("-m", module),
@@ -49,7 +49,7 @@ def told(
             for line in child.stdout:
                 yield msgspec.json.decode(line, type=events)
         except BrokenPipeError:
-            pass  # its status says more
+            pass  # the exit status below says more
         except BaseException:
             child.kill()
             raise

@@ -1,4 +1,4 @@
-"""What the commands share: the ``--config`` and ``--json`` options, and how errors end them."""
+"""Helpers shared by the commands: ``--config`` and ``--json``, errors, tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 
 
 def fail(message: str, code: int = FAILURE) -> NoReturn:
-    """End with one sentence on standard error, and for the service manager if there is one."""
+    """Exit with a message on standard error, which the service manager gets as its status."""
     notify("STATUS=" + " ".join(message.split()))
     typer.secho(f"gatewayd: {message}", fg="red", err=True)
     raise typer.Exit(code)
@@ -38,9 +38,9 @@ def fail(message: str, code: int = FAILURE) -> NoReturn:
 def load_config(
     file: Path | None, flags: Mapping[str, Any] | None = None, *, needs_secrets: bool = False
 ) -> LoadedConfig:
-    """Load the configuration or end with what is wrong with it.
+    """Load the configuration, or exit with a list of what is wrong with it.
 
-    Most commands do without credentials, which only the service may be able to read.
+    Most commands need no secrets, which only the service may be able to read.
     """
     try:
         return load(file, flags, needs_secrets=needs_secrets)
@@ -51,14 +51,14 @@ def load_config(
 
 
 def named_folder(given: str) -> str:
-    """A model's folder, or that of the embedded model of this name."""
+    """Resolve the name of an embedded model to its folder; return any other path unchanged."""
     if not Path(given).expanduser().is_dir() and given in embedded.names():
         return str(embedded.folder(given))
     return given
 
 
 def setting_value(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
-    """A number, true, false or a list as JSON; else the text itself."""
+    """Parse a setting as JSON; return text that is not JSON unchanged."""
     try:
         return json.loads(text)
     except ValueError:
@@ -66,16 +66,16 @@ def setting_value(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
 
 
 def console() -> Console:
-    """Where tables go: nothing is wrapped or cut for whoever is no terminal."""
+    """Make a console for tables, without wrapping or truncation if stdout is not a terminal."""
     found = Console(highlight=False)
     return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
 
 
 def whole(header: str, values: Iterable[str]) -> Column:
-    """A column that is not cut, however narrow the terminal is."""
+    """Make a table column that is never truncated, however narrow the terminal is."""
     return Column(header, no_wrap=True, min_width=max(map(len, values), default=0))
 
 
 def print_json(value: object) -> None:
-    """Print for programs."""
+    """Print a value as indented JSON."""
     typer.echo(json.dumps(value, indent=2))

@@ -1,4 +1,4 @@
-"""``gatewayd config``: what the daemon would run with, and whether it would."""
+"""``gatewayd config``: show or validate the configuration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([{"key": s.key, "value": s.value, "origin": s.origin} for s in settings])
         return
-    # A key that is cut short could not be copied.
+    # Keys are not truncated, so that they can be copied.
     columns = (Column("key", no_wrap=True), Column("value", overflow="fold"), "origin")
     table = Table(*columns, box=None, pad_edge=False)
     for setting in settings:

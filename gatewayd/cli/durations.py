@@ -1,4 +1,4 @@
-"""Spans of time as they are typed: ``90s``, ``10m``, ``2h``, ``1d``."""
+"""Parsing of durations on the command line: ``90s``, ``10m``, ``2h``, ``1d``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def seconds_of(option: str, text: str) -> float:
-    """Seconds, above 0 and at most a week; whatever else ends the command."""
+    """Parse a duration above 0 and of at most a week, or exit with an error."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if found is None or not float(found[1]):
         _refuse(option, text)
@@ -23,7 +23,7 @@ def seconds_of(option: str, text: str) -> float:
 
 
 def whole_seconds_of(option: str, text: str) -> int:
-    """Whole seconds, 0 and years included; whatever else ends the command."""
+    """Parse a duration of whole seconds, 0 or more and without limit, or exit with an error."""
     found = re.fullmatch(r"(\d{1,9})([smhd]?)", text)
     if found is None:
         _refuse(option, text)

@@ -1,4 +1,4 @@
-"""``gatewayd init``: a configuration to begin with, and the first question to ask."""
+"""``gatewayd init``: create an initial configuration and print an example request."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def init(
     except InitError as error:
         fail(str(error))
     if system:
-        # systemd gives it to the service's user again at each start; until then it is root's.
+        # systemd sets the owner at each start of the service; until then it would be root.
         with suppress(LookupError, PermissionError):
             shutil.chown(place.state, "gatewayd", "gatewayd")
     for sentence in said:
@@ -91,7 +91,7 @@ def _curl(config: Path, key: Path) -> str:
 
     loaded = load_config(config).config
     can_chat = False
-    # One that cannot be read is told of by `gatewayd doctor`.
+    # An unreadable model is reported by `gatewayd doctor`.
     with suppress(OSError, ValueError):
         can_chat = TextModel.from_folder(launch.model_folder(loaded)).template is not None
     server = loaded.server

@@ -1,4 +1,4 @@
-"""``gatewayd install``: the daemon as a service of this machine."""
+"""``gatewayd install``: install or uninstall the systemd service."""
 
 from __future__ import annotations
 

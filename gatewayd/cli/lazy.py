@@ -1,4 +1,4 @@
-"""Commands by module path, imported when they run."""
+"""Lazy loading of commands, whose modules are imported when they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewayd.cli import third_party
 
 
 class LazyCommand(NamedTuple):
-    """Where a command is: a function with typer's annotations, or a ``typer.Typer``."""
+    """Location of a command: a function with typer's annotations, or a ``typer.Typer``."""
 
     module: str
     attribute: str
@@ -100,24 +100,24 @@ COMMANDS = {
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
 ALSO = {"plugins": "plugin", "db": "store"}
-"""Other words: commands that list several things are typed in the plural, one had another name."""
+"""Aliases: a plural that users tend to type, and a former name."""
 
 
 class LazyGroup(typer.core.TyperGroup):
-    """Lists ``COMMANDS``, and those of other distributions, without importing them."""
+    """Group that lists ``COMMANDS`` and third-party commands without importing them."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
-        """Their names, in the order of a newcomer's questions; strangers' behind them."""
+        """Return command names in order of first use, third-party ones last."""
         return list(all_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's types
-        """A stand-in that knows the summary only; None if there is no such command."""
+        """Return a placeholder with the command's summary; None if there is no such command."""
         name = ALSO.get(cmd_name, cmd_name)
         found = COMMANDS.get(name) or all_commands().get(name)
         return None if found is None else typer.core.TyperCommand(name, help=found.summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's types
-        """The command to run, imported now."""
+        """Resolve and import the command to run."""
         name, command, rest = super().resolve_command(ctx, args)
         name = ALSO.get(name or "", name)
         return name, load(name) if command is not None and name else command, rest
@@ -125,7 +125,7 @@ class LazyGroup(typer.core.TyperGroup):
 
 @cache
 def all_commands() -> dict[str, LazyCommand]:
-    """Those of this file, and behind them what other distributions bring under other names."""
+    """Return ``COMMANDS`` and third-party commands with other names, in that order."""
     others = {
         name: LazyCommand(point.module, point.attr, third_party.summary(point))
         for name, point in third_party.commands().items()
@@ -136,7 +136,7 @@ def all_commands() -> dict[str, LazyCommand]:
 
 @contextmanager
 def no_garbage() -> Iterator[None]:
-    """While modules are imported: they stay, and to look for garbage takes a fifth of the time."""
+    """Disable garbage collection during imports, where it finds nothing and costs 20 % of time."""
     gc.disable()
     try:
         yield
@@ -145,7 +145,7 @@ def no_garbage() -> Iterator[None]:
 
 
 def load(name: str) -> Any:  # noqa: ANN401 - click's command
-    """Import a command; one of another distribution that is broken ends with a sentence."""
+    """Import a command; exit with an error if a third-party one is broken."""
     if name in COMMANDS:
         return _load(name, COMMANDS[name])
     lazy = all_commands()[name]
@@ -171,7 +171,7 @@ def _load(name: str, lazy: LazyCommand) -> Any:  # noqa: ANN401 - click's comman
 
 
 def _unwrap(command: Any) -> None:  # noqa: ANN401 - click's command
-    """Join the lines of each paragraph of a help, which would be broken where the source is."""
+    """Join the lines of each paragraph of a help text, recursively, so that terminals wrap it."""
     if command.help:
         paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(command.help))
         command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)

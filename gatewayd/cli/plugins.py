@@ -1,4 +1,4 @@
-"""``gatewayd plugin``: what is installed and enabled; new projects, their tests, their health."""
+"""``gatewayd plugin``: list, create, test and check plugins."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def check(
 
 
 def _print(result: PluginTestResult) -> None:
-    """One line a test, in groups; what pytest says of those that failed; the sum."""
+    """Print a line per test, grouped, pytest's output of failures, and totals."""
     out = Console(highlight=False, soft_wrap=True)
     out.print(", ".join(result.plugins), markup=False, style="bold")
     for group in dict.fromkeys(test.group for test in result.tests):
@@ -172,7 +172,7 @@ def doctor(
         if plugin not in {*installed, *chosen}:
             fail(str(NotInstalled(plugin, installed)))
     settings = {plugin: settings_of(loaded, plugin) for plugin in installed}
-    # Each is loaded in a process of its own, and one that hangs takes its time.
+    # Each plugin is loaded in its own process, and one that hangs delays the result.
     with Console(stderr=True).status("loading plugins, each for at most a minute"):
         checkups = check(catalog, chosen, settings, only=plugins)
     is_well = all(checkup.state != "failure" for checkup in checkups)
@@ -186,7 +186,7 @@ def doctor(
 
 
 def _print_checkups(checkups: list[Checkup], spec_version: str) -> None:
-    """A table, then what is wrong and what to do."""
+    """Print a table of plugins, then each problem with advice."""
     plugins = whole("plugin", [each.plugin for each in checkups])
     table = Table("", plugins, "from", "contract", "import", "", box=None, pad_edge=False)
     for each in checkups:

@@ -1,4 +1,4 @@
-"""``gatewayd quantize``: a checkpoint of few bits, made of one of floats."""
+"""``gatewayd quantize``: write a quantized checkpoint from a float one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from gatewayd.cli.bench.progress import Stages
-from gatewayd.cli.child import ChildFailed, told
+from gatewayd.cli.child import ChildFailed, run_job
 from gatewayd.cli.common import (
     AsJson,
     ConfigFile,
@@ -132,35 +132,37 @@ def quantize(
     sizes = [size / _MIB for size in (written.weight_bytes, written.source_bytes)]
     typer.echo(
         f"{out}: {len(written.matrices)} matrices by {to}, {sizes[0]:,.1f} MiB instead of"
-        f" {sizes[1]:,.1f}; what it costs: gatewayd quality {out} --against {model or folder}"
+        f" {sizes[1]:,.1f}; to measure it: gatewayd quality {out} --against {model or folder}"
     )
 
 
 def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointWritten:
-    """Let a process do the job, with a bar over the layers and a line for each.
+    """Run the job in a child process, with a progress bar and a line for each layer.
 
     Args:
-        job: what is to be done.
-        names: of variables that the process gets besides the usual ones.
-        is_foreign: the texts are the bundled ones, and the model is none that they are of.
+        job: the quantization job.
+        names: environment variables to pass in addition.
+        is_foreign: whether the bundled texts are used with a model that is not embedded.
     """
     layers = 0
     try:
         with Stages() as stages:
-            for event in told("gatewayd_engine.offline.quantize", "quantizes", job, Event, names):
+            for event in run_job(
+                "gatewayd_engine.offline.quantize", "quantizes", job, Event, names
+            ):
                 match event:
                     case Reading(done):
                         stages.advance("reading the model", done, 1)
                     case QuantizeStarted(done, layers):
                         if done:
-                            stages.say(f"resuming after {done} of {layers} layers")
+                            stages.print_line(f"resuming after {done} of {layers} layers")
                     case Calibrating():
                         if is_foreign:
-                            stages.say(_FOREIGN)
+                            stages.print_line(_FOREIGN)
                     case QuantizeAdvanced(done):
                         stages.advance("layers", done, layers)
                     case LayerWritten(layer, matrices):
-                        stages.say(_line(layer + 1, layers, matrices))
+                        stages.print_line(_line(layer + 1, layers, matrices))
                     case QuantizeFailed(reason):
                         fail(reason)
                     case CheckpointWritten():
@@ -177,7 +179,7 @@ def _resume(job: QuantizeJob) -> str:
 
 
 def _line(layer: int, layers: int, matrices: list[Fitted]) -> str:
-    """A layer's losses: the mean of its matrices."""
+    """Format the quantization error of a layer, the mean over its matrices."""
     if not matrices:
         return f"layer {layer} of {layers}: unchanged"
     lost, nearest = (
@@ -185,10 +187,10 @@ def _line(layer: int, layers: int, matrices: list[Fitted]) -> str:
         for each in zip(*((m.lost, m.nearest) for m in matrices), strict=True)
     )
     few = sum(one.few is not None for one in matrices)
-    said = f"; {few} saw too little text, and have that" if few else ""
+    rest = f"; {few} matrices saw too few tokens and were rounded to nearest" if few else ""
     return (
-        f"layer {layer} of {layers}: of what its matrices make, {lost:.2%} is lost;"
-        f" {nearest:.2%} without calibration{said}"
+        f"layer {layer} of {layers}: relative output error {lost:.2%},"
+        f" {nearest:.2%} without calibration{rest}"
     )
 
 

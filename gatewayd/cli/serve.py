@@ -14,7 +14,7 @@ from gatewayd.config.tables import Config
 
 
 class ServeDtype(StrEnum):
-    """Arithmetic of the model."""
+    """Dtype of weights and activations."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -74,7 +74,7 @@ def serve(
 
     loaded = load_config(config, flags, needs_secrets=True).config
 
-    # Late: the rest of the daemon takes half a second to import.
+    # Imported late, because the rest of the daemon takes half a second to import.
     with no_garbage():
         from gatewayd.daemon.parts import DaemonOptions, StartError
         from gatewayd.daemon.run import run

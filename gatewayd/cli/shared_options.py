@@ -1,4 +1,4 @@
-"""Options that several commands take: written once, as the parameters of what is made of them."""
+"""Option groups shared by commands, declared once as parameters of a function or dataclass."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from functools import wraps
 from typing import Any
 
 
-def taking(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take the options of others in the place of some of its parameters.
+def with_option_groups(
+    **makers: Callable[..., Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate a command so that some of its parameters are replaced by groups of options.
 
     Args:
-        makers: by the name of a parameter, a function or a dataclass; its own parameters become
-            options there, and the command gets what it makes of them.
+        makers: a function or dataclass by parameter name; its own parameters become options of the
+            command, which gets the result of the call.
     """
 
-    def taken(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters: list[inspect.Parameter] = []
         names: dict[str, list[str]] = {}
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -41,4 +43,4 @@ def taking(**makers: Callable[..., Any]) -> Callable[[Callable[..., None]], Call
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         return run
 
-    return taken
+    return decorate

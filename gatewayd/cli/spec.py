@@ -1,4 +1,4 @@
-"""``gatewayd spec``: what speculation can gain."""
+"""``gatewayd spec``: estimate the speedup of speculative decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd store``: the store's schema and its copies."""
+"""``gatewayd store``: show, upgrade and back up the store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
 
 _BESIDE = ("secret", "audit.head")
-"""See ``tenants.secret`` and ``tenants.audit``."""
+"""Files next to the database; see ``tenants.secret`` and ``tenants.audit``."""
 
 app = typer.Typer(
     no_args_is_help=True, help="Show, upgrade or back up the store of files, batches and responses."
@@ -37,7 +37,7 @@ def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
         try:
             with engine.execution_options(readonly=True).connect() as connection:
                 revision = revision_of(connection)
-        except Exception as error:  # noqa: BLE001 - one sentence, whatever is wrong
+        except Exception as error:  # noqa: BLE001 - report any error in a sentence
             fail(f"the store {file} cannot be read: {error}")
         finally:
             engine.dispose()
@@ -175,14 +175,14 @@ def backup(
         part.rename(to)
         sync_folder(to.parent)
     except (OSError, sqlite3.Error) as error:
-        # Half of a copy would be taken for one.
+        # A partial copy could be mistaken for a complete one.
         shutil.rmtree(part, ignore_errors=True)
         fail(f"the store cannot be copied: {error}")
     typer.echo(f"copied {folder} to {to}")
 
 
 def folder_of(config: Path | None) -> Path:
-    """Where the store is, or an end with why there is none."""
+    """Return the store's folder, or exit with an error if there is none."""
     import os
 
     from gatewayd.store.location import TEMPORARY, default_folder

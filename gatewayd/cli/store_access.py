@@ -1,4 +1,4 @@
-"""How commands of tenants reach their store: over the daemon's socket, or by themselves."""
+"""Access of the tenant commands to the store: over the admin socket, or directly."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def act(
     body: object = None,
     **query: str | None,
 ) -> Any:  # noqa: ANN401 - JSON
-    """Do one of ``tenants.actions``; a refusal ends the command.
+    """Run one of ``tenants.actions``, or exit with an error if it is refused.
 
-    A running daemon does it where there is a socket. Where nobody listens the store is opened,
-    which a daemon without a socket would not let happen.
+    A running daemon runs the action if it has an admin socket. Otherwise the store is opened
+    directly, which fails while a daemon without a socket holds its lock.
     """
     from gatewayd.admin.client import AdminError, call
 

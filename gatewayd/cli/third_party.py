@@ -1,6 +1,6 @@
-"""Commands that other distributions bring, named by the entry points ``gatewayd.commands``.
+"""Third-party commands, from entry points of the group ``gatewayd.commands``.
 
-They are listed without being imported: what ``--help`` says of one is read from its source.
+They are listed without being imported: the summaries in ``--help`` are read from their source.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ GROUP = "gatewayd.commands"
 
 @cache
 def commands() -> dict[str, EntryPoint]:
-    """Entry points by name; of two with one name the first by distribution."""
+    """Return entry points by name; of several with one name, the first by distribution."""
     found = sorted(entry_points(group=GROUP), key=lambda each: (each.name, owner(each)))
     return {each.name: each for each in reversed(found)}
 
 
 def owner(point: EntryPoint) -> str:
-    """The distribution that brings it."""
+    """Return the name of the distribution of an entry point."""
     return point.dist.name if point.dist is not None else "a distribution without a name"
 
 
 def summary(point: EntryPoint) -> str:
-    """The first line of its documentation, or whose it is where there is none to read."""
+    """Return the first line of a command's docstring, or a line that names its distribution."""
     try:
         return _first_line(point) or f"Command of the package {owner(point)}."
-    except Exception as error:  # noqa: BLE001 - a stranger's source may be anything
+    except Exception as error:  # noqa: BLE001 - third-party source may be anything
         return f"Broken command of the package {owner(point)}: {error}"
 
 
 def _first_line(point: EntryPoint) -> str:
-    spec = importlib.util.find_spec(point.module)  # imports packages around it, not itself
+    spec = importlib.util.find_spec(point.module)  # imports parent packages, not the module
     if spec is None:
         raise ModuleNotFoundError(f"there is no module {point.module}")
     if spec.origin is None or not spec.origin.endswith(".py"):

@@ -1,4 +1,4 @@
-"""``gatewayd watermark``: find the mark that the daemon's answers carry."""
+"""``gatewayd watermark``: detect the watermark of a tenant in a text."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def detect(
     as_json: AsJson = False,
 ) -> None:
     """Detect a tenant's watermark in a text; needs the configuration but no running daemon."""
-    # Late: numpy and tokenizers take their time, and the option --help needs neither.
+    # Imported late: numpy and tokenizers are slow to import, and --help needs neither.
     from gatewayd.engines.replicas.launch import model_folder
     from gatewayd.plugins.loaded import load_detector
     from gatewayd.text.tokenizer import Tokenizer

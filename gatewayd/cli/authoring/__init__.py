@@ -1,4 +1,4 @@
-"""For authors of plugins: new projects, their tests, their health, the reference.
+"""Tools for plugin authors: project scaffolding, tests, health checks, reference pages.
 
 Nothing here is imported by the daemon.
 """

@@ -1,6 +1,6 @@
-"""Generates the command reference in docs/cli.md from the commands themselves.
+"""Generator of the command reference in docs/cli.md.
 
-``python -m gatewayd.cli.authoring.commands docs/cli.md`` writes it again.
+``python -m gatewayd.cli.authoring.commands docs/cli.md`` regenerates it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from gatewayd.cli.lazy import COMMANDS, load
 
 _BEGIN, _END = "<!-- commands -->\n", "<!-- end -->"
 _COMPLETION = {"--install-completion", "--show-completion"}
-"""Options that typer gives to every group; only the whole program's are documented."""
+"""Options that typer adds to every group; they are not documented."""
 _PLACEHOLDERS = {int: "N", float: "X", Path: "PATH"}
 
 
 def names() -> list[str]:
-    """Commands that this distribution brings, the console's included."""
+    """Return the commands of this distribution, including the console's entry point."""
     own = [
         name
         for name, point in third_party.commands().items()
@@ -31,7 +31,7 @@ def names() -> list[str]:
 
 
 def rewrite(text: str) -> str:
-    """Put a fresh reference between the markers of the page.
+    """Replace the reference between the markers of a page.
 
     Raises:
         ValueError: a marker is missing.
@@ -45,7 +45,7 @@ def rewrite(text: str) -> str:
 
 
 def _parts(command: Any, name: str, depth: int = 3) -> Iterator[str]:  # noqa: ANN401 - click's command
-    """A section for a command and one, a level below, for each of its subcommands."""
+    """Yield the section of a command and, one level below, those of its subcommands."""
     yield f"{'#' * depth} `{name}`"
     if command.help:
         yield _plain(command.help)
@@ -69,7 +69,7 @@ def _row(parameter: Any) -> str:  # noqa: ANN401 - click's parameter
 
 
 def _values(parameter: Any) -> str:  # noqa: ANN401 - click's parameter
-    """Placeholder for the value of an option that names none."""
+    """Return the placeholder for an option's value if it has no metavar."""
     kind = parameter.type_descriptor
     if kind.choices:
         return "|".join(str(getattr(each, "value", each)) for each in kind.choices)
@@ -77,7 +77,7 @@ def _values(parameter: Any) -> str:  # noqa: ANN401 - click's parameter
 
 
 def _default(value: Any) -> str:  # noqa: ANN401 - whatever an option holds
-    """As one would type it; empty where there is none."""
+    """Format a default value as on the command line; empty if there is none."""
     if value is None or value is False or value in ("", []):
         return ""
     if value is True:
@@ -86,7 +86,7 @@ def _default(value: Any) -> str:  # noqa: ANN401 - whatever an option holds
 
 
 def _plain(text: str) -> str:
-    """Help without what escapes it from the terminal's markup."""
+    """Remove the escapes of terminal markup from a help text."""
     return text.replace("\\[", "[").replace("\b", "").strip()
 
 

@@ -1,4 +1,4 @@
-"""Google's docstrings as Markdown."""
+"""Conversion of Google-style docstrings to Markdown."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _ENTRY = re.compile(r"(\w[\w, ]*): (.*)", re.DOTALL)
 
 
 def markdown(docstring: str | None, indent: str = "") -> str:
-    """A docstring with its sections as lists.
+    """Convert a docstring, with its sections as lists.
 
     Args:
         docstring: without the indentation of its code.
-        indent: before every line but the first.
+        indent: prefix of every line but the first.
     """
     text, sections = _split(docstring or "")
     blocks = text.split("\n\n")
@@ -33,7 +33,7 @@ def markdown(docstring: str | None, indent: str = "") -> str:
 
 
 def plain(docstring: str | None) -> str:
-    """All but the sections, in one line; what a function returns is kept."""
+    """Convert a docstring to one line, without sections other than ``Returns``."""
     text, sections = _split(docstring or "")
     returns = sections.get("Returns")
     more = f" Returns: {_line(returns)}" if returns else ""
@@ -41,9 +41,12 @@ def plain(docstring: str | None) -> str:
 
 
 def fields_of(node: ast.ClassDef) -> list[tuple[str, str]]:
-    """Fields of a class with what is said of them, there or in its docstring."""
+    """Return the public fields of a class and their descriptions.
+
+    Descriptions are taken from attribute docstrings or the class docstring.
+    """
     _, sections = _split(ast.get_docstring(node) or "")
-    told = dict(_entries(sections.get("Attributes", "")))
+    described = dict(_entries(sections.get("Attributes", "")))
     found = []
     for each, after in pairwise([*node.body, None]):
         match each:
@@ -53,7 +56,7 @@ def fields_of(node: ast.ClassDef) -> list[tuple[str, str]]:
                 pass
             case _:
                 continue
-        meaning = told.get(name, "")
+        meaning = described.get(name, "")
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             meaning = _line(str(after.value.value))
         if not name.startswith("_") and name != "model_config":
@@ -62,13 +65,13 @@ def fields_of(node: ast.ClassDef) -> list[tuple[str, str]]:
 
 
 def _split(docstring: str) -> tuple[str, dict[str, str]]:
-    """What stands before the sections, and each section's body."""
+    """Split a docstring into the text before the sections and the body of each section."""
     parts = re.split(rf"^({'|'.join(_SECTIONS)}):\n", docstring, flags=re.MULTILINE)
     return parts[0].strip(), dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 def _entries(body: str) -> Iterator[tuple[str, str]]:
-    """``name: meaning`` of a section; what is indented deeper goes on."""
+    """Yield the ``name: meaning`` entries of a section; deeper indentation continues one."""
     for entry in re.split(r"\n(?=\s{4}\S)(?!\s{5})", f"\n{body}"):
         match = _ENTRY.match(entry.strip())
         if match:

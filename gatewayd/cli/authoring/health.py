@@ -1,4 +1,4 @@
-"""Examines plugins, each in a process of its own, and says what to do about what is wrong."""
+"""Health checks of plugins, each in its own process, with advice for every problem."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _LISTS: Mapping[str, str] = {
     Kind.OBSERVER: "[plugins] observers",
     Kind.CONSOLE: "[plugins] console",
 }
-"""Where kinds without a table are chosen."""
+"""Configuration keys that enable plugins of kinds without a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What is to be said of one plugin.
+    """Result of examining one plugin.
 
     Attributes:
         plugin: ``<kind>.<name>``.
-        distribution: it came in; empty for one that is not installed.
+        distribution: its distribution; empty if it is not installed.
         version: of the distribution.
-        is_enabled: whether the configuration chooses it.
-        requires_spec: the contract versions it asks for; empty where it has not said.
-        import_ms: milliseconds that its import adds to a process; None if it has not ended.
-        problems: all that was found.
+        is_enabled: whether the configuration enables it.
+        requires_spec: required contract versions; empty if it declares none.
+        import_ms: import time in milliseconds; None if the import did not finish.
+        problems: all problems found.
     """
 
     plugin: str
@@ -57,13 +57,13 @@ def check(
     settings: Mapping[str, Mapping[str, Any]],
     only: Collection[str] | None = None,
 ) -> list[Checkup]:
-    """Examine everything that is installed, and everything that is enabled and is not.
+    """Examine all installed plugins, and report enabled ones that are not installed.
 
     Args:
-        catalog: what is installed.
-        enabled: what the configuration chooses, ``<kind>.<name>``.
-        settings: of each plugin; none where it is missing.
-        only: plugins to examine; all if there are none.
+        catalog: of installed plugins.
+        enabled: plugins that the configuration enables, ``<kind>.<name>``.
+        settings: of each plugin; defaults for missing ones.
+        only: plugins to examine; all if empty.
     """
     chosen = set(enabled)
     missing = sorted(chosen - {entry.plugin for entry in catalog.entries})
@@ -87,7 +87,7 @@ def _absent(plugin: str, catalog: Catalog) -> Checkup:
     advice = f"write {near.partition('.')[2] if near else 'another'} in {table}"
     problem = Problem(
         "the configuration names it, but it is not installed",
-        f"install the package that offers it, or {advice}",
+        f"install the package that provides it, or {advice}",
     )
     return Checkup(plugin, "", "", True, "", None, (problem,))
 
@@ -110,7 +110,11 @@ def _examine(
             entry.plugin, entry.distribution, entry.version, is_enabled, "", None, (problem,)
         )
     found = probe(entry, settings)
-    problems = [*_conflicts(entry, catalog), *faults(entry, found, is_enabled), *_manners(found)]
+    problems = [
+        *_conflicts(entry, catalog),
+        *faults(entry, found, is_enabled),
+        *_style_problems(found),
+    ]
     return Checkup(
         entry.plugin,
         entry.distribution,
@@ -132,8 +136,8 @@ def _conflicts(entry: Entry, catalog: Catalog) -> Iterator[Problem]:
         )
 
 
-def _manners(found: Mapping[str, Any]) -> Iterator[Problem]:
-    """What works today and should not be so."""
+def _style_problems(found: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield problems that do not break the plugin: private imports, slow imports."""
     if strange := found.get("strange"):
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
         yield Problem(
@@ -143,9 +147,9 @@ def _manners(found: Mapping[str, Any]) -> Iterator[Problem]:
         )
     slow = (found.get("import_ms") or 0) > SLOW_IMPORT_MS
     if slow or "torch" in found.get("heavy", ()):
-        brought = f" with {', '.join(found['heavy'])}" if found.get("heavy") else ""
+        heavy = f" with {', '.join(found['heavy'])}" if found.get("heavy") else ""
         yield Problem(
-            f"its import takes {found['import_ms']:.0f} ms{brought}",
+            f"its import takes {found['import_ms']:.0f} ms{heavy}",
             "import heavy modules when the strategy is built, not at module level",
             is_broken=False,
         )

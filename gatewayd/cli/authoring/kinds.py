@@ -1,4 +1,4 @@
-"""What a new project of each kind begins with: its words, and one setting to show how."""
+"""Template values of a new project for each kind of plugin, with an example setting."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gatewayd_hooks.strategy import Kind
 
 
 class TemplateSetting(NamedTuple):
-    """One whole-numbered setting.
+    """Example setting of a template, an integer.
 
     Attributes:
-        name: its key.
-        default: its value when the configuration is silent.
-        least: its lower bound.
-        doc: one sentence for operators.
+        name: configuration key.
+        default: default value.
+        least: lower bound.
+        doc: description for operators, one sentence.
     """
 
     name: str
@@ -25,14 +25,14 @@ class TemplateSetting(NamedTuple):
 
 
 class KindTemplate(NamedTuple):
-    """How a project of one kind begins.
+    """Template values of one kind.
 
     Attributes:
-        short: what stands for the kind in names of packages.
-        noun: what its class is called after its own name.
-        summary: what the strategy of the template does, one sentence.
-        setting: of the template; None where there is nothing to set.
-        requires: what it imports beside the contract.
+        short: abbreviation of the kind in package names.
+        noun: suffix of the strategy's class name.
+        summary: description of the template's strategy, one sentence.
+        setting: example setting; None if there is none.
+        requires: dependencies besides the contract.
     """
 
     short: str
@@ -42,7 +42,7 @@ class KindTemplate(NamedTuple):
     requires: tuple[str, ...] = ()
 
 
-BEGINNINGS: Mapping[Kind, KindTemplate] = {
+KIND_TEMPLATES: Mapping[Kind, KindTemplate] = {
     Kind.SCHEDULER: KindTemplate(
         "sched",
         "Scheduler",
@@ -164,4 +164,4 @@ BEGINNINGS: Mapping[Kind, KindTemplate] = {
         "console", "", "Shows the requests that wait longest, and pauses admission.", None
     ),
 }
-"""Every kind of ``KINDS``, and those that have hooks alone."""
+"""Templates of every kind in ``KINDS``, and of the kinds that only have hooks."""

@@ -1,6 +1,6 @@
-"""Which class of the conformance kit is for which kind, read without importing the kit.
+"""Look-up of the conformance kit's class for a kind, without importing the kit.
 
-The kit imports pytest, numpy and for some kinds torch; who asks for a name needs none of them.
+The kit imports pytest, numpy and for some kinds torch, none of which is needed for its names.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gatewayd_hooks.strategy import Kind
 
 KIT = "gatewayd_hooks.testing"
 PLUGINS = "GATEWAYD_TEST_PLUGINS"
-"""The variable that names the file of what ``suite`` tests."""
+"""Environment variable with the path of the list of plugins that ``suite`` tests."""
 RECORD = "GATEWAYD_TEST_RECORD"
-"""The variable that names the file in which ``recorder`` writes."""
+"""Environment variable with the path of the file that ``recorder`` appends to."""
 
 _NO_STRATEGY = {Kind.OBSERVER: "object", Kind.CONSOLE: "ModuleType"}
-"""What ``make`` of kinds that have hooks alone returns."""
+"""Return annotation of ``make`` for the kinds that only have hooks."""
 
 
 class KitClass(NamedTuple):
-    """A class of the kit.
+    """Class of the conformance kit.
 
     Attributes:
-        module: where it is.
-        name: what it is called.
-        builds: the Protocol, or whatever else, that its ``make`` returns.
+        module: its module.
+        name: its name.
+        builds: return annotation of its ``make``, usually a Protocol.
         tests: names of its tests, in order.
     """
 
@@ -41,7 +41,7 @@ class KitClass(NamedTuple):
 
 
 def conformance_of(kind: Kind) -> KitClass:
-    """The kit's class for a kind.
+    """Return the kit's class for a kind.
 
     Raises:
         LookupError: the kit has none.
@@ -55,7 +55,7 @@ def conformance_of(kind: Kind) -> KitClass:
 
 @cache
 def kit_classes() -> tuple[KitClass, ...]:
-    """Every class of the kit whose ``make`` says what it builds."""
+    """Parse the kit and return every conformance class with an annotated ``make``."""
     spec = importlib.util.find_spec(KIT)
     folders = [] if spec is None else spec.submodule_search_locations or []
     return tuple(

@@ -1,4 +1,4 @@
-"""A plugin of pytest that writes down what became of each test, one JSON object a line."""
+"""Pytest plugin that records the outcome of each test as a JSON line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, TestReport, TestReport]:
-    """Note a test that was called, and one that failed before or after."""
+    """Record a test that was called, skipped, or failed in setup or teardown."""
     report = yield
     if report.when == "call" or report.failed or (report.skipped and report.when == "setup"):
         bases = getattr(getattr(item, "cls", None), "__mro__", ())
@@ -27,7 +27,7 @@ def pytest_runtest_makereport(
         own = [base.__dict__ for base in bases if not base.__module__.startswith(KIT)]
         name = getattr(item, "originalname", item.name)
         is_kit = bool(kit) and not any(name in members for members in own)
-        _note(
+        _record(
             kit=kit[0] if kit else "",
             is_kit=is_kit,
             test=item.name,
@@ -40,14 +40,14 @@ def pytest_runtest_makereport(
 
 
 def pytest_collectreport(report: CollectReport) -> None:
-    """Note a file that cannot be imported."""
+    """Record a file that cannot be imported."""
     if report.failed:
         text = _message(report)
-        _note(kit="", is_kit=False, test=report.nodeid, where="", outcome="failed", text=text)
+        _record(kit="", is_kit=False, test=report.nodeid, where="", outcome="failed", text=text)
 
 
 def _message(report: TestReport | CollectReport) -> str:
-    """The first line of why a test failed or was skipped."""
+    """Return the first line of the reason why a test failed or was skipped."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
@@ -55,6 +55,6 @@ def _message(report: TestReport | CollectReport) -> str:
     return next((line for line in text.splitlines() if line.strip()), "")
 
 
-def _note(**fields: object) -> None:
+def _record(**fields: object) -> None:
     with open(os.environ[RECORD], "a", encoding="utf-8") as file:
         file.write(json.dumps(fields) + "\n")

@@ -1,6 +1,6 @@
-"""Generates the plugin reference below docs/plugins from the contract: hooks, kinds, types, tests.
+"""Generator of the plugin reference in docs/plugins: hooks, kinds, types and tests.
 
-``python -m gatewayd.cli.authoring.reference docs/plugins`` writes it again.
+``python -m gatewayd.cli.authoring.reference docs/plugins`` regenerates it from the contract.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gatewayd_hooks.requests import answers, checking, gateway, http, refusal, t
 from gatewayd_hooks.strategy import Kind
 
 _SHARED = (strategy, resources, events, waiting, shortage, console)
-"""Modules whose types every author meets; those of a kind are in the module of its Protocol."""
+"""Modules of types that all kinds share; types of one kind are in the module of its Protocol."""
 _REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
 """Groups of hooks."""
 _GROUPS = (
@@ -38,23 +38,23 @@ _GROUPS = (
 )
 _GENERATED = "Generated from the contract, `gatewayd_hooks`."
 _GUIDES_WITH_TESTS = {"observers.md": Kind.OBSERVER, "console.md": Kind.CONSOLE}
-"""Kinds without a strategy: their guides list the kit's tests."""
+"""Guides of kinds without a strategy, which list the kit's tests."""
 _OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
 _OF_PROTOCOLS = (refusal, http, answers, gateway, tables, checking)
-"""What a protocol meets besides."""
+"""Further modules of types for protocol plugins."""
 _OF_QUANTIZERS = (multiplying,)
-"""What a quantizer meets besides."""
+"""Further modules of types for quantizers."""
 _WITH_FUNCTIONS = (strategy, checking)
 
 
 def reference(folder: Path) -> dict[Path, str]:
-    """What generated pages, and guides with a generated part, have to be.
+    """Generate the text of all reference pages, and of guides with a generated part.
 
     Args:
-        folder: docs/plugins, of which the guides are read.
+        folder: docs/plugins, from which the guides are read.
 
     Raises:
-        ValueError: a guide has no place for its part.
+        ValueError: a guide has no markers for its generated part.
     """
     guides = {
         folder / name: _filled(folder / name, kind) for name, kind in _GUIDES_WITH_TESTS.items()
@@ -65,7 +65,7 @@ def reference(folder: Path) -> dict[Path, str]:
 
 
 def _filled(guide: Path, kind: Kind) -> str:
-    """A guide with the kit's tests of its kind between the markers."""
+    """Replace the part of a guide between the markers by the kit's tests of its kind."""
     text = guide.read_text(encoding="utf-8")
     head, begin, rest = text.partition(f"<!-- {kind} -->\n")
     _, end, tail = rest.partition("<!-- end -->")
@@ -95,7 +95,7 @@ def _all_types() -> str:
 
 
 def _hooks(group: str) -> Iterator[str]:
-    """Each hook of a group under its signature."""
+    """Yield a section for each hook of a group, with its signature as the title."""
     for node in _tree(hookspecs).body:
         if isinstance(node, ast.FunctionDef) and _group(node.name) == group:
             built_in = f"\n\n{_built_in(_OFFERS[node.name], 3)}" if node.name in _OFFERS else ""
@@ -109,7 +109,7 @@ def _group(hook: str) -> str:
 
 
 def _kind(kind: Kind) -> str:
-    """What a strategy of a kind has and what it is tested for."""
+    """Generate the page of a kind: the methods of its strategies and the kit's tests."""
     protocol = KINDS[kind].protocol
     (node,) = _classes(_module_of(protocol), protocol.__name__)
     title = kind.value.replace("_", " ").capitalize().replace("Kv ", "KV ")
@@ -134,14 +134,14 @@ def _method(node: ast.FunctionDef) -> str:
 
 
 def _tests(kind: Kind) -> str:
-    """The sentences of the kit."""
+    """List the kit's tests of a kind as sentences."""
     found = conformance_of(kind)
     sentences = [f"- {name.removeprefix('test_').replace('_', ' ')}" for name in found.tests]
     return "\n".join([f"What `{found.module}.{found.name}` tests:", "", *sentences])
 
 
 def _types() -> Iterator[str]:
-    """Every public class of the contract that is no kind's Protocol, with its fields."""
+    """Yield every public class of the contract except the kinds' Protocols, with its fields."""
     protocols = {spec.protocol.__name__ for spec in KINDS.values()}
     modules = dict.fromkeys(_module_of(spec.protocol) for spec in KINDS.values())
     for module in (*_SHARED, *modules, *_OF_PROTOCOLS, *_OF_QUANTIZERS):
@@ -160,7 +160,7 @@ def _types() -> Iterator[str]:
 
 
 def _table(node: ast.ClassDef) -> list[str]:
-    """Fields and methods; members of which nothing is said stand in a line."""
+    """Format fields and methods as a table; fields without descriptions as one line."""
     fields = fields_of(node)
     if fields and not any(meaning for _, meaning in fields):
         return [", ".join(f"`{name}`" for name, _ in fields)]
@@ -174,12 +174,12 @@ def _table(node: ast.ClassDef) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Code in a table: a pipe would end the cell."""
+    """Escape pipes, which would end the cell of a table."""
     return text.replace("|", "\\|")
 
 
 def _built_in(kind: Kind, depth: int) -> str:
-    """Links to the built-in strategies of a kind, from a page so many folders below the root."""
+    """Link to the built-in strategies of a kind, from a page ``depth`` folders below the root."""
     entries = [entry for entry in Catalog.installed().entries if entry.distribution == "gatewayd"]
     links = [
         f"[{entry.name}]({'../' * depth}plugins/{entry.module}/README.md)"
@@ -190,7 +190,7 @@ def _built_in(kind: Kind, depth: int) -> str:
 
 
 def _signature(node: ast.FunctionDef) -> str:
-    """As it is called: without ``self``; properties without brackets."""
+    """Format a signature as in calls: without ``self``; properties without parentheses."""
     if any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list):
         return node.name
     arguments = ast.unparse(node.args).removeprefix("self, ").removeprefix("self")

@@ -1,7 +1,7 @@
-"""Writes the project of a new plugin: complete, conforming, ready to be changed.
+"""Scaffolding of a complete plugin project that passes the conformance tests.
 
-What a kind's hook, Protocol and conformance class are called comes from the contract; the code
-comes from ``templates``: ``all``, then ``strategy`` where there is one, then the kind's own.
+The names of a kind's hook, Protocol and conformance class are taken from the contract, the files
+from ``templates``: ``all``, then ``strategy`` for kinds that have one, then the kind's own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from string import Template
 
-from gatewayd.cli.authoring.kinds import BEGINNINGS, KindTemplate
+from gatewayd.cli.authoring.kinds import KIND_TEMPLATES, KindTemplate
 from gatewayd.cli.authoring.kit import conformance_of
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import nearest
@@ -29,16 +29,16 @@ _SUFFIX = ".tmpl"
 
 
 class ScaffoldError(Exception):
-    """A project cannot be made; the message says why and what to do."""
+    """The project cannot be created; the message has the reason and the remedy."""
 
 
 def parse_kind(text: str) -> Kind:
-    """The kind that was typed.
+    """Parse the name of a kind.
 
     Raises:
         ScaffoldError: there is no such kind.
     """
-    kinds = [kind.value for kind in BEGINNINGS]
+    kinds = [kind.value for kind in KIND_TEMPLATES]
     if text in kinds:
         return Kind(text)
     near = nearest(text, kinds) or nearest(text.replace("-", "_").rstrip("s"), kinds)
@@ -47,10 +47,10 @@ def parse_kind(text: str) -> Kind:
 
 
 def project_name(kind: Kind, name: str) -> str:
-    """What the distribution of a plugin is called.
+    """Return the distribution name of a plugin.
 
     Raises:
-        ScaffoldError: the name cannot be that of a plugin.
+        ScaffoldError: the plugin's name is invalid.
     """
     if name in _RESERVED:
         raise ScaffoldError(f"a plugin cannot be called {name}: {_RESERVED[name]}")
@@ -60,19 +60,19 @@ def project_name(kind: Kind, name: str) -> str:
         better = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789").rstrip("_")
         hint = f"; how about {better}?" if _NAME.fullmatch(better) else ""
         raise ScaffoldError(
-            f"{name!r} is no name: small letters, digits and single underscores between them "
-            f"are allowed, a letter first{hint}"
+            f"{name!r} is not a valid name: lowercase letters, digits and single underscores "
+            f"between them are allowed, a letter first{hint}"
         )
-    return f"gatewayd-{BEGINNINGS[kind].short}-{name.replace('_', '-')}"
+    return f"gatewayd-{KIND_TEMPLATES[kind].short}-{name.replace('_', '-')}"
 
 
 def write(kind: Kind, name: str, parent: Path) -> Path:
     """Write a project.
 
     Args:
-        kind: what it is.
-        name: what the configuration will call it.
-        parent: the folder in which its folder is made; made too where it is missing.
+        kind: of the plugin.
+        name: of the plugin in the configuration.
+        parent: folder in which the project's folder is created; created if missing.
 
     Returns:
         The project's folder.
@@ -83,7 +83,7 @@ def write(kind: Kind, name: str, parent: Path) -> Path:
     folder = parent / project_name(kind, name)
     if owners := Catalog.installed().owners(kind, name):
         raise ScaffoldError(
-            f"{kind}.{name} is already offered by {owners[0].owner}, and of two neither could be "
+            f"{kind}.{name} is already offered by {owners[0].owner}, and neither of two could be "
             "used; choose another name"
         )
     files = render(kind, name)
@@ -94,7 +94,7 @@ def write(kind: Kind, name: str, parent: Path) -> Path:
             f"{folder} already exists; choose another name or --path, or remove it"
         ) from None
     except OSError as error:
-        raise ScaffoldError(f"cannot make {folder}: {error.strerror}") from error
+        raise ScaffoldError(f"cannot create {folder}: {error.strerror}") from error
     for path, text in files.items():
         file = folder / path
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,27 +103,27 @@ def write(kind: Kind, name: str, parent: Path) -> Path:
 
 
 def render(kind: Kind, name: str) -> dict[str, str]:
-    """The files of a project, path to text."""
-    words = _words(kind, name)
+    """Render the files of a project, by path."""
+    values = _template_values(kind, name)
     layers = ["all", *(["strategy"] if kind in KINDS else []), kind.value]
     files: dict[str, str] = {}
     for layer in layers:
         folder = TEMPLATES / layer
         for file in sorted(folder.rglob(f"*{_SUFFIX}")):
             path = file.relative_to(folder).as_posix().removesuffix(_SUFFIX)
-            text = Template(file.read_text("utf-8")).substitute(words)
-            files[path.replace("src/package/", f"src/{words['package']}/")] = text
+            text = Template(file.read_text("utf-8")).substitute(values)
+            files[path.replace("src/package/", f"src/{values['package']}/")] = text
     return files
 
 
-def _words(kind: Kind, name: str) -> dict[str, str]:
-    """What the templates say ``$word`` for."""
-    begin = BEGINNINGS[kind]
+def _template_values(kind: Kind, name: str) -> dict[str, str]:
+    """Return the values of the placeholders in the templates."""
+    begin = KIND_TEMPLATES[kind]
     kit = conformance_of(kind)
     major, _, _ = SPEC_VERSION.partition(".")
     camel = "".join(part.capitalize() for part in name.split("_"))
     distribution = project_name(kind, name)
-    words = {
+    values = {
         "name": name,
         "plugin": f"{kind}.{name}",
         "distribution": distribution,
@@ -143,12 +143,12 @@ def _words(kind: Kind, name: str) -> dict[str, str]:
         "example": _example(kind, name),
     }
     if kind is Kind.CONSOLE:
-        return words
+        return values
     if kind not in KINDS:
-        return words | {"metrics": f"`gatewayd_{name}_ended_requests_total`, by `outcome`."}
+        return values | {"metrics": f"`gatewayd_{name}_ended_requests_total`, by `outcome`."}
     protocol = KINDS[kind].protocol
     is_generic = bool(getattr(protocol, "__parameters__", ()))
-    return words | {
+    return values | {
         "hook": KINDS[kind].hook,
         "protocol": protocol.__name__,
         "protocol_module": protocol.__module__,
@@ -193,7 +193,7 @@ def _configuration(kind: Kind, name: str, begin: KindTemplate) -> str:
 
 
 def _example(kind: Kind, name: str) -> str:
-    """How the configuration enables it."""
+    """Return a configuration that enables the plugin."""
     match kind:
         case Kind.OBSERVER:
             return f'[plugins]\nobservers = ["{name}"]'

@@ -1,6 +1,6 @@
-"""Tests of whichever plugins a file names: that they are offered, and their kind's conformance.
+"""Tests of the plugins named in a file: entry points, settings, imports and conformance.
 
-``gatewayd plugin test`` lets pytest collect it.
+Collected by pytest in ``gatewayd plugin test``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from gatewayd_hooks.strategy import Kind
 
 
 class _Offer:
-    """What an entry point promises."""
+    """The plugin of an entry point, with settings to build it."""
 
     entry: Entry
     settings: dict[str, Any]
 
     @property
     def host(self) -> PluginHost:
-        """A loader that knows this one plugin."""
+        """Plugin loader whose catalog has only this plugin."""
         return PluginHost(Catalog([self.entry]))
 
     def build(self) -> Any:  # noqa: ANN401 - any strategy, or a module
-        """Build it as a daemon does."""
+        """Build the strategy, or import the module, as a daemon does."""
         kind = Kind(self.entry.kind)
         if kind not in KINDS:
             return self.entry.load()
@@ -73,14 +73,14 @@ def _conformance(entry: Entry, settings: dict[str, Any]) -> type:
     offer.entry, offer.settings = entry, settings
     members: dict[str, Any] = {"make": lambda self: offer.build()}
     if Kind(entry.kind) is Kind.LOGITS_PROCESSOR:
-        members["requests"] = lambda self: _wanted(self, entry.name)
+        members["requests"] = lambda self: _accepted_requests(self, entry.name)
     if Kind(entry.kind) is Kind.DRAFTER:
         members["opened"] = _opened_without_a_model
     return type("TestConformance", (base,), members)
 
 
-class _Noted:
-    """Resources, and whether a drafter has looked for a model among them."""
+class _ResourcesProxy:
+    """Proxy of resources that records whether a drafter asked for a model."""
 
     def __init__(self, resources: EngineResources) -> None:
         self._resources = resources
@@ -93,14 +93,14 @@ class _Noted:
 
 @contextmanager
 def _opened_without_a_model(tests: Any) -> Iterator[Any]:  # noqa: ANN401 - the kit's class
-    """A drafter in use; one that cannot do without a model is not tested here."""
-    noted = _Noted(tests.resources())
+    """Open a drafter; skip the test if it needs a model."""
+    proxy = _ResourcesProxy(tests.resources())
     drafter = tests.make()
     try:
         try:
-            drafter.open(noted)
+            drafter.open(proxy)
         except Exception as error:
-            if noted.seeks_model:
+            if proxy.seeks_model:
                 pytest.skip(f"it needs a model, which the plugin's own tests can provide: {error}")
             raise
         yield drafter
@@ -108,22 +108,22 @@ def _opened_without_a_model(tests: Any) -> Iterator[Any]:  # noqa: ANN401 - the 
         drafter.close()
 
 
-def _wanted(tests: Any, name: str) -> list[Any]:  # noqa: ANN401 - the kit's class
-    """Requests that a processor acts on: the kit's, and its own name in ``extra_args``."""
+def _accepted_requests(tests: Any, name: str) -> list[Any]:  # noqa: ANN401 - the kit's class
+    """Return requests that a processor accepts, of the kit's and with its name in ``extra_args``."""
     from gatewayd_hooks.testing.logits import LogitsProcessorConformance, Sampling
 
     values: list[object] = [1.0, 1, True, "a", {}, []]
-    guesses = [
+    candidates = [
         *LogitsProcessorConformance.requests(tests),
         *(Sampling(extra={name: value}) for value in values),
     ]
     prompt, output = np.array([5, 6], np.int32), np.zeros(0, np.int32)
     wanted = []
     with tests.opened() as processor:
-        for params in guesses:
+        for params in candidates:
             try:
                 is_wanted = processor.admit(0, params, prompt, output)
-            except Exception:  # noqa: BLE001 - it refuses such requests
+            except Exception:  # noqa: BLE001 - the processor refuses such requests
                 continue
             if is_wanted:
                 processor.remove(0)

@@ -1,4 +1,4 @@
-"""Runs the tests of a plugin: its own, and its kind's conformance if they leave it out."""
+"""Runner of a plugin's own tests, and of its kind's conformance tests unless included in them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _NO_TESTS = 5  # pytest's exit status
 
 
 class CannotTest(Exception):
-    """There is nothing to test, or nothing to test it with; the message says what to do."""
+    """There is nothing to test, or pytest is missing; the message has the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Test:
-    """What became of one test.
+    """Result of one test.
 
     Attributes:
-        group: the kit's class, or whose tests these are.
+        group: the kit's class, ``Offer`` or ``Own tests``.
         name: of the test, as a sentence.
         outcome: ``passed``, ``failed`` or ``skipped``.
-        seconds: it took.
-        text: why it failed, in one line.
+        seconds: duration of the test.
+        text: reason of a failure or skip, in one line.
     """
 
     group: str
@@ -51,12 +51,12 @@ class Test:
 
 @dataclass(frozen=True, slots=True)
 class PluginTestResult:
-    """What became of all.
+    """Result of all tests of a target.
 
     Attributes:
-        plugins: that were tested, ``<kind>.<name>``.
-        tests: in the order in which they ran.
-        output: what pytest printed, where something failed.
+        plugins: tested plugins, ``<kind>.<name>``.
+        tests: results in the order of execution.
+        output: pytest's output if a test failed.
     """
 
     plugins: tuple[str, ...]
@@ -65,17 +65,17 @@ class PluginTestResult:
 
     @property
     def is_good(self) -> bool:
-        """Whether everything passed, and anything was tested at all."""
+        """Whether there was at least one test, and none failed."""
         return bool(self.tests) and all(test.outcome != "failed" for test in self.tests)
 
 
 @dataclass(frozen=True, slots=True)
 class PluginTestTarget:
-    """What is to be tested.
+    """Plugins to be tested.
 
     Attributes:
         entries: the plugins.
-        folder: their project; None for one that is installed.
+        folder: their project; None for an installed plugin.
     """
 
     entries: tuple[Entry, ...]
@@ -83,10 +83,10 @@ class PluginTestTarget:
 
 
 def find(text: str) -> PluginTestTarget:
-    """The project in a folder, or the installed plugin of a name.
+    """Find the project in a folder, or an installed plugin by its name.
 
     Raises:
-        CannotTest: it is neither.
+        CannotTest: there is neither.
     """
     if (Path(text) / "pyproject.toml").is_file():
         return _project(Path(text).resolve())
@@ -105,11 +105,11 @@ def find(text: str) -> PluginTestTarget:
 
 
 def run(target: PluginTestTarget, settings: Mapping[str, Mapping[str, Any]]) -> PluginTestResult:
-    """Test it, in processes of its own.
+    """Run the tests in separate processes.
 
     Args:
-        target: what is tested.
-        settings: of each plugin, by ``<kind>.<name>``; defaults where it is missing.
+        target: the plugins to test.
+        settings: of each plugin, by ``<kind>.<name>``; defaults for missing ones.
 
     Raises:
         CannotTest: pytest or hypothesis is not installed, or a plugin cannot be imported.
@@ -131,9 +131,9 @@ def run(target: PluginTestTarget, settings: Mapping[str, Mapping[str, Any]]) -> 
         plugins = Path(scratch) / "plugins.json"
         plugins.write_text(json.dumps([_described(e, covered, settings) for e in target.entries]))
         Path(scratch, "pytest.ini").write_text("[pytest]\n")
-        told = {PLUGINS: str(plugins)}
+        variables = {PLUGINS: str(plugins)}
         options = [str(_SUITE), "-c", "pytest.ini", "--rootdir", scratch]
-        more, more_output, _ = _pytest(options, target, Path(scratch), told)
+        more, more_output, _ = _pytest(options, target, Path(scratch), variables)
     return PluginTestResult(
         tuple(entry.plugin for entry in target.entries), tuple(tests + more), output + more_output
     )
@@ -142,7 +142,7 @@ def run(target: PluginTestTarget, settings: Mapping[str, Mapping[str, Any]]) -> 
 def _described(
     entry: Entry, covered: set[str], settings: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """An entry as ``suite`` takes it."""
+    """Describe an entry in the format of ``suite``."""
     return {
         "entry": asdict(entry),
         "settings": dict(settings.get(entry.plugin, {})),
@@ -178,15 +178,19 @@ def _pytest(
     options: Sequence[str],
     target: PluginTestTarget,
     cwd: Path,
-    told: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
 ) -> tuple[list[Test], str, set[str]]:
-    """Run pytest; tests, its output if anything failed, and the kit's classes that ran."""
+    """Run pytest.
+
+    Returns:
+        Results, pytest's output if a test failed, and the kit's classes that ran.
+    """
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as record:
         done = children.run(
             children.python("-m", "pytest", *_OPTIONS, *options),
             cwd=str(cwd),
             env=children.environment_of_person()
-            | dict(told or {})
+            | dict(variables or {})
             | {
                 RECORD: record.name,
                 "PYTHONWARNINGS": _warnings(),
@@ -220,7 +224,7 @@ def _roots(target: PluginTestTarget) -> list[Path]:
 
 
 def _warnings() -> str:
-    """Filters that keep pytest's plugins from telling an author of their own defaults."""
+    """Return warning filters that silence pytest plugins about unset configuration options."""
     ours = "ignore:The configuration option"
     return ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ours]))
 

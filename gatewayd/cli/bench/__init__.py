@@ -1,1 +1,1 @@
-"""Load generation against any OpenAI-compatible server, and what it measured."""
+"""Load generation against OpenAI-compatible servers, and benchmarks of the engine."""

@@ -1,4 +1,4 @@
-"""``gatewayd bench``: a server as it is; its subcommands: an engine or a daemon of their own."""
+"""``gatewayd bench``, for a running server, and its subcommands, which start their own target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a chip allows at most on each workload: the H200's limits, carried over by the formula."""
+"""Hardware limits of each workload on other GPUs, scaled from the H200 by a roofline model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gatewayd.cli.bench.served.workloads import WORKLOADS as SERVED
 
 
 def least_seconds(chip: Chip, workload: str, figure: str) -> float:
-    """The least time of what a figure counts, which it is proportional to, or to its inverse.
+    """Return the minimum time that a figure is proportional to, directly or inversely.
 
     Args:
-        chip: what computes.
-        workload: a name of the stored figures.
+        chip: the GPU.
+        workload: name in the stored figures.
         figure: a key of ``h200.FIGURES``.
     """
     if workload not in SERVED:
@@ -46,11 +46,11 @@ def _lengths(workload: str) -> tuple[list[int], list[int], int]:
 
 
 def on_chip(one: Comparison, name: str) -> Comparison:
-    """The same with the limit of a chip.
+    """Convert a comparison's limit to that of another GPU.
 
     Args:
-        one: with the limit of the H200.
-        name: of the chip, as its driver says it; without a limit if ``CHIPS`` lacks it.
+        one: comparison with the limit of the H200.
+        name: of the GPU, as reported by its driver; the limit is None if ``CHIPS`` lacks it.
     """
     there, here = reference().gpu, CHIPS.get(name)
     if one.limit is None or name == there:

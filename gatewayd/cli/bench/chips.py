@@ -1,4 +1,4 @@
-"""What GPUs can do by their data sheets, and what of that programs get."""
+"""Peak figures of GPUs from data sheets, and the fractions that kernels achieve."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 _READ = 3.97 / 4.8
-"""Of the memory's speed: kernels that read weights and keys on an H200."""
+"""Achieved fraction of memory bandwidth: reading weights and KV on an H200."""
 _MULTIPLIED = 790 / 989
-"""Of the speed of bfloat16 products without sparsity: large matrices on an H200."""
+"""Achieved fraction of dense bfloat16 peak: large matrix products on an H200."""
 _ATTENDED = 600 / 989
-"""Of the same: FlashAttention 3 over long prompts, heads of 128."""
+"""Achieved fraction of dense bfloat16 peak: FlashAttention 3, long prompts, head size 128."""
 
 
 class Chip(NamedTuple):
-    """One kind of GPU, by its data sheet.
+    """GPU model, by its data sheet.
 
     Attributes:
-        terabytes: of memory read in a second.
-        teraflops: of dense bfloat16 products in a second.
+        terabytes: memory bandwidth in TB/s.
+        teraflops: dense bfloat16 peak in TFLOPS.
     """
 
     terabytes: float
@@ -26,17 +26,17 @@ class Chip(NamedTuple):
 
     @property
     def read(self) -> float:
-        """Bytes a second that kernels get."""
+        """Achievable memory bandwidth, bytes per second."""
         return _READ * self.terabytes * 1e12
 
     @property
     def multiplied(self) -> float:
-        """Operations a second that matrix products get."""
+        """Achievable matrix product throughput, operations per second."""
         return _MULTIPLIED * self.teraflops * 1e12
 
     @property
     def attended(self) -> float:
-        """Operations a second that attention over prompts gets."""
+        """Achievable prefill attention throughput, operations per second."""
         return _ATTENDED * self.teraflops * 1e12
 
 
@@ -55,4 +55,4 @@ CHIPS = MappingProxyType(
         "NVIDIA L4": Chip(0.3, 121),
     }
 )
-"""By the name that the driver says."""
+"""GPUs by the name that the driver reports."""

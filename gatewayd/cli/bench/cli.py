@@ -1,4 +1,4 @@
-"""``gatewayd bench``: options in, table, plot or JSON out."""
+"""``gatewayd bench``: benchmark a running server."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def bench(
 
 
 def _refuse_options(ctx: typer.Context) -> None:
-    """What stands before the name of a subcommand would change nothing."""
+    """Refuse options before the name of a subcommand, where they would have no effect."""
     for parameter in ctx.command.params:
         source = ctx.get_parameter_source(parameter.name or "")
         if source is not None and source.name == "COMMANDLINE":
@@ -178,7 +178,7 @@ def _refuse_options(ctx: typer.Context) -> None:
 
 
 def _loads(kind: Literal["concurrency", "rate"], text: str | None) -> list[LoadLevel]:
-    """``_loads("rate", "0.5,2")`` is two loads."""
+    """Parse load levels: ``_loads("rate", "0.5,2")`` has two."""
     values = []
     for word in (text or "").split(",") if text else []:
         try:

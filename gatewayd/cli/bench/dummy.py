@@ -1,7 +1,7 @@
-"""A checkpoint without weights in the shape of Llama 3.1 8B, for measuring speed.
+"""Checkpoint without weights in the shape of Llama 3.1 8B, for benchmarks.
 
-Its tokenizer is the embedded model's with words nobody writes added, up to the full vocabulary: the
-output layer, the sampler and the tables of the gateway have their real sizes.
+Its tokenizer is the embedded model's, padded with unused entries to the full vocabulary, so that
+the output layer, the sampler and the gateway's token tables have realistic sizes.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def write_llama_8b(folder: Path) -> None:
     source = embedded.folder()
     (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2), "utf-8")
     tokenizer = json.loads((source / "tokenizer.json").read_text("utf-8"))
-    words = tokenizer["model"]["vocab"]
-    # No merge leads to them, so texts are tokenized as before.
-    words.update({f"Ġw{i}": i for i in range(len(words), _VOCAB_SIZE)})
+    vocab = tokenizer["model"]["vocab"]
+    # No merge produces the added entries, so the tokenization of texts does not change.
+    vocab.update({f"Ġw{i}": i for i in range(len(vocab), _VOCAB_SIZE)})
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
     shutil.copy(source / "tokenizer_config.json", folder)

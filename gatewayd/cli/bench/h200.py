@@ -1,4 +1,4 @@
-"""What was measured on one H200 before, our goals there, and how a run compares with them."""
+"""Reference figures and goals on one H200, and comparison of a run with them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ FIGURES = {
     "tpot_p99_ms": "TPOT p99, ms",
     "warm_start_seconds": "warm start, s",
 }
-"""Figures by the key that they have in documents."""
+"""Labels of figures, by their keys in JSON documents."""
 
 
 class KnownFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What is known of one workload; every mapping is from a key of ``FIGURES``."""
+    """Stored figures of one workload; all mappings are by the keys of ``FIGURES``."""
 
     goals: dict[str, float]
-    """What is to be reached."""
+    """Goals."""
     rival: dict[str, float] = {}
-    """What the other engine measured."""
+    """Measurements of the other engine."""
     limits: dict[str, float] = {}
-    """What the hardware allows at most."""
+    """Hardware limits."""
 
 
 class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file ``h200.toml``."""
+    """Contents of ``h200.toml``."""
 
     gpu: str
     model: str
@@ -49,22 +49,22 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @cache
 def reference() -> Reference:
-    """Read the stored figures."""
+    """Read and cache the stored figures."""
     text = resources.files("gatewayd.cli.bench").joinpath("h200.toml").read_text("utf-8")
     return msgspec.convert(tomllib.loads(text), Reference)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One figure of one workload beside the stored ones.
+    """Comparison of one measured figure of a workload with the stored ones.
 
     Attributes:
-        workload: its name.
+        workload: name of the workload.
         figure: a key of ``FIGURES``.
-        measured: ours.
-        rival: the other engine's; None if it was not measured.
-        goal: ours to reach.
-        limit: of the hardware that computed; None if it is not known.
+        measured: the measured value.
+        rival: value of the other engine; None if it was not measured.
+        goal: the goal.
+        limit: limit of the hardware of this run; None if unknown.
     """
 
     workload: str
@@ -81,7 +81,7 @@ class Comparison:
 
     @property
     def times_rival(self) -> float | None:
-        """How many times as good as the other engine; above 1 is better, for durations too."""
+        """Ratio to the other engine; above 1 is better, also for durations."""
         if self.rival is None:
             return None
         if self.is_duration:
@@ -90,7 +90,7 @@ class Comparison:
 
     @property
     def share_of_limit(self) -> float | None:
-        """Which part of what the hardware allows; for a duration, its unavoidable part."""
+        """Achieved fraction of the hardware limit; for a duration, its unavoidable fraction."""
         if self.limit is None:
             return None
         if self.is_duration:
@@ -98,15 +98,15 @@ class Comparison:
         return self.measured / self.limit
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the goal is reached."""
+    def meets_goal(self) -> bool:
+        """Whether the goal is met."""
         if self.is_duration:
             return self.measured <= self.goal
         return self.measured >= self.goal
 
 
 def compare(workload: str, known: KnownFigure, measured: Mapping[str, float]) -> list[Comparison]:
-    """Lay the figures for which there is a goal beside the stored ones."""
+    """Compare the measured figures that have a goal with the stored ones."""
     return [
         Comparison(
             workload,
@@ -122,7 +122,7 @@ def compare(workload: str, known: KnownFigure, measured: Mapping[str, float]) ->
 
 
 def differences(gpu: str, model: str, dtype: str, scale: float) -> list[str]:
-    """In which ways a run is not the one that the goals were set for; none of them: a verdict."""
+    """Return how a run differs from the setup of the goals; empty if goals apply to it."""
     wanted = reference()
     found = []
     if not all(wanted.gpu in name for name in gpu.split(", ")):

@@ -1,8 +1,8 @@
-"""The least time that a GPU needs for a workload in the 8B shape: what must be read and multiplied.
+"""Roofline model: the minimum time of a workload on a GPU, for the shape of Llama 3.1 8B.
 
-A step reads the weights once, however many tokens it computes, and the keys and values of every
-context; a prompt multiplies. Launches, sampling, the host and the network are not counted, so no
-engine reaches it. Weights and keys are bfloat16.
+A step reads the weights once, however many tokens it computes, and the KV cache of every context;
+prefill is bound by matrix products. Launches, sampling, the host and the network are not counted,
+so no engine reaches the limit. Weights and KV cache are bfloat16.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ _MOST_RUNNING = 512
 
 
 def prompt_seconds(chip: Chip, length: int, cached: int = 0) -> float:
-    """Multiplying a prompt's layers, without those of its first ``cached`` tokens."""
+    """Return the time to prefill a prompt, except for its first ``cached`` tokens."""
     keys = (length * length - cached * cached) / 2
     products = 2 * _PARAMETERS * (length - cached) / chip.multiplied
     return products + _ATTENTION * keys / chip.attended
 
 
 def weights_seconds(chip: Chip, lines: int) -> float:
-    """Matrix products of a decode step: reading the weights, or multiplying where that is more."""
+    """Return the time of a decode step's matrix products, bound by bandwidth or by compute."""
     return max(_WEIGHTS / chip.read, lines * _WEIGHTS / chip.multiplied)
 
 
 def keys_seconds(chip: Chip, tokens: float) -> float:
-    """Reading the keys and values of so many tokens in all."""
+    """Return the time to read the KV cache of ``tokens`` tokens in total."""
     return _TOKEN * tokens / chip.read
 
 
 def batch_seconds(
     chip: Chip, prompts: Sequence[int], answers: Sequence[int], shared: int = 0
 ) -> float:
-    """Requests that come at once.
+    """Return the time of requests that are submitted at once.
 
     Args:
-        chip: what computes.
-        prompts: their lengths.
-        answers: tokens of each answer; the first is the prompt's.
-        shared: tokens that all prompts begin with, computed and read once.
+        chip: the GPU.
+        prompts: prompt lengths.
+        answers: tokens of each answer; the first of them comes from the prefill.
+        shared: length of a prefix that all prompts share, computed and read once.
     """
     first = prompt_seconds(chip, shared) if shared else 0.0
-    # A step with few tokens of prompts still reads all weights.
+    # A step with few prompt tokens still reads all weights.
     prefill = max(
         first + sum(prompt_seconds(chip, n, shared) for n in prompts), _WEIGHTS / chip.read
     )
@@ -65,7 +65,7 @@ def batch_seconds(
 
 
 def served_seconds(chip: Chip, in_flight: int, prompt: int, answer: int) -> float:
-    """A round of requests that are always so many: each prompt between steps of the others."""
+    """Return the time of ``in_flight`` concurrent requests, with prefills between decode steps."""
     contexts = in_flight * (prompt + answer / 2)
     step = weights_seconds(chip, in_flight) + keys_seconds(chip, contexts)
     return in_flight * prompt_seconds(chip, prompt) + (answer - 1) * step

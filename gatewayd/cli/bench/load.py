@@ -1,8 +1,8 @@
-"""Sends requests at a concurrency or at a rate and records what comes back.
+"""Load generator: sends requests at a concurrency or a rate and records the responses.
 
-Closed loop: as many workers as the concurrency, each sends its next request when the last one
-ended. Open loop: requests leave at moments drawn beforehand from a Poisson process, however
-slow the answers are, and their latency counts from those moments.
+Closed loop: a worker per concurrent request, which sends the next one when the last has ended.
+Open loop: requests are sent at times drawn from a Poisson process, independent of the responses,
+and latencies count from these times.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Progress = Callable[[RequestRecord], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """Where requests go and what they have in common.
+    """Server and request settings of a benchmark.
 
     Attributes:
-        client: the server.
-        model: its name.
-        chat: ``/v1/chat/completions`` instead of ``/v1/completions``.
-        ignore_eos: go on past the end token, so that every answer has the length asked for.
-        temperature: 0 is greedy.
+        client: client of the server.
+        model: name of the model.
+        chat: whether to use ``/v1/chat/completions`` instead of ``/v1/completions``.
+        ignore_eos: whether to generate past the end token, to the full length.
+        temperature: sampling temperature; 0 is greedy.
     """
 
     client: ApiClient
@@ -42,11 +42,11 @@ class LoadTarget:
 
     @property
     def path(self) -> str:
-        """Where requests are posted."""
+        """Path of the endpoint."""
         return "/v1/chat/completions" if self.chat else "/v1/completions"
 
     def body(self, item: Item) -> dict[str, Any]:
-        """The request's document."""
+        """Build the body of a request."""
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": item.output_tokens,
@@ -60,14 +60,14 @@ class LoadTarget:
             body["messages"] = [{"role": "user", "content": item.prompt}]
         else:
             body["messages"] = item.prompt
-        if self.ignore_eos:  # not OpenAI's; sent only when wanted
+        if self.ignore_eos:  # an extension of OpenAI's API, so only sent if set
             body["ignore_eos"] = True
         return body
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """When a level ends: after so many requests, or when no more are sent after so long."""
+    """End of a load level: after a number of requests, or no new ones after a time."""
 
     requests: int | None = None
     seconds: float | None = None
@@ -80,7 +80,7 @@ class Stop:
 
 
 async def send(target: LoadTarget, item: Item, intended: float | None = None) -> RequestRecord:
-    """Send one request and follow its stream to the end; errors end in the record."""
+    """Send one request and read its stream to the end; errors are recorded, not raised."""
     now = time.perf_counter
     body = target.body(item)
     sent = now()
@@ -114,7 +114,7 @@ async def closed_loop(
     stop: Stop,
     progress: Progress = lambda record: None,
 ) -> list[RequestRecord]:
-    """Keep ``concurrency`` requests in flight until ``stop``; records in the order of their end."""
+    """Keep ``concurrency`` requests in flight until ``stop``; return records in order of end."""
     records: list[RequestRecord] = []
     begin = time.perf_counter()
     num_sent = 0
@@ -141,7 +141,7 @@ async def open_loop(
     seed: int,
     progress: Progress = lambda record: None,
 ) -> list[RequestRecord]:
-    """Send ``rate`` requests per second in the mean, whatever comes back."""
+    """Send requests at a mean ``rate`` per second, independent of the responses."""
     records: list[RequestRecord] = []
     chance = random.Random(f"arrivals {seed}")
 

@@ -1,4 +1,4 @@
-"""The machine that figures belong to."""
+"""Description of the machine that figures were measured on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SECONDS = 20.0
 
 
 def gpu_names() -> list[str]:
-    """Names of the NVIDIA GPUs, as their driver says them; none without a driver."""
+    """Return the names of NVIDIA GPUs as reported by the driver; empty without a driver."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -32,10 +32,10 @@ def gpu_names() -> list[str]:
 
 
 def computes_on(device: str) -> str:
-    """The name of the GPU behind an engine's device; empty for a CPU.
+    """Return the name of the GPU of an engine's device; empty for a CPU.
 
-    ``cuda:1`` counts the devices that the process may see, which the driver does not know of; where
-    they differ, all names are given.
+    ``cuda:1`` is an index among the devices visible to the process, which the driver does not know;
+    if there are different GPUs, all names are returned.
     """
     if not device.startswith("cuda"):
         return ""
@@ -43,7 +43,7 @@ def computes_on(device: str) -> str:
 
 
 def processor() -> str:
-    """The CPU's name and how many cores may be used."""
+    """Return the name of the CPU and the number of available cores."""
     name = platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text("utf-8").splitlines():

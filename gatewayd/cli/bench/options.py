@@ -1,4 +1,4 @@
-"""Options that ``bench offline`` and ``bench serve`` share, and what is made of them."""
+"""Options shared by ``bench offline`` and ``bench serve``, and their validation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gatewayd_hooks.host.loading import PluginError, PluginHost
 
 
 class BenchDtype(StrEnum):
-    """Arithmetic of the model."""
+    """Dtype of weights and activations."""
 
     AUTO = "auto"
     FLOAT32 = "float32"
@@ -102,7 +102,7 @@ Out = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What both commands say of the engine and of the workloads."""
+    """Options of both commands for the engine and the workloads."""
 
     model: Model = None
     device: Device = "cpu"
@@ -116,7 +116,7 @@ class EngineOptions:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Of the configuration, by dotted key; None for what is left as it is."""
+        """Configuration values by dotted key; None for those to leave at their default."""
         return {
             "model.dtype": self.dtype.value,
             "model.max_model_len": self.max_model_len,
@@ -128,7 +128,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """Where figures go, and in which form."""
+    """Options of both commands for the output."""
 
     out: Out = None
     as_json: AsJson = False
@@ -136,12 +136,12 @@ class OutputOptions:
 
     @property
     def form(self) -> Form:
-        """Of what is printed."""
+        """Format of the printed results."""
         return "json" if self.as_json else "markdown" if self.as_markdown else "table"
 
 
 def chosen(only: str | None, names: Sequence[str]) -> list[str]:
-    """The workloads that ``--only`` names, in their own order; all without it."""
+    """Return the workloads selected by ``--only``, in their standard order; all by default."""
     wanted = only.split(",") if only is not None else list(names)
     for name in wanted:
         if name not in names:
@@ -152,7 +152,7 @@ def chosen(only: str | None, names: Sequence[str]) -> list[str]:
 
 
 def pairs(given: Sequence[str] | None) -> dict[str, Any]:
-    """What ``--set`` says of the configuration, by dotted key."""
+    """Parse the values of ``--set`` to configuration values by dotted key."""
     made = {}
     for pair in given or ():
         key, equals, value = pair.partition("=")
@@ -164,7 +164,7 @@ def pairs(given: Sequence[str] | None) -> dict[str, Any]:
 
 @contextmanager
 def measured(model: str | None, device: str, options: dict[str, Any]) -> Iterator[Subject]:
-    """See ``subject``; what is wrong ends the command and names its option."""
+    """Enter ``subject``; errors are turned into usage errors that name the option."""
     with ExitStack() as stack:
         try:
             found = stack.enter_context(subject(model, device, options))
@@ -172,12 +172,12 @@ def measured(model: str | None, device: str, options: dict[str, Any]) -> Iterato
             raise typer.BadParameter(str(error)) from None
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--model") from None
-        _refuse_strangers(found)
+        _check_installed(found)
         yield found
 
 
-def _refuse_strangers(found: Subject) -> None:
-    """Names that nothing is installed by need no engine to be refused."""
+def _check_installed(found: Subject) -> None:
+    """Refuse strategies that are not installed, before an engine is started."""
     host = PluginHost(Catalog.installed())
     for kind, name, _ in configured(found.config()):
         if f"{kind}.strategy" in found.settings:

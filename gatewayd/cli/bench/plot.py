@@ -1,6 +1,6 @@
-"""Throughput and latency over the levels of a sweep, drawn in the terminal.
+"""Terminal plot of throughput and latency over the levels of a sweep.
 
-plotext is imported when a plot is drawn: a machine without it measures all the same.
+plotext is imported only when a plot is drawn, so that benchmarks run without it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ NUM_TICKS = 4
 
 
 class NoPlot(Exception):
-    """plotext is missing; the message says so."""
+    """plotext is not installed."""
 
 
 def draw(levels: Sequence[Level], width: int, *, colorless: bool) -> str:
-    """Draw two lines: output tokens per second on the left axis, median TTFT on the right.
+    """Plot output tokens per second on the left axis and median TTFT on the right.
 
-    Levels are evenly spaced, whatever their numbers; those without a success are left out.
+    Levels are evenly spaced, whatever their values; levels without a success are left out.
 
     Raises:
         NoPlot: plotext is not installed.

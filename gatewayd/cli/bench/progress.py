@@ -1,4 +1,4 @@
-"""Progress on stderr, drawn rarely: the bench shares its cores with what it measures."""
+"""Progress bars on stderr, redrawn rarely, because the benchmark shares cores with its target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DRAWS_PER_SECOND = 2
 
 
 class _Bar:
-    """One bar for what is being done now; shows nothing where stderr is no terminal."""
+    """Single progress bar for the current task; disabled if stderr is not a terminal."""
 
     def __init__(self, *columns: progress.ProgressColumn) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -44,7 +44,7 @@ class _Bar:
     ) -> None:
         self._bar.stop()
 
-    def _begin_task(self, name: str, total: float) -> progress.TaskID:
+    def _start_task(self, name: str, total: float) -> progress.TaskID:
         if self._task is not None:
             self._bar.remove_task(self._task)
         self._task = self._bar.add_task(name, total=total, done=0, failed=0)
@@ -52,7 +52,7 @@ class _Bar:
 
 
 class BenchProgress(_Bar):
-    """For the level of load that runs."""
+    """Progress bar of the current load level."""
 
     def __init__(self, plan: SweepPlan) -> None:
         super().__init__(
@@ -64,14 +64,14 @@ class BenchProgress(_Bar):
         self._done = self._failed = 0
 
     def advance(self, load: LoadLevel, record: RequestRecord) -> None:
-        """A request of a level has ended."""
+        """Count a request of a level that has ended."""
         if self._bar.disable:
             return
         task = self._task
         if load != self._load or task is None:
             self._load, self._begin = load, record.intended
             self._done = self._failed = 0
-            task = self._begin_task(str(load), 1.0)
+            task = self._start_task(str(load), 1.0)
         self._done += 1
         self._failed += record.error is not None
         shares = [
@@ -84,21 +84,21 @@ class BenchProgress(_Bar):
 
 
 class Stages(_Bar):
-    """For the stage of a measurement; what is done stays as a line above it."""
+    """Progress bar of the current stage, with permanent lines printed above it."""
 
     def __init__(self) -> None:
         super().__init__(progress.TaskProgressColumn())
         self._name = ""
 
     def advance(self, name: str, done: float, total: float) -> None:
-        """So much of a stage is done; another name begins another stage."""
+        """Update the progress of a stage; a new name starts a new bar."""
         if self._bar.disable:
             return
         task = self._task
         if name != self._name or task is None:
-            self._name, task = name, self._begin_task(name, total)
+            self._name, task = name, self._start_task(name, total)
         self._bar.update(task, completed=done, total=total)
 
-    def say(self, line: str) -> None:
-        """A result, which stays."""
+    def print_line(self, line: str) -> None:
+        """Print a permanent line above the bar."""
         self._console.print(line, markup=False, soft_wrap=True)

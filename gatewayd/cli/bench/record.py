@@ -1,8 +1,8 @@
-"""What one request went through, as times of one clock.
+"""Timestamps of one request.
 
 ``e2e == ttft + sum(itl)`` holds for every request: all three are differences of the same
-arrivals. Latencies count from ``intended``, the moment at which the load said the request should
-be sent, so that a client or a server that falls behind cannot hide it (coordinated omission).
+arrivals. Latencies count from ``intended``, the scheduled send time, to avoid coordinated omission:
+a client or server that falls behind cannot hide it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from itertools import pairwise
 
 @dataclass(slots=True)
 class RequestRecord:
-    """One request; times are seconds of ``time.perf_counter``.
+    """Measurements of one request; times are seconds of ``time.perf_counter``.
 
     Attributes:
-        intended: when it should have been sent.
-        sent: when it was.
-        arrivals: when output came; what came in one piece is one arrival.
-        ended: when the stream was over, whatever the way.
-        prompt_tokens: as the server counted; 0 when it did not say.
-        cached_tokens: prompt tokens from the server's cache.
+        intended: scheduled send time.
+        sent: actual send time.
+        arrivals: times when output arrived; output received in one piece is one arrival.
+        ended: time of the end of the stream, with or without success.
+        prompt_tokens: as the server counted; 0 if it did not report them.
+        cached_tokens: prompt tokens from the server's prefix cache.
         output_tokens: as the server counted, else the number of events with output.
-        error: a code, or None.
+        error: error code, or None.
     """
 
     intended: float
@@ -37,12 +37,12 @@ class RequestRecord:
 
     @property
     def first(self) -> float:
-        """When output began; the end of the stream if none was seen (all of it unprintable)."""
+        """Time of the first output; the end of the stream if no output was visible."""
         return self.arrivals[0] if self.arrivals else self.ended
 
     @property
     def last(self) -> float:
-        """When the last output came."""
+        """Time of the last output."""
         return self.arrivals[-1] if self.arrivals else self.ended
 
     @property
@@ -57,12 +57,12 @@ class RequestRecord:
 
     @property
     def itl(self) -> list[float]:
-        """Gaps between arrivals, seconds: what a reader sees as stutter."""
+        """Inter-token latencies: gaps between arrivals, seconds."""
         return [b - a for a, b in pairwise(self.arrivals)]
 
     @property
     def tpot(self) -> float | None:
-        """Seconds per token after the first; None below two tokens."""
+        """Time per output token after the first, seconds; None below two tokens."""
         if self.output_tokens < 2:
             return None
         return (self.last - self.first) / (self.output_tokens - 1)

@@ -1,4 +1,4 @@
-"""What a bench prints: a table for people, a document for programs."""
+"""Results of ``gatewayd bench`` as terminal tables and JSON documents."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
 
 def as_document(level: Level) -> dict[str, Any]:
-    """A level as plain values; latencies in milliseconds under ``*_ms``."""
+    """Convert a level to JSON values, with latencies in milliseconds under ``*_ms``."""
     document = asdict(level)
     document["requests_per_second"] = level.requests_per_second
     document["output_tokens_per_second"] = level.output_tokens_per_second
@@ -25,7 +25,7 @@ def as_document(level: Level) -> dict[str, Any]:
 
 
 def detail_table(level: Level) -> Table:
-    """Every percentile of one level."""
+    """Format all percentiles of one level."""
     table = Table(title=headline(level), title_justify="left")
     table.add_column("milliseconds")
     for column in ("mean", "p50", "p90", "p99", "max"):
@@ -38,7 +38,7 @@ def detail_table(level: Level) -> Table:
 
 
 def sweep_table(levels: Sequence[Level]) -> Table:
-    """One line per level, latencies as p50 / p90 / p99."""
+    """Format one row per level, with latencies as p50/p90/p99."""
     caption = "latencies: p50/p90/p99, milliseconds"
     # Three latencies with three figures each must fit a terminal of 80 columns.
     table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -57,7 +57,7 @@ def sweep_table(levels: Sequence[Level]) -> Table:
 
 
 def headline(level: Level) -> str:
-    """The totals of a level in a line."""
+    """Format the totals of a level as a line."""
     cached = f", {level.cached_tokens:,} of them cached" if level.cached_tokens else ""
     cold = f"; cold TTFT {_ms(level.cold_ttft)} ms" if level.cold_ttft is not None else ""
     return (
@@ -69,7 +69,7 @@ def headline(level: Level) -> str:
 
 
 def error_lines(levels: Sequence[Level]) -> list[str]:
-    """One line for each kind of error at each level."""
+    """Return a line for each error code at each level."""
     return [
         f"{level.load} {level.value:g}: {count} x {code}"
         for level in levels
@@ -78,7 +78,10 @@ def error_lines(levels: Sequence[Level]) -> list[str]:
 
 
 def _ms(value: float) -> str:
-    """Four characters at most: ``2.07``, ``14.9``, ``102``, ``1234``, and ``12s`` for 12,345."""
+    """Format milliseconds in at most four characters: ``2.07``, ``14.9``, ``102``, ``1234``.
+
+    From 10,000 on in seconds: ``12s`` for 12,345.
+    """
     if value >= 10_000:
         return f"{value / 1000:.0f}s"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"

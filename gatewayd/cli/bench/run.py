@@ -1,4 +1,4 @@
-"""One run of ``bench offline`` or ``bench serve``: where it was made, and how it is told."""
+"""A run of ``bench offline`` or ``bench serve``: its setup, its results and their output."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Form = Literal["table", "json", "markdown"]
 
 _WIDTH = 200
 _FORMS = {"quantizer.strategy": "weights", "kv_codec.strategy": "KV cache"}
-"""What goals do not know, and what it changes."""
+"""Settings that the goals do not cover, with what they quantize."""
 
 
 @dataclass(slots=True)
 class BenchRun:
-    """What figures belong to, and the figures.
+    """Setup and results of a run.
 
     Attributes:
-        subject: what is measured.
-        device: where the engine computes.
-        dtype: in which arithmetic.
-        scale: the part of the workloads that is run.
-        comparisons: so far.
-        workloads: their documents, so far.
+        subject: model and configuration that are measured.
+        device: device of the engine.
+        dtype: dtype of weights and activations.
+        scale: scale factor of the workloads.
+        comparisons: comparisons so far.
+        workloads: JSON documents of workloads so far.
         gpu: names of the GPUs; empty on a CPU.
     """
 
@@ -54,7 +54,7 @@ class BenchRun:
 
     @property
     def differences(self) -> list[str]:
-        """Why the goals do not bind this run; empty if they do."""
+        """Reasons why the goals do not apply to this run; empty if they do."""
         return self._differences(self.gpu)
 
     def _differences(self, gpu: str) -> list[str]:
@@ -67,16 +67,16 @@ class BenchRun:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing but the GPU differs from the run that the limits are worked out for."""
+        """Whether nothing but the GPU differs from the setup that the limits apply to."""
         return not self._differences(reference().gpu)
 
     def compared(self) -> list[Comparison]:
-        """The comparisons, with the limits of the chip that computed."""
+        """Return the comparisons with the limits of this run's GPU."""
         chip = self.gpu if self.is_whole else ""
         return [on_chip(one, chip) for one in self.comparisons]
 
     def as_document(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert the run to JSON values."""
         known = reference()
         is_verdict = not self.differences
         return {
@@ -99,19 +99,19 @@ class BenchRun:
                     "goal": one.goal,
                     "limit": one.limit,
                     "share_of_limit": one.share_of_limit,
-                    "kept": one.is_kept if is_verdict else None,
+                    "kept": one.meets_goal if is_verdict else None,
                 }
                 for one in self.compared()
             ],
         }
 
     def write(self, file: Path | None) -> None:
-        """Keep what there is so far."""
+        """Write the results so far to a JSON file, if there is one."""
         if file is not None:
             file.write_bytes(msgspec.json.format(msgspec.json.encode(self.as_document()), indent=2))
 
     def show(self, form: Form, title: str, more: TableRows) -> None:
-        """Print the comparison and more."""
+        """Print the comparison and the rows of ``more`` in a format."""
         if form == "json":
             text = msgspec.json.format(msgspec.json.encode(self.as_document()), indent=2)
             typer.echo(text.decode())
@@ -134,7 +134,7 @@ class BenchRun:
 
     @property
     def where(self) -> str:
-        """The machine."""
+        """Name of the GPU, or of the CPU if there is none."""
         return self.gpu or processor()
 
     def _caption(self) -> list[str]:
@@ -154,6 +154,6 @@ class BenchRun:
 
 
 def progress_line(name: str, figures: dict[str, float], keys: Sequence[str]) -> str:
-    """``chatlike_1000: output tok/s 11,107; s 17.4``."""
-    said = (f"{FIGURES[key]} {number(figures[key])}" for key in keys if key in figures)
-    return f"{name}: {'; '.join(said)}"
+    """Format figures as a line: ``chatlike_1000: output tok/s 11,107; s 17.4``."""
+    parts = (f"{FIGURES[key]} {number(figures[key])}" for key in keys if key in figures)
+    return f"{name}: {'; '.join(parts)}"

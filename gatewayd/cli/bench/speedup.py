@@ -1,7 +1,7 @@
-"""What speculation can gain: the formula of Leviathan et al. (2023, arXiv 2211.17192, section 3).
+"""Speedup of speculative decoding, after Leviathan et al. (2023, arXiv 2211.17192, section 3).
 
-Drafts are taken to be kept independently of one another with one probability. They are not, quite;
-the formula is still within some percent of what is measured (docs/benchmarks.md).
+Draft tokens are assumed to be accepted independently with one probability. That is not quite so,
+but the formula is within a few percent of measurements (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a number of drafts gains.
+    """Expected speedup for a draft length.
 
     Attributes:
-        drafts: tokens guessed in a step.
-        tokens_per_step: that come of one, the model's own token included.
-        speed_up: tokens per second against none guessed.
+        drafts: draft tokens per step.
+        tokens_per_step: expected tokens per step, including the target model's own token.
+        speed_up: tokens per second relative to decoding without drafts.
     """
 
     drafts: int
@@ -27,14 +27,14 @@ class Estimate:
 def estimate(
     acceptance: float, drafts: int, draft_cost: float, token_cost: float = 0.0
 ) -> Estimate:
-    """Expected tokens of a step, and how much faster that is.
+    """Estimate the tokens per step and the speedup.
 
     Args:
-        acceptance: probability that a draft is kept if all before it are, 0 to 1.
-        drafts: tokens guessed in a step, at least 0.
-        draft_cost: time of guessing one token, in steps of the model without drafts.
-        token_cost: time that each draft adds to the step that checks it, in such steps; 0 where
-            reading the weights takes all the time.
+        acceptance: probability that a draft token is accepted if all before it are, 0 to 1.
+        drafts: draft tokens per step, at least 0.
+        draft_cost: time to draft one token, in steps of the target model without drafts.
+        token_cost: time that each draft token adds to the verification step, in such steps; 0 where
+            steps are bound by reading the weights.
     """
     if acceptance < 1.0:
         tokens = (1.0 - acceptance ** (drafts + 1)) / (1.0 - acceptance)
@@ -44,7 +44,7 @@ def estimate(
 
 
 def best(acceptance: float, most: int, draft_cost: float, token_cost: float = 0.0) -> Estimate:
-    """The number of drafts that gains most, from none to ``most``."""
+    """Return the estimate for the best draft length from 0 to ``most``."""
     return max(
         (estimate(acceptance, drafts, draft_cost, token_cost) for drafts in range(most + 1)),
         key=lambda each: each.speed_up,

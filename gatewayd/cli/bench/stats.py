@@ -1,4 +1,4 @@
-"""Exact percentiles and totals of one level of load."""
+"""Exact percentiles and totals of one load level."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd.cli.bench.record import RequestRecord
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The value below which ``percent`` of an ascending sequence lies, linearly interpolated.
+    """Return a percentile of an ascending sequence, linearly interpolated.
 
     ``percentile([1, 2, 3, 4], 50) == 2.5``
 
@@ -28,7 +28,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A latency over the requests of a level, milliseconds."""
+    """Distribution of a latency over the requests of a level, milliseconds."""
 
     mean: float
     p50: float
@@ -38,7 +38,7 @@ class Spread:
 
 
 def spread_of(seconds: Sequence[float]) -> Spread | None:
-    """Summarize values given in seconds; None when there are none."""
+    """Summarize latencies given in seconds; None if there are none."""
     if not seconds:
         return None
     ordered = sorted(1000 * value for value in seconds)
@@ -48,15 +48,15 @@ def spread_of(seconds: Sequence[float]) -> Spread | None:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Everything measured at one concurrency or one rate; latencies in milliseconds.
+    """Measurements at one concurrency or one rate; latencies in milliseconds.
 
     Attributes:
         load: ``concurrency`` or ``rate``.
-        value: its number; requests per second for a rate.
-        seconds: from the first intended request to the end of the last.
-        succeeded: requests that ended as they should; all figures below are theirs.
-        errors: code to number of requests.
-        cold_ttft: of the level's very first request, before the warm-up; None without warm-up.
+        value: concurrent requests, or requests per second.
+        seconds: from the first scheduled request to the end of the last.
+        succeeded: successful requests; all figures below are of these.
+        errors: number of failed requests by error code.
+        cold_ttft: TTFT of the very first request, before the warm-up; None without warm-up.
     """
 
     load: str
@@ -75,19 +75,19 @@ class Level:
 
     @property
     def requests_per_second(self) -> float:
-        """Successful ones."""
+        """Throughput of successful requests."""
         return self.succeeded / self.seconds if self.seconds else 0.0
 
     @property
     def output_tokens_per_second(self) -> float:
-        """Of the successful requests."""
+        """Output throughput of successful requests."""
         return self.output_tokens / self.seconds if self.seconds else 0.0
 
 
 def summarize(
     load: str, value: float, records: Sequence[RequestRecord], cold: RequestRecord | None = None
 ) -> Level:
-    """Reduce the records of one level."""
+    """Summarize the records of one level."""
     good = [record for record in records if record.error is None]
     begin = min((record.intended for record in records), default=0.0)
     end = max((record.ended for record in records), default=0.0)

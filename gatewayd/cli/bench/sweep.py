@@ -1,4 +1,4 @@
-"""One level of load after the other, each warmed up apart from what is measured."""
+"""Sweep over load levels, each with a warm-up that is not measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd.cli.bench.workload import Item
 
 
 class LoadLevel(NamedTuple):
-    """How hard to push."""
+    """Load of one level."""
 
     kind: Literal["concurrency", "rate"]
     value: float
@@ -26,13 +26,13 @@ class LoadLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What to measure.
+    """Plan of a sweep.
 
     Attributes:
-        loads: in this order.
-        stop: when each level ends.
-        warmup: requests before each level that are not measured.
-        seed: of the arrival times.
+        loads: load levels in order.
+        stop: end of each level.
+        warmup: warm-up requests before each level, which are not measured.
+        seed: for the arrival times.
     """
 
     loads: Sequence[LoadLevel]
@@ -50,10 +50,9 @@ async def measure(
     plan: SweepPlan,
     watch: Watcher = lambda load, record: None,
 ) -> list[Level]:
-    """Run a plan; every level draws its own requests from ``items``, so none repeats another's.
+    """Run a plan; every level takes new requests from ``items``, so that none repeats.
 
-    The very first request of the run is sent alone: its time to first token is reported as the
-    cold one.
+    The very first request of the run is sent alone, and its TTFT is reported as the cold TTFT.
     """
     levels: list[Level] = []
     for load in plan.loads:

@@ -1,4 +1,4 @@
-"""Rows of text as a table for the terminal or for a document."""
+"""Tables of results for the terminal and for Markdown documents."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gatewayd.cli.bench.h200 import FIGURES, Comparison, reference
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table before it is drawn; the first column is text, the others are figures."""
+    """Rows of a table; the first column is text, the others are numeric."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     def as_rich(self, title: str) -> Table:
-        """For a terminal."""
+        """Format the rows as a terminal table."""
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for place, column in enumerate(self.header):
             table.add_column(column, justify="right" if place else "left", no_wrap=True)
@@ -28,7 +28,7 @@ class TableRows:
         return table
 
     def as_markdown(self) -> str:
-        """For docs/benchmarks.md."""
+        """Format the rows as a Markdown table, as in docs/benchmarks.md."""
         lines = [self.header, ["---"] * len(self.header), *self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -36,18 +36,18 @@ class TableRows:
 def comparison_rows(
     comparisons: Sequence[Comparison], *, is_verdict: bool, chip: str | None = None
 ) -> TableRows:
-    """Ours beside the stored figures; without a verdict nothing is called kept or missed.
+    """Format comparisons as rows, with a verdict on each goal if the goals apply.
 
     Args:
-        comparisons: what was measured.
-        is_verdict: whether the goals bind the run.
-        chip: whose limits the comparisons have; None for the one with the goals.
+        comparisons: the comparisons.
+        is_verdict: whether the goals apply to the run.
+        chip: GPU whose limits the comparisons have; None for the reference GPU.
     """
     known = reference()
     rows = []
     for one in comparisons:
         share, times = one.share_of_limit, one.times_rival
-        verdict = ("kept" if one.is_kept else "missed") if is_verdict else "-"
+        verdict = ("kept" if one.meets_goal else "missed") if is_verdict else "-"
         rows.append(
             [
                 one.workload,
@@ -61,7 +61,7 @@ def comparison_rows(
                 verdict,
             ]
         )
-    # On another machine, too, the other engine's figures and the goals are of this one.
+    # Goals and figures of the other engine are always of the reference GPU.
     there = _short(known.gpu)
     header = ["workload", "figure", "ours", f"{known.rival}, {there}", "ratio"]
     header += [f"goal, {there}", f"limit, {_short(chip or known.gpu)}", "share", "verdict"]
@@ -73,7 +73,7 @@ def _short(gpu: str) -> str:
 
 
 def number(value: float) -> str:
-    """Three digits at least: ``0.0123``, ``4.89``, ``201``, ``17,844``."""
+    """Format a number with at least three digits: ``0.0123``, ``4.89``, ``201``, ``17,844``."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.3g}"

@@ -1,6 +1,6 @@
-"""What ``bench offline`` and ``bench serve`` measure: a model, a device, the sizes of the engine.
+"""Target of ``bench offline`` and ``bench serve``: a model and a configuration.
 
-Weights are always random: the speed of a dense model does not depend on them.
+Weights are always random, because the speed of a dense model does not depend on them.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gatewayd.config.tables import ENV_DELIMITER, ENV_PREFIX, Config
 from gatewayd_engine.model import embedded
 
 _CUDA_SIZES = {
-    # The longest of the workloads.
+    # Length of the longest workload.
     "model.max_model_len": 16_384 + 128,
 }
-"""On a GPU, where no option says otherwise; on a CPU the daemon's own defaults."""
+"""Default settings on a GPU; on a CPU the daemon's own defaults apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is measured.
+    """Model and configuration that are measured.
 
     Attributes:
         name: of the model.
-        folder: its ``config.json`` and tokenizer.
-        settings: values of the configuration by dotted key.
+        folder: folder with its ``config.json`` and tokenizer.
+        settings: configuration values by dotted key.
     """
 
     name: str
@@ -39,23 +39,23 @@ class Subject:
     settings: dict[str, Any]
 
     def config(self) -> Config:
-        """The daemon's configuration, of this and of nothing else.
+        """Build the daemon's configuration from the settings alone.
 
         Raises:
-            ConfigError: names the option and what is wrong with it.
+            ConfigError: a setting is invalid; the message names it.
         """
         return load(None, self.settings, {}).config
 
     @property
     def arithmetic(self) -> str:
-        """Of the engine, as far as it can be said without asking one."""
+        """Dtype that the engine will use, resolved without starting one."""
         dtype: str = self.settings["model.dtype"]
         if dtype != "auto":
             return dtype
         return "bfloat16" if self.settings["engine.device"].startswith("cuda") else "float32"
 
     def environment(self) -> dict[str, str]:
-        """The same as variables for a daemon of its own."""
+        """Return the settings as environment variables for a daemon process."""
         return {
             f"{ENV_PREFIX}{key.replace('.', ENV_DELIMITER)}".upper(): str(value)
             for key, value in self.settings.items()
@@ -64,16 +64,16 @@ class Subject:
 
 @contextmanager
 def subject(model: str | None, device: str, options: dict[str, Any]) -> Iterator[Subject]:
-    """Have what is measured at hand while the block lasts.
+    """Provide the target of a benchmark, with a temporary folder for generated models.
 
     Args:
         model: a folder, ``llama-8b``, or None for the embedded model.
         device: as in ``[engine] device``.
-        options: other values of the configuration by dotted key; None is not given.
+        options: other configuration values by dotted key; None leaves the default.
 
     Raises:
         ValueError: there is no such folder.
-        ConfigError: another option cannot be.
+        ConfigError: another option is invalid.
     """
     given = {key: value for key, value in options.items() if value is not None}
     sizes = _CUDA_SIZES if device.startswith("cuda") else {}

@@ -1,9 +1,9 @@
-"""What the requests of a bench ask for.
+"""Prompts of benchmark requests, synthetic or from a file.
 
-Synthetic prompts are pieces of Python's standard library, so that a tokenizer and a prefix cache
-meet real text; each begins with a few random tokens of its own, so that no two share a prefix by
-accident. A server that tokenizes gets token ids, exactly as many as asked for; any other gets
-text of about that length, and its usage says how much it was.
+Synthetic prompts are pieces of Python's standard library, so that tokenizer and prefix cache see
+real text; each starts with a few random tokens, so that no two share a prefix by accident. A server
+with ``/tokenize`` gets token ids of the exact length; others get text of about that length, and the
+reported usage has the actual one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ import msgspec
 
 from gatewayd.cli.client.api import ApiClient
 
-OWN_TOKENS = 4  # random ones at the start of each prompt: 4096**4 beginnings
-CHARACTERS_PER_TOKEN = 4  # of a tokenizer that cannot be asked
+OWN_TOKENS = 4  # random tokens at the start of each prompt: 4096**4 different starts
+CHARACTERS_PER_TOKEN = 4  # estimate for servers without /tokenize
 CORPUS_CHARACTERS = 60_000
 
 
 class Item(NamedTuple):
-    """One request."""
+    """Prompt and output length of one request."""
 
     prompt: list[int] | str | list[dict[str, Any]]
     """Token ids, text, or the messages of a chat."""
@@ -34,13 +34,13 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RequestShape:
-    """How long synthetic requests are, in tokens.
+    """Lengths of synthetic requests, in tokens.
 
     Attributes:
-        prompt_tokens: of the own part.
-        output_tokens: asked for.
-        shared_prefix_tokens: the same for all, in front of the own part.
-        spread: sigma of a log-normal factor around both lengths; 0 keeps them fixed.
+        prompt_tokens: prompt length, without the shared prefix.
+        output_tokens: output length.
+        shared_prefix_tokens: length of a prefix that all prompts share.
+        spread: sigma of a log-normal factor on both lengths; 0 for fixed lengths.
     """
 
     prompt_tokens: int = 64
@@ -50,7 +50,7 @@ class RequestShape:
 
 
 def corpus_text() -> str:
-    """Real text that every installation has."""
+    """Return real text that every installation has: source code of the standard library."""
     import argparse
     import textwrap
     import typing
@@ -60,17 +60,17 @@ def corpus_text() -> str:
 
 
 async def corpus_for(client: ApiClient, model: str, *, as_text: bool) -> Sequence[int] | str:
-    """The corpus in the model's tokens, or as text where it must be or cannot be tokenized."""
+    """Return the corpus as token ids, or as text if requested or if it cannot be tokenized."""
     text = corpus_text()
     ids = None if as_text else await client.tokenize(text, model)
     return ids or text
 
 
 def synthetic(corpus: Sequence[int] | str, shape: RequestShape, seed: int) -> Iterator[Item]:
-    """Endless requests of a shape; the same seed gives the same ones."""
+    """Yield requests of a shape forever, deterministic for a seed."""
     chance = random.Random(seed)
     unit = CHARACTERS_PER_TOKEN if isinstance(corpus, str) else 1
-    # The prefix depends on the seed alone, never on how much was drawn before.
+    # The prefix depends on the seed alone, not on the state of the random generator.
     shared = _piece(corpus, shape.shared_prefix_tokens * unit, random.Random(f"prefix {seed}"))
     while True:
         factor = chance.lognormvariate(0, shape.spread) if shape.spread else 1.0
@@ -84,7 +84,7 @@ def synthetic(corpus: Sequence[int] | str, shape: RequestShape, seed: int) -> It
 
 
 def _piece(corpus: Sequence[int] | str, length: int, chance: random.Random) -> list[int] | str:
-    """A stretch of the corpus, repeated if it is short, with an own beginning."""
+    """Cut a piece of the corpus, repeated if it is short, with a random start of its own."""
     start = chance.randrange(len(corpus))
     if isinstance(corpus, str):
         own = f"{chance.getrandbits(64):016x} "[:length]
@@ -104,13 +104,13 @@ class _Line(msgspec.Struct):
 
 
 def from_file(path: Path, output_tokens: int, *, chat: bool) -> list[Item]:
-    """Requests from a JSON-lines file.
+    """Read requests from a JSON-lines file.
 
     A line is a string, or an object with ``prompt`` (text or token ids) or ``messages``, and
-    perhaps ``max_tokens``.
+    optionally ``max_tokens``.
 
     Raises:
-        ValueError: names the line that the endpoint cannot take, or says that there is none.
+        ValueError: a line is invalid for the endpoint, or there is none; the message names it.
     """
     items: list[Item] = []
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):

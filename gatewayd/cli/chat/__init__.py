@@ -1,1 +1,1 @@
-"""A terminal chat with a running server."""
+"""Terminal chat with a running server."""

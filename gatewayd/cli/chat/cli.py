@@ -1,4 +1,4 @@
-"""``gatewayd chat``: options in, a conversation out."""
+"""``gatewayd chat``: chat with a server in the terminal."""
 
 from __future__ import annotations
 

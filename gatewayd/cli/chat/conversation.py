@@ -1,6 +1,7 @@
-"""A conversation: what was said, and one turn more.
+"""Multi-turn conversation with a model.
 
-A turn that fails leaves no trace; one that the user interrupts keeps what was written so far.
+A turn that fails leaves the history unchanged; one that the user interrupts keeps the partial
+answer.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from gatewayd.cli.client.wire import AnswerUsage
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How to ask; None leaves a choice to the server.
+    """Request settings; None uses the server's default.
 
     Attributes:
-        url: the server.
-        model: its name.
+        url: base URL of the server.
+        model: name of the model.
         api_key: sent as a bearer token.
-        temperature: 0 is greedy.
-        max_tokens: of each answer.
+        temperature: sampling temperature; 0 is greedy.
+        max_tokens: limit of each answer.
     """
 
     url: str
@@ -37,15 +38,15 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class ChatTurn:
-    """One answer's figures.
+    """Measurements of one answer.
 
     Attributes:
         prompt_tokens: of the whole conversation, as the server counted.
-        cached_tokens: of those, how many it did not compute again.
+        cached_tokens: of those, tokens found in the prefix cache.
         output_tokens: of the answer.
-        first_seconds: until it began.
-        seconds: until it ended.
-        finish_reason: why it ended; None if the server did not say.
+        first_seconds: time to first token.
+        seconds: time to the end of the answer.
+        finish_reason: as reported by the server; None if it was not.
     """
 
     prompt_tokens: int
@@ -57,14 +58,14 @@ class ChatTurn:
 
     @property
     def tokens_per_second(self) -> float:
-        """After the first token; 0 when there were not two."""
+        """Decoding speed after the first token; 0 for fewer than two tokens."""
         rest = self.seconds - self.first_seconds
         return (self.output_tokens - 1) / rest if self.output_tokens > 1 and rest > 0 else 0.0
 
 
 @dataclass(slots=True)
 class Conversation:
-    """What was said to one model."""
+    """Conversation with one model: settings, message history and measurements."""
 
     settings: Settings
     system: str | None = None
@@ -72,19 +73,19 @@ class Conversation:
     turns: list[ChatTurn] = field(default_factory=list)
 
     def reset(self) -> None:
-        """Forget what was said; the system message and the figures stay."""
+        """Clear the message history; the system message and the measurements stay."""
         self.messages.clear()
 
     async def ask(self, text: str, show: Callable[[str], None]) -> ChatTurn:
-        """Say something and hear the answer.
+        """Send a user message and stream the answer.
 
         Args:
-            text: what the user says.
+            text: the user message.
             show: called with each new piece of the answer.
 
         Raises:
-            ApiError: there is no answer; the conversation is as it was before.
-            asyncio.CancelledError: interrupted; what was written so far is part of it.
+            ApiError: the request failed; the history is unchanged.
+            asyncio.CancelledError: interrupted; the partial answer is added to the history.
         """
         question = {"role": "user", "content": text}
         pieces: list[str] = []
@@ -108,10 +109,10 @@ class Conversation:
                                 pieces.append(choice.content)
                                 show(choice.content)
         except asyncio.CancelledError:
-            self._remember(question, "".join(pieces))
+            self._append_turn(question, "".join(pieces))
             raise
         end = time.perf_counter()
-        self._remember(question, "".join(pieces))
+        self._append_turn(question, "".join(pieces))
         turn = ChatTurn(
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
@@ -123,7 +124,7 @@ class Conversation:
         self.turns.append(turn)
         return turn
 
-    def _remember(self, question: dict[str, str], answer: str) -> None:
+    def _append_turn(self, question: dict[str, str], answer: str) -> None:
         self.messages += [question, {"role": "assistant", "content": answer}]
 
     def _body(self, question: dict[str, str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The chat's screen and keyboard; a pipe instead of a keyboard gets bare answers."""
+"""Terminal interface of the chat; with piped input only the answers are printed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from gatewayd.cli.chat.conversation import ChatTurn, Conversation
 from gatewayd.cli.client.api import ApiError
 
 HELP = """\
-/reset         forget what was said
+/reset         clear the conversation
 /system TEXT   set the system message and start over; without TEXT, remove it
 /stats         tokens and speed so far
-/help          this
-/exit          leave; so does the end of the input
+/help          show this list
+/exit          exit, as the end of the input does
 Ctrl-C         stop an answer"""
 
 CONTEXT_FULL = {"context_length_exceeded", "exceed_context_size_error"}
 
-# A model's text must not move the cursor or set the title: no control characters but these.
+# Model output must not control the terminal: all control characters but these are removed.
 _CONTROLS = {code: None for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 def printable(text: str) -> str:
-    r"""Text without control characters: ``printable("a\x1b[2Jb\n") == "a[2Jb\n"``."""
+    r"""Remove control characters: ``printable("a\x1b[2Jb\n") == "a[2Jb\n"``."""
     return text.translate(_CONTROLS)
 
 
 class Terminal:
-    """Reads lines, runs commands, shows answers as they come."""
+    """Loop that reads user input, runs commands and streams answers."""
 
     def __init__(self, conversation: Conversation) -> None:
         self.conversation = conversation
@@ -40,9 +40,9 @@ class Terminal:
         self._failed = False
 
     def run(self) -> int:
-        """Talk until the end of the input or ``/exit``; gives the exit status.
+        """Run until the end of the input or ``/exit``; return the exit status.
 
-        Without a terminal, the first failure ends it with status 1.
+        If stdin is not a terminal, stop at the first failure with status 1.
         """
         if self.is_interactive:
             _enable_line_editing()
@@ -91,7 +91,7 @@ class Terminal:
                 self._out.print(HELP)
             case "/reset":
                 self.conversation.reset()
-                self._say("forgotten")
+                self._say("conversation cleared")
             case "/system":
                 self.conversation.system = rest.strip() or None
                 self.conversation.reset()
@@ -112,7 +112,7 @@ class Terminal:
 
 
 def explain(error: ApiError, url: str) -> str:
-    """What went wrong and what to do about it, in a sentence or two."""
+    """Describe an error and its remedy in a sentence or two."""
     if error.code == "connection":
         return (
             f"no server answers at {url} ({error.message}): "
@@ -129,7 +129,7 @@ def explain(error: ApiError, url: str) -> str:
 
 
 def figures(turn: ChatTurn) -> str:
-    """One answer's speed in a line."""
+    """Format the speed of an answer as a line."""
     cut = "; cut off at the token limit" if turn.finish_reason == "length" else ""
     return (
         f"{turn.output_tokens} tokens, {turn.first_seconds * 1000:.0f} ms to the first, "
@@ -138,7 +138,7 @@ def figures(turn: ChatTurn) -> str:
 
 
 def totals(conversation: Conversation) -> str:
-    """The conversation's figures in a line."""
+    """Format the totals of a conversation as a line."""
     turns = conversation.turns
     output = sum(turn.output_tokens for turn in turns)
     seconds = sum(turn.seconds for turn in turns)
@@ -155,6 +155,6 @@ def totals(conversation: Conversation) -> str:
 
 def _enable_line_editing() -> None:
     try:
-        import readline  # noqa: F401 - importing it is what makes input() edit
+        import readline  # noqa: F401 - the import enables line editing in input()
     except ImportError:
         return  # Windows: the console edits lines itself

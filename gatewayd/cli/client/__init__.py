@@ -1,1 +1,1 @@
-"""A small client of OpenAI-compatible servers, for the bench and the terminal chat."""
+"""Minimal client of OpenAI-compatible servers, for the benchmark and the terminal chat."""

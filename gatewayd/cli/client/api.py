@@ -1,6 +1,6 @@
-"""Calls to an OpenAI-compatible server.
+"""Client of an OpenAI-compatible server.
 
-Retries nothing and hides nothing: whatever is not an answer is an ``ApiError`` with a code.
+There are no retries, and nothing is hidden: every failure is an ``ApiError`` with a code.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gatewayd_lang.events import DONE, EventReader
 
 
 class ApiError(Exception):
-    """The server refused, broke off or was not there.
+    """The server refused a request, broke off or could not be reached.
 
     Attributes:
         code: the server's own, or ``http_<status>``, ``connection``, ``timeout``,
@@ -36,7 +36,7 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """One server; as many connections as there are requests."""
+    """Client of one server, with a connection for each concurrent request."""
 
     def __init__(
         self,
@@ -46,17 +46,17 @@ class ApiClient:
         timeout_seconds: float = 600,
         keep_alive: bool = True,
     ) -> None:
-        """Remember where to call.
+        """Configure the client; it connects on the first request.
 
         Args:
             url: ``http://host:port``, with or without a trailing ``/v1``.
             api_key: sent as a bearer token.
             timeout_seconds: for a whole request.
-            keep_alive: use a connection again. llama.cpp's server promises it and then closes
-                the connection after each stream, which fails the next request on it.
+            keep_alive: whether to reuse connections. llama.cpp's server announces keep-alive but
+                closes the connection after each stream, so that the next request on it fails.
         """
         self.url = url.rstrip("/").removesuffix("/v1")
-        # A compressed stream arrives late and costs the client time.
+        # Compression would delay the stream and cost the client CPU time.
         self._headers = {"Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -82,10 +82,10 @@ class ApiClient:
             await self._session.close()
 
     async def models(self) -> list[str]:
-        """Names of the models served.
+        """Return the names of the served models.
 
         Raises:
-            ApiError: the server is not there or does not list any.
+            ApiError: the server cannot be reached or lists none.
         """
         answer = await self._call("GET", "/v1/models", None)
         try:
@@ -97,7 +97,7 @@ class ApiClient:
         return names
 
     async def tokenize(self, text: str, model: str) -> list[int] | None:
-        """Token ids of a text, without special tokens around it; None if the server cannot."""
+        """Tokenize a text without adding special tokens; None if the server cannot."""
         # ``prompt`` is what vLLM and gatewayd read, ``content`` what llama.cpp does.
         body = {"model": model, "prompt": text, "content": text, "add_special_tokens": False}
         try:
@@ -107,7 +107,7 @@ class ApiClient:
             return None
 
     async def stream(self, path: str, body: dict[str, Any]) -> AsyncGenerator[list[Chunk], None]:
-        """Send a request and yield its events, those that came together in one list.
+        """Send a request and yield its events, with those received together in one list.
 
         Raises:
             ApiError: also after some events, when the server sends an error or breaks off.
@@ -130,7 +130,7 @@ class ApiClient:
                         if chunk.error is not None:
                             raise _error_of(chunk.error, None)
                     if is_done:
-                        # The connection can only be kept if the stream was read to its end.
+                        # The connection can only be reused if the stream was read to its end.
                         await response.read()
                         return
         except TimeoutError as error:
@@ -163,7 +163,7 @@ class ApiClient:
 
 
 def _reason(error: Exception) -> str:
-    """Why there is no connection, in the system's words where it has some."""
+    """Describe a connection error, with the operating system's message if there is one."""
     number = getattr(getattr(error, "os_error", error), "errno", None)
     return os.strerror(number).lower() if number else str(error) or type(error).__name__
 
@@ -179,10 +179,10 @@ def _refusal(status: int, body: bytes) -> ApiError:
 
 
 def _error_of(error: object, status: int | None) -> ApiError:
-    """Read OpenAI's error object and what others send in its place."""
+    """Convert OpenAI's error object, or what other servers send instead."""
     fallback = "server_error" if status is None else f"http_{status}"
     if not isinstance(error, dict):
         return ApiError(fallback, str(error), status)
-    # llama.cpp puts the status where OpenAI has a word; its word is the type.
+    # llama.cpp has the HTTP status in ``code``, and the error code in ``type``.
     code = next((v for v in (error.get("code"), error.get("type")) if isinstance(v, str)), fallback)
     return ApiError(code, str(error.get("message", error)), status)

@@ -1,4 +1,4 @@
-"""The parts of OpenAI's answers that a client needs; everything else is skipped unread."""
+"""Fields of OpenAI responses that the client reads; all others are skipped when decoding."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class AnswerDelta(msgspec.Struct, gc=False):
-    """New parts of a chat message."""
+    """Delta of a streamed chat message."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -17,7 +17,7 @@ class AnswerDelta(msgspec.Struct, gc=False):
 
 
 class AnswerChoice(msgspec.Struct, gc=False):
-    """One choice of a streamed answer: ``text`` of a completion or ``delta`` of a chat."""
+    """Choice of a streamed response: ``text`` of a completion or ``delta`` of a chat."""
 
     text: str | None = None
     delta: AnswerDelta | None = None
@@ -25,12 +25,12 @@ class AnswerChoice(msgspec.Struct, gc=False):
 
     @property
     def content(self) -> str:
-        """The text to show; empty when the event carries none."""
+        """Text of the choice; empty if the event has none."""
         return self.text or (self.delta.content if self.delta else None) or ""
 
     @property
     def has_output(self) -> bool:
-        """Whether the event carries anything that the model wrote."""
+        """Whether the event has any model output: text, reasoning or tool calls."""
         delta = self.delta
         return bool(
             self.text
@@ -40,13 +40,13 @@ class AnswerChoice(msgspec.Struct, gc=False):
 
 
 class CachedTokens(msgspec.Struct, gc=False):
-    """How much of a prompt came from the server's cache."""
+    """Number of prompt tokens found in the server's prefix cache."""
 
     cached_tokens: int | None = None
 
 
 class AnswerUsage(msgspec.Struct, gc=False):
-    """Tokens as the server counted them."""
+    """Token counts reported by the server."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -54,12 +54,12 @@ class AnswerUsage(msgspec.Struct, gc=False):
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that the server did not compute again; 0 when it does not say."""
+        """Prompt tokens found in the prefix cache; 0 if the server does not report them."""
         return (self.prompt_tokens_details and self.prompt_tokens_details.cached_tokens) or 0
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """One event of a stream."""
+    """Event of a streamed response."""
 
     choices: list[AnswerChoice] = []
     usage: AnswerUsage | None = None
@@ -67,19 +67,19 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class ModelCard(msgspec.Struct):
-    """One entry of ``/v1/models``."""
+    """Entry of ``/v1/models``."""
 
     id: str
 
 
 class ModelNames(msgspec.Struct):
-    """The answer of ``/v1/models``."""
+    """Response of ``/v1/models``."""
 
     data: list[ModelCard]
 
 
 class TokenList(msgspec.Struct):
-    """The answer of ``/tokenize``."""
+    """Response of ``/tokenize``."""
 
     tokens: list[int]
 

@@ -1,1 +1,1 @@
-"""``gatewayd doctor``: checks of the machine, the weights, the GPU and the service."""
+"""``gatewayd doctor``: diagnostics of the machine, the weights, the GPU and the service."""

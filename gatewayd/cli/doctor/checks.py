@@ -1,4 +1,4 @@
-"""The doctor's checks; each looks at one thing, changes nothing and never raises."""
+"""General checks of ``gatewayd doctor``; none changes anything or raises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _CPU_KV_BYTES = _GIB
 
 
 def python(config: Config) -> Finding:
-    """The interpreter's version."""
+    """Check the version of the Python interpreter."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info[:2] < _MIN_PYTHON:
         return Finding("python", "failure", f"{version}; 3.11 or later is needed")
@@ -45,14 +45,14 @@ def python(config: Config) -> Finding:
 
 
 def torch(config: Config) -> Finding:
-    """Torch is there; it is not imported, which takes seconds."""
+    """Check that torch is installed, without importing it, which takes seconds."""
     if importlib.util.find_spec("torch") is None:
         return Finding("torch", "failure", "not installed; the engine needs it: pip install torch")
     return Finding("torch", "ok", importlib.metadata.version("torch"))
 
 
 def cpu(config: Config) -> Finding:
-    """Cores that may be used, and the vector instructions."""
+    """Check the number of available cores and the vector instructions."""
     cores = available_cores()
     features = _cpu_features() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"}
     text = f"{cores} cores; {', '.join(sorted(features)) or 'no known vector instructions'}"
@@ -62,7 +62,7 @@ def cpu(config: Config) -> Finding:
 
 
 def memory(config: Config) -> Finding:
-    """Free memory against what the model and the KV cache take."""
+    """Compare free memory with the needs of the model and the KV cache."""
     available = _available_bytes()
     device = sizes(config.engine).device
     weights = expected_bytes(config, device)
@@ -70,10 +70,10 @@ def memory(config: Config) -> Finding:
     given = config.engine.copy_memory
     copies = pages if given is None else int(given)
     if given is None and config.kv_codec.strategy != NONE:
-        # Copies are of numbers, which take more than the records that pages have.
+        # Copies are decoded, so they are larger than the encoded records in pages.
         copies = max(pages, _CPU_KV_BYTES)
     if device != "cpu":
-        pages = copies = 0  # they are in the GPU's memory, and there is one of them
+        pages = copies = 0  # the KV cache is in GPU memory, without copies
     needed = config.engine.replicas * (weights + pages + copies)
     text = (
         f"{available / _GIB:.1f} GiB free; up to {needed / _GIB:.1f} GiB for "
@@ -85,7 +85,10 @@ def memory(config: Config) -> Finding:
 
 
 def descriptors(config: Config) -> Finding:
-    """File descriptors against the connections allowed; the daemon raises its own soft limit."""
+    """Compare file descriptor limits with ``[server] connections``.
+
+    The daemon raises its soft limit itself.
+    """
     from gatewayd.daemon.systemd.descriptors import descriptors_for
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -97,12 +100,12 @@ def descriptors(config: Config) -> Finding:
         )
         return Finding("descriptors", "warning", text)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        return Finding("descriptors", "ok", f"{soft} allowed; the daemon takes {wanted}")
+        return Finding("descriptors", "ok", f"{soft} allowed; the daemon raises it to {wanted}")
     return Finding("descriptors", "ok", f"{soft} allowed")
 
 
 def port(config: Config) -> Finding:
-    """The port is free, or a gatewayd answers there."""
+    """Check that the port is free, or that a gatewayd answers on it."""
     from gatewayd.http.server.listener import ListenError, listen
 
     host, number = config.server.host, config.server.port
@@ -116,7 +119,7 @@ def port(config: Config) -> Finding:
 
 
 def _is_ours(host: str, number: int) -> bool:
-    """Whether a gatewayd listens there."""
+    """Whether a gatewayd answers at this address."""
     connection = http.client.HTTPConnection(host, number, timeout=1)
     try:
         connection.request("GET", "/readyz")
@@ -129,7 +132,7 @@ def _is_ours(host: str, number: int) -> bool:
 
 
 def model(config: Config) -> Finding:
-    """The model's folder is readable and of an architecture that is served."""
+    """Check that the model's folder is readable and its architecture supported."""
     folder = model_folder(config)
     try:
         described = json.loads((folder / "config.json").read_text("utf-8"))
@@ -149,7 +152,7 @@ def model(config: Config) -> Finding:
 
 
 def plugins(config: Config) -> Finding:
-    """What is chosen loads and takes its settings, each in a process of its own."""
+    """Check that enabled plugins load with their settings, each in a separate process."""
     from gatewayd.cli.authoring.health import check
     from gatewayd.config.chosen_strategies import enabled, settings_of
     from gatewayd_hooks.host.catalog import Catalog
@@ -166,7 +169,7 @@ def plugins(config: Config) -> Finding:
         ]
         if found:
             return Finding("plugins", state, "; ".join(found))
-    return Finding("plugins", "ok", f"all {len(chosen)} that are chosen load")
+    return Finding("plugins", "ok", f"all {len(chosen)} enabled plugins load")
 
 
 def _cpu_features() -> set[str]:

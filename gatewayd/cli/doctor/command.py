@@ -1,4 +1,4 @@
-"""``gatewayd doctor``: is this machine fit, and would the daemon start?"""
+"""``gatewayd doctor``: check the machine and the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of the doctor's checks returns."""
+"""Result type of the checks of ``gatewayd doctor``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found: ``text`` says what is, and what to do where it is not well."""
+    """Result of a check; ``text`` describes the state, and the remedy unless it is ok."""
 
     subject: str
     state: Literal["ok", "warning", "failure"]

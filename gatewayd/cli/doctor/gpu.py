@@ -1,4 +1,4 @@
-"""The doctor's checks of the GPU and its driver; torch is not imported, which takes seconds."""
+"""Checks of the GPU and its driver, without importing torch, which takes seconds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 _QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
 _DRIVER_VERSION = re.compile(r"Kernel Module\D*([\d.]+)")
 _LEAST = {12: 525, 13: 580}
-"""The oldest driver for each CUDA that torch is made with, by their first numbers."""
+"""Minimum major version of the driver, by the major version of torch's CUDA."""
 
 
 class GpuMachine(NamedTuple):
-    """What there is.
+    """GPU hardware and software of this machine.
 
     Attributes:
-        gpus: a line for each.
-        driver: its version; empty without one.
-        cuda: what torch is made with; empty for a CPU.
+        gpus: nvidia-smi's line for each GPU.
+        driver: version of the driver; empty if there is none.
+        cuda: CUDA version of torch; empty for a CPU build.
     """
 
     gpus: tuple[str, ...]
@@ -37,12 +37,12 @@ class GpuMachine(NamedTuple):
 
 
 def gpu(config: Config) -> Finding:
-    """There is a GPU where one is wanted, and its driver is new enough for torch."""
+    """Check that the configured GPU exists and that its driver is new enough for torch."""
     return judge(sizes(config.engine).device, look())
 
 
 def look() -> GpuMachine:
-    """Ask the driver and torch's files."""
+    """Query the driver and torch's package files."""
     lines: list[str] = []
     if shutil.which(_QUERY[0]):
         try:
@@ -59,11 +59,11 @@ def look() -> GpuMachine:
 
 
 def judge(device: str, machine: GpuMachine) -> Finding:
-    """Whether engines can use a device.
+    """Check whether engines can use a device.
 
     Args:
         device: ``cpu``, ``cuda`` or ``cuda:N``.
-        machine: what there is.
+        machine: GPUs and software to check against.
     """
     gpus, driver, cuda = machine
     shown = "; ".join(gpus) or "no NVIDIA GPU"
@@ -94,7 +94,7 @@ def judge(device: str, machine: GpuMachine) -> Finding:
 
 
 def _cuda_of_torch() -> str:
-    """``12.8``; empty if it is made for CPUs, or not there."""
+    """Return torch's CUDA version such as ``12.8``; empty for a CPU build or without torch."""
     try:
         files = importlib.metadata.files("torch") or []
         (file,) = [file for file in files if str(file) == "torch/version.py"]

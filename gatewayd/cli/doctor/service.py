@@ -1,4 +1,4 @@
-"""The doctor's checks of what is around a service: its unit, sandbox, disk and database."""
+"""Checks of the service's environment: unit, sandbox, disk and database."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ MOST_EXPOSURE = 2.0
 _UNIT = Path("/etc/systemd/system/gatewayd.service")
 _GIB = 1 << 30
 _LACKING = 2
-"""Exit status of ``gatewayd_engine.process.sandbox`` where the system lacks a mechanism."""
+"""Exit status of ``gatewayd_engine.process.sandbox`` if the system lacks a mechanism."""
 _EXPOSURE = re.compile(r"exposure level for \S+: ([\d.]+)")
 
 
 def disk(config: Config) -> Finding:
-    """The store's folder can be written, and its disk has room."""
+    """Check that the store's folder is writable and its disk has space."""
     from gatewayd.store.location import TEMPORARY, default_folder
 
     path = config.store.path
@@ -48,7 +48,7 @@ def disk(config: Config) -> Finding:
 
 
 def sqlite(config: Config) -> Finding:
-    """The SQLite that Python has is new enough, and made for threads."""
+    """Check that Python's SQLite is recent enough and compiled with threads."""
     from gatewayd.store.wal import MENDED, has_bug
 
     version = sqlite3.sqlite_version
@@ -64,7 +64,7 @@ def sqlite(config: Config) -> Finding:
 
 
 def confinement(config: Config) -> Finding:
-    """Grammar checkers can be confined; tried in a child process."""
+    """Check in a child process that grammar checkers can be sandboxed."""
     if config.guide.strategy == NONE:
         return Finding("confinement", "ok", "no grammars are compiled, by [guide] strategy")
     command = children.python("-m", "gatewayd_engine.process.sandbox", str(model_folder(config)))
@@ -83,7 +83,7 @@ def confinement(config: Config) -> Finding:
 
 
 def unit(config: Config) -> Finding:
-    """How exposed the service is, by systemd's own score; less is better."""
+    """Check systemd's exposure score of the service; lower is better."""
     from gatewayd.daemon.systemd.units import UnitsMissing, own_program, unit_files, why_unusable
 
     if shutil.which("systemd-analyze") is None:

@@ -1,4 +1,4 @@
-"""The doctor's look at the weights: whether their files are whole, and can be read. No torch."""
+"""Checks of the weight files: complete and of a supported format. Imports no torch."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _GIB = 1 << 30
 
 
 def weights(config: Config) -> Finding:
-    """Headers fit the files that they are of, and what they announce is installed."""
+    """Check the headers of the weight files, and that their quantizer is installed."""
     folder = model_folder(config)
     if config.model.dummy_weights:
         return Finding("weights", "ok", "made up, by [model] dummy_weights")
     try:
         spec = read_spec(folder, config.model.max_model_len)
-        # Those of GGUF were looked at with the description of the model.
+        # GGUF headers were already checked by read_spec.
         is_gguf = has_gguf(folder)
         paths = files_of_weights(folder) if is_gguf else weight_files(folder)
         found = [] if is_gguf else [read_header(path) for path in paths]
@@ -46,16 +46,15 @@ def weights(config: Config) -> Finding:
 
 
 def files_of_weights(folder: Path) -> list[Path]:
-    """Files of weights: those of GGUF count where there are no others."""
+    """Return the weight files of a folder: safetensors, or GGUF if there are none."""
     return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
 
 
 def expected_bytes(config: Config, device: str) -> int:
-    """Memory that the weights will take, as far as can be known without reading them.
+    """Estimate the memory of the weights without reading them.
 
-    Floats are made the type of activations, whatever the files hold, and so are codes by some
-    quantizers. What else is quantized, by its files or while loading, is taken for as large as the
-    files are.
+    Floats are converted to the dtype of activations, and some quantizers dequantize to it as well.
+    For other quantized weights the size of the files is used.
     """
     folder = model_folder(config)
     stored = sum(file.stat().st_size for file in files_of_weights(folder))
@@ -71,7 +70,7 @@ def expected_bytes(config: Config, device: str) -> int:
 
 
 def _problem(config: Config, spec: ModelSpec) -> str | None:
-    """Why the announcement cannot be served, as an engine would say when it is started."""
+    """Return why the quantization is not supported, as an engine would report at startup."""
     announced = spec.quantization
     if announced is None:
         return None
@@ -87,7 +86,7 @@ def _problem(config: Config, spec: ModelSpec) -> str | None:
 
 
 def _quantizer(config: Config, spec: ModelSpec) -> str | None:
-    """Whose form the weights will have; None for floats."""
+    """Return the quantizer whose format the weights will have; None for floats."""
     chosen = config.quantizer.strategy
     if chosen not in (AUTO, NONE):
         return chosen
@@ -95,7 +94,7 @@ def _quantizer(config: Config, spec: ModelSpec) -> str | None:
 
 
 def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
-    """Whether all that a quantizer reads or rounds are floats in memory."""
+    """Whether a quantizer's weights are stored as floats in memory."""
     if quantizer == "sparse24":
         return device == "cpu"
     if quantizer == "gguf" or (quantizer == "fp8" and device == "cpu"):
@@ -104,7 +103,7 @@ def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
 
 
 def _method(announced: Announcement) -> str:
-    """The quantizer of what a checkpoint announces, as it is called here."""
+    """Return the name of the quantizer for a checkpoint's quantization method."""
     return str(announced.values.get("quant_method")).lower().replace("-", "_")
 
 

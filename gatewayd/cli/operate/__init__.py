@@ -1,1 +1,1 @@
-"""Commands that act on a running daemon: pause, pin, swap, explain, and the like."""
+"""Commands that operate a running daemon, such as pause, pin, swap and explain."""

@@ -1,4 +1,4 @@
-"""``gatewayd pause``, ``resume`` and ``drain``: whether a running daemon takes new requests."""
+"""``gatewayd pause``, ``resume`` and ``drain``: admission control of a running daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd explain``: where the time of a request went."""
+"""``gatewayd explain``: break down the latency of a request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatewayd.wire.cause_labels import label
 
 _LABEL = 10
 _WIDTH = 40
-"""Characters that stand for the whole time."""
+"""Width in characters of the bar for the total latency."""
 
 
 def explain(
@@ -74,7 +74,7 @@ def _list(
 
 
 def waterfall(found: dict[str, Any]) -> list[str]:
-    """Lines of text: what it was, a bar for each part, and what most of it was."""
+    """Format a request as lines of text: totals, a bar for each part, and the main cause."""
     total = found["ms"]
     lines = [
         f"{found['id']}  {found['endpoint']}  {found['priority']}  {found['outcome']}",
@@ -94,12 +94,12 @@ def waterfall(found: dict[str, Any]) -> list[str]:
 
 
 def due(found: dict[str, Any]) -> str:
-    """A cause, and the strategy behind it."""
+    """Return the label of a latency cause and the strategy responsible for it."""
     return label(found["cause"], found["strategy"])
 
 
 def _bar(begin: float | None, ms: float, total: float) -> str:
-    """Where it was in the whole; dots for what was spread over other parts."""
+    """Draw a part at its position in the total; dots if it is spread over other parts."""
     if total <= 0:
         return " " * _WIDTH
     length = min(_WIDTH, max(1, round(_WIDTH * ms / total)))

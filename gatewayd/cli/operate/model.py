@@ -1,4 +1,4 @@
-"""``gatewayd model``: take the model of a running daemon out of memory, and back."""
+"""``gatewayd model``: unload or load the model of a running daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd pin``: what a running daemon keeps in its prefix cache before anything else."""
+"""``gatewayd pin``: pin a prompt in the prefix cache of a running daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd prefix``: what a running daemon has cached."""
+"""``gatewayd prefix``: evict pages from the prefix cache of a running daemon."""
 
 from __future__ import annotations
 

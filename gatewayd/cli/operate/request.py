@@ -1,4 +1,4 @@
-"""``gatewayd request``: what an operator does to a request that waits or runs."""
+"""``gatewayd request``: cancel, hold, release or reprioritize a queued or running request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd strategies`` and ``gatewayd swap``: what a running daemon decides with."""
+"""``gatewayd strategies`` and ``gatewayd swap``: show and replace strategies at runtime."""
 
 from __future__ import annotations
 
@@ -118,7 +118,10 @@ def ask(
     body: object = None,
     wait: float = 0.0,
 ) -> Any:  # noqa: ANN401 - JSON
-    """Call a running daemon, which may take so many seconds more; a refusal ends the command."""
+    """Call the admin API of a running daemon, or exit with an error if it refuses.
+
+    ``wait`` extends the timeout by the seconds that the action itself may take.
+    """
     path = str(socket) if socket is not None else load_config(config).config.admin.socket
     if path is None:
         fail("no admin socket is configured: give --socket, or set [admin] socket")

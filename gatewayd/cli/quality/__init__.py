@@ -1,1 +1,1 @@
-"""``gatewayd quality``: accuracy and size of quantization and KV schemes."""
+"""``gatewayd quality``: accuracy and memory of weight quantization and KV cache schemes."""

@@ -1,4 +1,4 @@
-"""``gatewayd quality``: what weights and keys of fewer bits cost, and what they save."""
+"""``gatewayd quality``: measure the accuracy of quantized weights and KV caches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from gatewayd.cli.bench.options import Set, pairs
 from gatewayd.cli.bench.progress import Stages
-from gatewayd.cli.child import ChildFailed, told
+from gatewayd.cli.child import ChildFailed, run_job
 from gatewayd.cli.common import (
     AsJson,
     ConfigFile,
@@ -44,7 +44,7 @@ from gatewayd_hooks.strategy import Kind
 
 _STORED = "as stored"
 _TOKENS, _CONTEXTS = 30_000, 8_192
-"""Tokens that are read, and those of long contexts, of which the ends are decoded."""
+"""Default number of tokens to evaluate, without and with KV compression."""
 _MISUSED = 2
 
 
@@ -150,9 +150,9 @@ def quality(
         found = samples(here, text, count, min(contexts), packed=is_packed)
     except ValueError as error:
         fail(str(error))
-    _say_what_is_left_out(config, folder, compressions)
+    _warn_if_not_measured(config, folder, compressions)
     if text is None:
-        _say_what_is_read(here, model_folder(base))
+        _warn_if_texts_are_foreign(here, model_folder(base))
     job = QualityJob(reference, schemes, found)
     measured = _run(job, loaded[0].engine.environment)
     results = list(zip([scheme.name for scheme in schemes], measured, strict=True))
@@ -179,12 +179,12 @@ def quality(
 
 
 def _run(job: QualityJob, names: list[str]) -> list[Result]:
-    """What comes of each scheme, with a bar over all texts of all of them."""
+    """Run the job in a child process, with a progress bar; return the result of each scheme."""
     results: list[Result] = []
     total = len(job.samples) * len(job.schemes)
     try:
         with Stages() as stages:
-            for event in told("gatewayd_engine.offline.quality", "measures", job, Event, names):
+            for event in run_job("gatewayd_engine.offline.quality", "measures", job, Event, names):
                 if isinstance(event, QualityFailed):
                     fail(event.reason)
                 elif isinstance(event, QualityAdvanced):
@@ -198,7 +198,7 @@ def _run(job: QualityJob, names: list[str]) -> list[Result]:
 
 
 def _judge(results: list[tuple[str, Result]], most: float, *, is_compared: bool) -> None:
-    """End with 1 unless all, which was measured, was compared and is near enough."""
+    """Exit with status 1 unless there is a reference and no divergence exceeds ``most``."""
     if not is_compared:
         fail("--most-kl needs a reference model: give --against")
     if (found := most_kl(results)) > most:
@@ -206,7 +206,7 @@ def _judge(results: list[tuple[str, Result]], most: float, *, is_compared: bool)
 
 
 def _names(option: str, given: str, known: list[str], first: str) -> list[str]:
-    """The names of an option behind ``first``, each once; ends where one is not installed."""
+    """Parse names separated by commas, with ``first`` before them, or exit if one is unknown."""
     names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
     for name in names:
         if name not in (*known, first, NONE):
@@ -214,7 +214,7 @@ def _names(option: str, given: str, known: list[str], first: str) -> list[str]:
     return list(dict.fromkeys((first, *names)))
 
 
-def _say_what_is_left_out(file: Path | None, folder: str | None, tried: list[str]) -> None:
+def _warn_if_not_measured(file: Path | None, folder: str | None, tried: list[str]) -> None:
     configured = load_config(file, {} if folder is None else {"model.path": folder}).config
     if (name := configured.kv_compression.strategy) not in tried:
         typer.echo(
@@ -224,8 +224,8 @@ def _say_what_is_left_out(file: Path | None, folder: str | None, tried: list[str
         )
 
 
-def _say_what_is_read(model: Path, reference: Path) -> None:
-    """Unless an embedded model is among the two; then the bundled texts are what it knows."""
+def _warn_if_texts_are_foreign(model: Path, reference: Path) -> None:
+    """Warn about the bundled texts unless one of the models is embedded, hence trained on them."""
     ours = {embedded.folder(name).resolve() for name in embedded.names()}
     if not ours & {model.resolve(), reference.resolve()}:
         typer.echo(
@@ -251,7 +251,7 @@ def _load(
     codec: str,
     compression: str,
 ) -> Config:
-    """The daemon's configuration with a scheme of this command line, on the CPU."""
+    """Load the configuration with a scheme of the command line, on the CPU."""
     flags = {
         **given,
         "quantizer.strategy": quantizer,
@@ -265,7 +265,7 @@ def _load(
 
 
 def _is_quantized(folder: Path) -> bool:
-    """Whether only a quantizer can read a checkpoint; its ``config.json`` was read before."""
+    """Whether a checkpoint is quantized; its ``config.json`` must be readable."""
     values = json.loads((folder / "config.json").read_text("utf-8"))
     if any(values.get(name) is not None for name in ANNOUNCED):
         return True

@@ -1,4 +1,4 @@
-"""What was measured of the quality of schemes: a table, Markdown, or values for programs."""
+"""Results of ``gatewayd quality`` as a terminal table, Markdown or JSON values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd_engine.offline.quality.job import QualityFigures, SchemeMeasured, 
 
 _MIB = 1 << 20
 _READ = "KV read"
-"""A column that is there where a KV compression was measured."""
+"""Column that is only shown if a KV compression was measured."""
 _COLUMNS = (
     ("scheme", False),
     ("weights MiB", True),
@@ -33,7 +33,7 @@ Named = Sequence[tuple[str, Result]]
 
 
 def table(results: Named) -> Table:
-    """For a terminal; a scheme that cannot be used is a row with its sentence below."""
+    """Format results as a terminal table; for failed schemes see ``reasons``."""
     made = Table(box=None, pad_edge=False)
     columns = _columns(results)
     for header, is_number in columns:
@@ -45,12 +45,12 @@ def table(results: Named) -> Table:
 
 
 def reasons(results: Named) -> list[str]:
-    """Why schemes cannot be used, a line each."""
+    """Return a line for each scheme that cannot be used, with the reason."""
     return [f"{name}: {one.reason}" for name, one in results if isinstance(one, SchemeUnusable)]
 
 
 def notes(results: Named) -> list[str]:
-    """What is to be known of figures, a line each."""
+    """Return a line for each scheme whose figures have a caveat."""
     return [
         f"{name}: {one.note}"
         for name, one in results
@@ -59,7 +59,7 @@ def notes(results: Named) -> list[str]:
 
 
 def markdown(results: Named) -> str:
-    """A table for a document."""
+    """Format results as a Markdown table."""
     columns = _columns(results)
     lines = [
         _line([header for header, _ in columns]),
@@ -75,7 +75,7 @@ def markdown(results: Named) -> str:
 
 
 def values(results: Named) -> list[dict[str, Any]]:
-    """For programs; ``error`` of those that cannot be used."""
+    """Convert results to JSON values, with ``error`` for schemes that cannot be used."""
     found = []
     for name, result in results:
         if isinstance(result, SchemeUnusable):
@@ -88,7 +88,7 @@ def values(results: Named) -> list[dict[str, Any]]:
 
 
 def most_kl(results: Named) -> float:
-    """The largest mean divergence of a kind of texts; 0 without a reference."""
+    """Return the largest mean divergence over all kinds of texts; 0 without a reference."""
     return max(
         (
             figures.kl_mean or 0.0
@@ -105,7 +105,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _columns(results: Named) -> list[tuple[str, bool]]:
-    """Headers, and whether numbers are below them."""
+    """Return the header of each column, and whether it is numeric."""
     is_compressed = any(
         isinstance(one, SchemeMeasured) and one.kv_read is not None for _, one in results
     )

@@ -1,4 +1,4 @@
-"""The tokens that models are measured, or calibrated, on: of bundled texts, or of a file."""
+"""Token samples for evaluation and calibration, from bundled texts or a file."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gatewayd_engine.offline.quality.job import Sample
 from gatewayd_engine.offline.quality.texts import QualityText, bundled, read
 
 LONGEST = 1024
-"""Tokens of a piece: a longer text is cut into several."""
+"""Maximum tokens of a sample; longer texts are split."""
 _SHORTEST, _LEAST_PACKED = 2, 16
 _MOST_CHARACTERS = 64
-"""Of a token, on the average: beyond, a text is not looked at. Files may be of many gigabytes."""
+"""Average characters per token beyond which texts are truncated: files may have gigabytes."""
 
 
 def samples(
@@ -27,20 +27,20 @@ def samples(
     *,
     packed: bool = False,
 ) -> list[Sample]:
-    """Pieces of texts, as many tokens of each kind.
+    """Tokenize texts and split them into samples, with the same number of tokens of each kind.
 
     Args:
-        folder: of the model whose tokenizer is taken.
-        file: the texts; None takes those that are bundled, by ``default``.
-        num_tokens: of all of them, at most.
-        context: tokens of the shortest context.
-        default: the bundled texts.
-        packed: texts of a kind follow one another, so that pieces are long, all as long as can be;
-            the first three quarters of each are a prompt.
+        folder: of the model, for its tokenizer.
+        file: file of texts; None for the bundled ones.
+        num_tokens: maximum tokens of all samples.
+        context: context length that samples must fit.
+        default: returns the bundled texts.
+        packed: whether to concatenate the texts of a kind into samples of the maximum length, of
+            which the first three quarters are the prompt.
 
     Raises:
-        ValueError: there is no text of two tokens, or of 16 where they are packed, or a file cannot
-            be read; one sentence.
+        ValueError: no text has two tokens (16 if packed), or a file cannot be read; the message is
+            a sentence.
     """
     source = folder / "tokenizer.json"
     try:
@@ -73,7 +73,7 @@ def samples(
 
 
 def _long(tokenizer: Tokenizer, text: QualityText, num_tokens: int, length: int) -> list[list[int]]:
-    """Pieces of a length, as many as have so many tokens; what there is where the text is short."""
+    """Split a text into samples of exactly ``length``; shorter ones only if there are no others."""
     if length < _LEAST_PACKED:
         return []
     pieces = [*islice(_pieces(tokenizer, [text], length), num_tokens // length)]
@@ -84,7 +84,7 @@ def _long(tokenizer: Tokenizer, text: QualityText, num_tokens: int, length: int)
 def _pieces(
     tokenizer: Tokenizer, texts: Sequence[QualityText], longest: int
 ) -> Iterator[list[int]]:
-    """Each begins as a prompt does, if the tokenizer begins prompts with something."""
+    """Split texts into samples, each starting with the tokenizer's BOS token if it has one."""
     begin = tokenizer.encode("").ids[:1]
     step = longest - len(begin)
     for text in texts:

@@ -1,4 +1,4 @@
-"""``gatewayd key``: the API keys of tenants."""
+"""``gatewayd key``: manage API keys of tenants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd price``: what the tokens of models cost."""
+"""``gatewayd price``: manage token prices of models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd tenant``: who uses the daemon, and how much they may."""
+"""``gatewayd tenant``: manage tenants, their rate limits, budgets and weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
 from gatewayd.cli.operate.swap import Socket
-from gatewayd.cli.shared_options import taking
+from gatewayd.cli.shared_options import with_option_groups
 from gatewayd.cli.store_access import act
 from gatewayd.wire.tenants import PAGES
 
@@ -32,7 +32,7 @@ _FORMS = {
         "none of realtime, standard, batch and none",
     ),
 }
-"""Of options that are words: what they match, and what is said of those that do not."""
+"""Pattern of each text option, and the error message for values that do not match."""
 
 
 def _option(flag: str, text: str, value: str = "N") -> Any:  # noqa: ANN401 - typer's
@@ -115,7 +115,7 @@ def terms_of(
     retention_seconds: RetentionSeconds = None,
     store_bytes: StoreBytes = None,
 ) -> dict[str, Any]:
-    """What is typed of a tenant's terms, by their names; what is wrong ends the command."""
+    """Parse the options of a tenant's terms, by field name, or exit with an error."""
     counts = {
         "requests_per_minute": requests_per_minute,
         "tokens_per_minute": tokens_per_minute,
@@ -124,7 +124,7 @@ def terms_of(
         "retention_priority": retention_priority,
         "retention_seconds": retention_seconds,
     }
-    words = {
+    texts = {
         "kv_floor": kv_floor,
         "kv_ceiling": kv_ceiling,
         "budget_period": budget_period,
@@ -138,7 +138,7 @@ def terms_of(
             if not (text.isascii() and text.isdigit()):
                 fail(f"{text} is neither a whole number nor none", 2)
             terms[name] = int(text)
-    for name, text in words.items():
+    for name, text in texts.items():
         if text is None:
             continue
         if text not in _NONE and not re.match(_FORMS[name][0], text):
@@ -153,7 +153,7 @@ def terms_of(
 
 
 @app.command()
-@taking(terms=terms_of)
+@with_option_groups(terms=terms_of)
 def create(
     tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
 ) -> None:
@@ -163,7 +163,7 @@ def create(
 
 
 @app.command("set")
-@taking(terms=terms_of)
+@with_option_groups(terms=terms_of)
 def set_(
     tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
 ) -> None:
@@ -216,13 +216,13 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
 
 
 def money(micros: int) -> str:
-    """Millionths as an amount: ``1_500_000`` is ``1.50``; never by way of a float."""
+    """Format millionths as a decimal amount, without floats: ``1_500_000`` is ``1.50``."""
     whole_, rest = divmod(micros, _MICROS)
     return f"{whole_}.{rest:06d}".rstrip("0").ljust(len(str(whole_)) + 3, "0")
 
 
 def micros_of(text: str, option: str) -> int:
-    """The other way round."""
+    """Parse a decimal amount to millionths, or exit with an error."""
     units, _, rest = text.partition(".")
     if not (units.isdigit() and text.isascii() and len(rest) <= 6 and (rest or "0").isdigit()):
         fail(f"{option} {text} is no amount such as 12.50, with at most 6 decimals", 2)
@@ -230,7 +230,7 @@ def micros_of(text: str, option: str) -> int:
 
 
 def size(num_bytes: int) -> str:
-    """Bytes for people: ``1.5GiB``."""
+    """Format bytes in readable units: ``1.5GiB``."""
     from pydantic import ByteSize
 
     return ByteSize(num_bytes).human_readable()
@@ -248,7 +248,7 @@ def _size(text: str | None) -> dict[str, int | None]:
 
 
 def _retention(row: dict[str, Any]) -> str:
-    """The highest priority of a cache retention, and for how long; without a grant the usual."""
+    """Format the maximum cache retention priority and its duration; ``-`` for the default."""
     priority, seconds = row["retention_priority"], row["retention_seconds"]
     if priority is None:
         return "-"

@@ -1,4 +1,4 @@
-"""``gatewayd usage`` and ``gatewayd audit``: what tenants have used, and who changed what."""
+"""``gatewayd usage`` and ``gatewayd audit``: usage reports and the audit log."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ def audit(
     if something is wrong.
     """
     if accept:
-        told = act(config, socket, "POST", "/admin/audit/accept")["accepted"]
-        for fault in told or ["nothing is wrong"]:
-            typer.echo(f"accepted: {fault}" if told else fault)
+        accepted = act(config, socket, "POST", "/admin/audit/accept")["accepted"]
+        for fault in accepted or ["nothing is wrong"]:
+            typer.echo(f"accepted: {fault}" if accepted else fault)
         return
     found = act(config, socket, "GET", "/admin/audit", limit=str(limit), head=head)
     if as_json:

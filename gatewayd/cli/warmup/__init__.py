@@ -1,1 +1,1 @@
-"""``gatewayd warmup``: compile and tune ahead of the first start."""
+"""``gatewayd warmup``: compile and tune kernels ahead of the first start."""

@@ -1,4 +1,4 @@
-"""``gatewayd warmup``: make and measure once what an engine's first start would wait for."""
+"""``gatewayd warmup``: compile and tune kernels ahead of an engine's first start."""
 
 from __future__ import annotations
 
@@ -64,8 +64,12 @@ def warmup(
 
 
 async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, float], float, str]:
-    """Seconds of each stage, and of all; where choices are kept."""
-    # Late: --help should not wait for the daemon's modules.
+    """Start and stop an engine.
+
+    Returns:
+        Seconds of each stage, total seconds until ready, and the path of the tuning table.
+    """
+    # Imported late: --help should not wait for the daemon's modules.
     from gatewayd.cli.bench.offline.engine import EngineError, running
 
     began = time.perf_counter()
@@ -90,7 +94,7 @@ async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, floa
 
 
 def _caches() -> dict[str, Any]:
-    """Where compiled kernels are kept, by who compiles them."""
+    """Return the cache folders of compiled kernels, by compiler."""
     home = Path.home()
     return {
         "Triton": os.environ.get("TRITON_CACHE_DIR", str(home / ".triton" / "cache")),

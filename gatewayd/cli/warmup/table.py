@@ -1,4 +1,4 @@
-"""What won on this machine, as a table: of operation and shape, by the lines it is used for."""
+"""Table of the kernels selected by tuning, by operation, shape and range of batch rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gatewayd.cli.common import whole
 from gatewayd_engine.tuning.table import TableContents, TableEntry
 
 _LINES = "m"
-"""The size of which every captured one takes the choice of the next larger that was measured."""
+"""Size key of batch rows; a captured size uses the choice of the next larger measured one."""
 Row = tuple[str, str, str, str, str, str]
 
 
 def table_of(tuning: TableContents) -> Table:
-    """All choices of a machine."""
+    """Format all tuning choices of a machine as a table."""
     rows = [_row(below, run) for below, run in _runs(tuning.entries)]
     heads = ("operation", "shape", "lines", "choice", "default", "saves")
     table = Table(
@@ -32,7 +32,7 @@ def table_of(tuning: TableContents) -> Table:
 
 
 def _runs(entries: Iterable[TableEntry]) -> list[tuple[int, list[TableEntry]]]:
-    """Neighbours of one shape and one choice, each with the lines that lie below them."""
+    """Group adjacent sizes of one shape and choice, each with the size below its range."""
     runs: list[tuple[int, list[TableEntry]]] = []
 
     def shape(entry: TableEntry) -> tuple[str, str, tuple[tuple[str, int], ...]]:
@@ -77,7 +77,7 @@ def _times(entries: list[TableEntry], name: str) -> str:
 
 
 def _span(texts: list[str]) -> str:
-    """The first and the last, or the one that there is."""
+    """Format the first and the last text as a range, or the only one."""
     if not texts:
         return ""
     return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

@@ -36,7 +36,7 @@ def test_a_checkpoint_is_written_and_told_of(tmp_path: Path) -> None:
     assert f"gatewayd quality {out.name} --against {small()}" in done.stdout
     lines = done.stderr.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["layer 1 of 2", "layer 2 of 2"]
-    assert "% is lost;" in lines[0]
+    assert "relative output error" in lines[0]
     announced = json.loads((out / "config.json").read_text())["quantization_config"]
     assert (announced["quant_method"], announced["group_size"]) == ("gptq", 64)
     assert json.loads((out / REPORT).read_text())["texts"] == {"sequences": 1, "tokens": 500}
@@ -62,7 +62,7 @@ def test_other_models_on_the_bundled_texts_are_told_of(tmp_path: Path) -> None:
     assert done.stderr.startswith(said)
     assert "--text" in done.stderr.splitlines()[0]
     # So few tokens say nothing.
-    assert done.stderr.count("; 7 saw too little text, and have that\n") == 2
+    assert done.stderr.count("; 7 matrices saw too few tokens and were rounded to nearest\n") == 2
     assert said not in run(str(small()), "--to", "fp8", cwd=tmp_path).stderr
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gatewayd.cli.shared_options import taking
+from gatewayd.cli.shared_options import with_option_groups
 
 
 @dataclass
@@ -24,7 +24,7 @@ def _shade(dark: Annotated[bool, typer.Option("--dark")] = False) -> str:
     return "light"
 
 
-@taking(size=_Size, shade=_shade)
+@with_option_groups(size=_Size, shade=_shade)
 def draw(
     name: Annotated[str, typer.Argument()],
     *,

@@ -1,1 +1,1 @@
-"""``gatewayd bench offline``: the fixed workloads, through an engine process without a daemon."""
+"""``gatewayd bench offline``: fixed workloads on an engine process without a daemon."""

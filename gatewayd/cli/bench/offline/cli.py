@@ -1,4 +1,4 @@
-"""``gatewayd bench offline``: options in, tables or a document out."""
+"""``gatewayd bench offline``: benchmark an engine without a server."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gatewayd.cli.bench.offline.workloads import ON_REQUEST, WORKLOADS
 from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.bench.run import BenchRun, progress_line
 from gatewayd.cli.common import fail
-from gatewayd.cli.shared_options import taking
+from gatewayd.cli.shared_options import with_option_groups
 from gatewayd_hooks.host.loading import PluginError
 
 _START = "start"
 _SAID = ("output_tokens_per_second", "input_tokens_per_second", "seconds")
 
 
-@taking(engine=options.EngineOptions, output=options.OutputOptions)
+@with_option_groups(engine=options.EngineOptions, output=options.OutputOptions)
 def offline(
     engine: options.EngineOptions,
     *,
@@ -79,10 +79,10 @@ async def _measure(
             run.workloads.append(outcome.as_document())
             run.comparisons += comparisons(outcome)
             run.write(out)
-            stages.say(progress_line(outcome.workload, outcome.figures(), _SAID))
+            stages.print_line(progress_line(outcome.workload, outcome.figures(), _SAID))
     if _START in names:
         figures = {"warm_start_seconds": await warm_start(config, load)}
         run.workloads.append({"workload": _START, **figures})
         run.comparisons += compare(_START, reference().start, figures)
         run.write(out)
-        stages.say(progress_line(_START, figures, tuple(figures)))
+        stages.print_line(progress_line(_START, figures, tuple(figures)))

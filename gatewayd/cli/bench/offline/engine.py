@@ -1,4 +1,4 @@
-"""One engine process, as the daemon starts and speaks to it, without the daemon around it."""
+"""Engine process for benchmarks, started and driven as the daemon does, but without one."""
 
 from __future__ import annotations
 
@@ -47,29 +47,29 @@ _LAST_SECONDS = 2.0
 
 
 class EngineError(Exception):
-    """The engine could not be started, failed, or did not do what it was asked."""
+    """The engine could not be started, failed, or returned unexpected results."""
 
 
 class EngineStep(NamedTuple):
-    """One step that computed something."""
+    """Engine step that computed tokens."""
 
     sequences: int
-    """In the batch."""
+    """Sequences in the batch."""
     tokens: int
-    """Computed, prompts and answers together."""
+    """Tokens computed, of prefill and decode."""
     seconds: float
 
 
 @dataclass(slots=True)
 class EngineRound:
-    """Requests that were submitted together and have all ended.
+    """Measurements of requests that were submitted together and have all finished.
 
     Attributes:
-        seconds: from before the first was submitted until the last token was here.
-        cpu_seconds: of the engine's process meanwhile; None where it cannot be read.
-        tokens: generated, by request.
-        steps: in their order.
-        before, after: the engine's totals.
+        seconds: from before the first submission to the arrival of the last token.
+        cpu_seconds: CPU time of the engine process meanwhile; None if it cannot be read.
+        tokens: generated tokens by request.
+        steps: engine steps in order.
+        before, after: the engine's statistics before and after.
     """
 
     tokens: list[int]
@@ -81,11 +81,11 @@ class EngineRound:
 
 
 Watcher = Callable[[int], None]
-"""Told how many tokens have come."""
+"""Called with the number of tokens that have arrived."""
 
 
 class BenchEngine:
-    """A loaded engine; make it with ``running``."""
+    """Client of an engine process; create it with ``running``."""
 
     def __init__(self, process: FencedProcess, watch_loading: Callable[[str, float], None]) -> None:
         self._process = process
@@ -102,10 +102,10 @@ class BenchEngine:
         self._model: ModelInfo | None = None
 
     async def load(self, config: Config) -> ModelInfo:
-        """Tell the engine its configuration and wait until it serves.
+        """Send the engine its configuration and wait until it is ready.
 
         Raises:
-            EngineError: it does not.
+            EngineError: it failed or exited while loading.
         """
         self._client = await EngineClient.connect(
             self._process.socket, self._on_event, self._on_lost
@@ -122,10 +122,10 @@ class BenchEngine:
         output_lens: Sequence[int],
         watch: Watcher = lambda count: None,
     ) -> EngineRound:
-        """Submit all requests at once, greedy and past the end token, and wait for the last token.
+        """Submit all requests at once, greedy and ignoring EOS, and wait for the last token.
 
         Raises:
-            EngineError: a request failed, or the engine did.
+            EngineError: a request or the engine failed.
         """
         if self._client is None or self._loss:
             raise EngineError(self._loss or "the engine is not loaded")
@@ -148,8 +148,8 @@ class BenchEngine:
         self._round = None
         return current
 
-    async def end(self, patience: SilenceLimits) -> None:
-        """Ask it to end, and make it."""
+    async def stop(self, patience: SilenceLimits) -> None:
+        """Shut the engine down, by force if it does not exit in time."""
         if self._client is not None:
             self._client.send(Shutdown())
         await end_process(
@@ -176,7 +176,7 @@ class BenchEngine:
 
     def _on_step(self, event: StepOutput) -> None:
         stats, current = event.stats, self._round
-        # An idle engine says the same again from time to time.
+        # An idle engine repeats its statistics from time to time.
         is_new, self._stats = stats.step > self._stats.step, stats
         if current is None:
             return
@@ -215,7 +215,7 @@ class BenchEngine:
 async def running(
     config: Config, watch_loading: Callable[[str, float], None] = lambda stage, fraction: None
 ) -> AsyncIterator[tuple[BenchEngine, ModelInfo]]:
-    """Start an engine process that serves, and end it whatever happens.
+    """Start and load an engine process, and stop it at the end of the block.
 
     Raises:
         EngineError: it cannot be started.
@@ -232,16 +232,16 @@ async def running(
     try:
         yield engine, await engine.load(config)
     finally:
-        await engine.end(SilenceLimits(stop_seconds=_LAST_SECONDS))
+        await engine.stop(SilenceLimits(stop_seconds=_LAST_SECONDS))
         executor.close()
 
 
 def _cpu_seconds(pid: int) -> float | None:
-    """CPU time of a process, all its threads, in user and kernel mode."""
+    """Return the CPU time of a process and its threads, user and system; None if unavailable."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
     except OSError:
         return None
-    # The name in parentheses may hold anything; user and system ticks are fields 14 and 15.
+    # The name in parentheses may contain anything; user and system ticks are fields 14 and 15.
     fields = text.rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

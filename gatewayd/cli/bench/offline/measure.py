@@ -1,4 +1,4 @@
-"""One workload after the other on one engine, each after a round that is not measured."""
+"""Measurement of offline workloads on one engine, each after a warm-up round."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from gatewayd.config.tables import Config
 from gatewayd_engine.process.messages import ModelInfo
 
 WARMUP_OFFSET = 1_000_000
-"""Added to the seed of the round before: its prompts are others, which no prefix cache knows."""
+"""Added to the seed for the warm-up round, so that its prompts differ and fill no prefix cache."""
 
 Watcher = Callable[[str, int, int], None]
-"""Told the workload, the tokens generated so far, and how many there will be."""
+"""Called with the workload, the number of tokens generated so far, and their total."""
 
 
 @dataclass(frozen=True, slots=True)
 class OfflineOutcome:
-    """What one workload took.
+    """Measurements of one workload.
 
     Attributes:
-        workload: its name.
-        requests: submitted at once.
-        input_tokens, output_tokens: of all of them.
-        cached_tokens: of the input, found in the prefix cache.
+        workload: name of the workload.
+        requests: number of requests, submitted at once.
+        input_tokens, output_tokens: of all requests.
+        cached_tokens: input tokens found in the prefix cache.
         seconds: from the first submission to the last token.
-        steps: that the engine made.
-        step_ms: that one took, in the mean.
-        step_tokens: that one computed, in the mean.
-        step_sequences: that one had in its batch, in the mean.
-        preemptions: sequences that had to give up their pages.
-        cpu_us: CPU time of the engine's process for one sequence in one step, microseconds;
-            None where it cannot be read.
+        steps: number of engine steps.
+        step_ms: mean duration of a step.
+        step_tokens: mean tokens per step.
+        step_sequences: mean batch size of a step.
+        preemptions: number of preempted sequences.
+        cpu_us: CPU time of the engine process per sequence and step, microseconds; None if it
+            cannot be read.
     """
 
     workload: str
@@ -52,7 +52,7 @@ class OfflineOutcome:
     cpu_us: float | None
 
     def figures(self) -> dict[str, float]:
-        """By the keys of ``h200.FIGURES``."""
+        """Return the figures by the keys of ``h200.FIGURES``."""
         return {
             "seconds": self.seconds,
             "output_tokens_per_second": self.output_tokens / self.seconds,
@@ -61,12 +61,12 @@ class OfflineOutcome:
         }
 
     def as_document(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert the measurements to JSON values."""
         return asdict(self) | self.figures()
 
 
 def prepared(name: str, scale: float, model: ModelInfo, offset: int = 0) -> Workload:
-    """A workload as this model can compute it."""
+    """Make a workload, scaled and fitted to a model's vocabulary and context."""
     whole = WORKLOADS[name](offset)
     part = whole if scale == 1 else whole.scaled(scale)
     return part.fitted(model.vocab_size, model.max_model_len)
@@ -79,13 +79,13 @@ async def measure(
     scale: float,
     watch: Watcher = lambda name, done, total: None,
 ) -> AsyncIterator[OfflineOutcome]:
-    """Run workloads in this order.
+    """Run workloads in order, and yield the outcome of each.
 
     Raises:
-        EngineError: the engine failed, or a request has not the tokens that it asked for.
+        EngineError: the engine failed, or a request has a wrong number of tokens.
     """
     for name in names:
-        # In full: every kernel, every batch size and every page is met once before.
+        # The warm-up runs in full, so that every kernel, batch size and page was used before.
         for offset in (WARMUP_OFFSET, 0):
             workload = prepared(name, scale, model, offset)
             label = f"{name}, warm-up" if offset else name
@@ -102,10 +102,10 @@ async def measure(
 
 
 def outcome(workload: Workload, round_: EngineRound) -> OfflineOutcome:
-    """Reduce a round to figures.
+    """Summarize a round.
 
     Raises:
-        EngineError: a request has not the tokens that it asked for.
+        EngineError: a request has a wrong number of tokens.
     """
     for place, (got, wanted) in enumerate(zip(round_.tokens, workload.output_lens, strict=True)):
         if got != wanted:
@@ -131,7 +131,7 @@ def outcome(workload: Workload, round_: EngineRound) -> OfflineOutcome:
 
 
 async def warm_start(config: Config, watch: Callable[[str, float], None]) -> float:
-    """Seconds from nothing to an engine that is ready; warm if one was started before.
+    """Measure the seconds to start an engine; a warm start if one was started before.
 
     Raises:
         EngineError: it cannot be started.

@@ -1,4 +1,4 @@
-"""What ``bench offline`` prints."""
+"""Output of ``bench offline``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gatewayd.cli.bench.tables import TableRows, number
 
 
 def comparisons(outcome: OfflineOutcome) -> list[Comparison]:
-    """A workload's figures for which there is a goal."""
+    """Compare a workload's figures that have a goal."""
     known = reference().offline[outcome.workload]
     return compare(outcome.workload, known, outcome.figures())
 
 
 def engine_rows(outcomes: Sequence[OfflineOutcome]) -> TableRows:
-    """How the engine spent the time."""
+    """Format engine statistics of each workload as rows."""
     header = ["workload", "requests", "tokens in", "cached", "out", "s", "output tok/s"]
     header += ["input tok/s", "requests/s", "steps", "ms/step", "tokens/step", "batch"]
     header += ["preempted", "CPU us"]

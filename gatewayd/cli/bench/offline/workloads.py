@@ -1,6 +1,6 @@
-"""The offline workloads: token ids and output lengths fixed by seed, the same for every engine.
+"""Offline workloads: token ids and output lengths fixed by seed, the same for every engine.
 
-What an engine is measured with must not change: the ids are part of the figures in ``h200.toml``.
+They must not change, because the figures in ``h200.toml`` were measured with these ids.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-_FIRST, _END = 10, 128_000  # ids that every vocabulary of the Llama 3 size has; no special ones
+_FIRST, _END = 10, 128_000  # ids in every vocabulary of Llama 3's size, without special tokens
 _BATCHES = (1, 8, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests that are submitted all at once.
+    """Requests that are submitted at once.
 
     Attributes:
         name: as in the stored figures.
-        shared: token ids that every prompt begins with.
-        own: those that follow, for each request.
-        output_lens: tokens to generate, for each request.
+        shared: token ids of the prefix that all prompts share.
+        own: token ids of each request after the shared prefix.
+        output_lens: tokens to generate for each request.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Workload:
         return [self.shared + own for own in self.own]
 
     def scaled(self, fraction: float) -> Workload:
-        """That part of the requests, and of every length; at least one of each."""
+        """Scale the number of requests and all lengths by a fraction, each to at least 1."""
         count = _part(len(self.own), fraction)
         return Workload(
             self.name,
@@ -47,7 +47,7 @@ class Workload:
         )
 
     def fitted(self, vocab_size: int, max_model_len: int) -> Workload:
-        """The same for a smaller model: ids modulo its vocabulary, lengths cut to its context."""
+        """Fit the workload to a smaller model: ids modulo vocabulary, lengths within context."""
         outputs = [min(length, max_model_len // 2) for length in self.output_lens]
         room = max_model_len - max(outputs)
         shared = self.shared[: room // 2] if len(self.shared) >= room else self.shared
@@ -110,9 +110,9 @@ WORKLOADS: Mapping[str, Callable[[int], Workload]] = MappingProxyType(
         "even": lambda offset: _plain("even_512x1000_out1000", 11 + offset, 512, 1000, 1000),
     }
 )
-"""By the name that is typed; each takes what is added to its seed, 0 for the stored figures'."""
+"""Workload factories by command line name; the argument is added to the seed, 0 by default."""
 ON_REQUEST = frozenset({"even"})
-"""Run only if they are named: their goals are those of weights and keys of 8 bits."""
+"""Workloads run only if named, because their goals are for 8-bit weights and KV caches."""
 
 KEYS: Mapping[str, str] = MappingProxyType(
     {f"decode_bs{batch}_in128_out256": f"decode-{batch}" for batch in _BATCHES}
@@ -124,4 +124,4 @@ KEYS: Mapping[str, str] = MappingProxyType(
         "even_512x1000_out1000": "even",
     }
 )
-"""What is typed, by the name in figures."""
+"""Command line names, by the names in stored figures."""

@@ -1,1 +1,1 @@
-"""``gatewayd bench serve``: the served workloads, through a daemon of its own."""
+"""``gatewayd bench serve``: fixed workloads over HTTP on a daemon started for it."""

@@ -1,4 +1,4 @@
-"""``gatewayd bench serve``: options in, tables or a document out."""
+"""``gatewayd bench serve``: benchmark a complete server."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gatewayd.cli.bench.served.measure import run as run_workloads
 from gatewayd.cli.bench.served.workloads import WORKLOADS, words_of
 from gatewayd.cli.client.api import ApiClient, ApiError
 from gatewayd.cli.common import fail
-from gatewayd.cli.shared_options import taking
+from gatewayd.cli.shared_options import with_option_groups
 
 _SAID = ("output_tokens_per_second", "ttft_p50_ms", "tpot_p50_ms")
 
 
-@taking(engine=options.EngineOptions, output=options.OutputOptions)
+@with_option_groups(engine=options.EngineOptions, output=options.OutputOptions)
 def serve(engine: options.EngineOptions, output: options.OutputOptions) -> None:
     """Benchmark a complete server: start a daemon, load it over HTTP, stop it.
 
@@ -72,4 +72,4 @@ async def _measure(
             run.workloads.append(outcome.as_document())
             run.comparisons += outcome.comparisons()
             run.write(out)
-            stages.say(progress_line(outcome.workload, outcome.figures(), _SAID))
+            stages.print_line(progress_line(outcome.workload, outcome.figures(), _SAID))

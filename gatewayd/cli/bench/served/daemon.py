@@ -1,7 +1,7 @@
-"""A daemon for the length of a measurement, ended whatever happens.
+"""Daemon process for the duration of a benchmark.
 
-It shares nothing with other daemons: its port is a free one, and what a user's daemon keeps in the
-user's state folder, the store above all, is in a folder that goes with it.
+It shares nothing with other daemons: it listens on a free port, and its store and state are in a
+temporary folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 class DaemonError(Exception):
-    """The daemon does not serve; the end of its log says why."""
+    """The daemon did not start; the message contains the end of its log."""
 
 
 class _Line(msgspec.Struct):
@@ -47,15 +47,15 @@ class _Line(msgspec.Struct):
 async def serving(
     environment: Mapping[str, str], watch: Callable[[str], None] = lambda stage: None
 ) -> AsyncIterator[str]:
-    """Run a daemon while the block lasts; gives its URL once it is ready.
+    """Run a daemon for the duration of the block; provide its URL once it is ready.
 
     Args:
-        environment: its configuration; variables of our own environment that would change it are
-            left out.
-        watch: told what it is doing until then.
+        environment: its configuration as environment variables; inherited variables that would
+            change the configuration are removed.
+        watch: called with its latest log event until it is ready.
 
     Raises:
-        DaemonError: it ended instead.
+        DaemonError: it exited before it was ready.
     """
     with TemporaryDirectory(prefix="gatewayd-bench-") as folder:
         log = Path(folder) / "log"
@@ -63,12 +63,12 @@ async def serving(
             process = await children.start_async(
                 children.python("-m", "gatewayd", "serve", "--port", "0"),
                 env=children.environment_of_person() | dict(environment) | _OWN | _places(folder),
-                cwd=os.getcwd(),  # from which its configuration's paths are meant
+                cwd=os.getcwd(),  # paths in its configuration are relative to it
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 preexec_fn=_end_with_us if sys.platform == "linux" else None,
-                start_new_session=True,  # Ctrl-C is for us; we end it
+                start_new_session=True,  # Ctrl-C reaches only this process, which stops it
             )
         try:
             yield await _ready(process, log, watch)
@@ -77,12 +77,12 @@ async def serving(
 
 
 def _places(folder: str) -> dict[str, str]:
-    """Where it keeps what a user's daemon keeps in the user's state folder."""
+    """Return variables that move the store and the state into a folder."""
     return {"GATEWAYD_STORE__PATH": f"{folder}/store", "XDG_STATE_HOME": f"{folder}/state"}
 
 
 def _end_with_us() -> None:
-    """In the child before it becomes the daemon: SIGTERM when we end, even by SIGKILL."""
+    """Request SIGTERM for the child when its parent dies, even by SIGKILL; runs before exec."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
@@ -108,7 +108,7 @@ async def _ready(
 
 
 def _events(log: Path) -> list[str]:
-    """What it has logged so far; a line that is not JSON, such as a traceback's, as it is."""
+    """Read the log events so far; lines that are not JSON, as of tracebacks, are kept as is."""
     events = []
     for line in log.read_text("utf-8", errors="replace").splitlines():
         try:

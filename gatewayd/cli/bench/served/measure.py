@@ -1,4 +1,4 @@
-"""One served workload after the other on one server."""
+"""Measurement of served workloads on one server."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from gatewayd.cli.bench.sweep import LoadLevel, SweepPlan, measure
 from gatewayd.cli.bench.tables import TableRows, number
 
 Watcher = Callable[[str, int, int], None]
-"""Told the workload, the requests that have ended, and how many there will be."""
+"""Called with the workload, the number of finished requests, and their total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedOutcome:
-    """What one workload gave.
+    """Measurements of one workload.
 
     Attributes:
-        workload: its name.
-        served: what was asked for.
-        level: what was measured.
+        workload: name of the workload.
+        served: its load and lengths.
+        level: the measurements.
     """
 
     workload: str
@@ -34,7 +34,7 @@ class ServedOutcome:
     level: Level
 
     def figures(self) -> dict[str, float]:
-        """By the keys of ``h200.FIGURES``; latencies that were not seen are missing."""
+        """Return the figures by the keys of ``h200.FIGURES``, without unmeasured latencies."""
         level = self.level
         figures = {
             "seconds": level.seconds,
@@ -48,13 +48,13 @@ class ServedOutcome:
         return figures
 
     def comparisons(self) -> list[Comparison]:
-        """The figures for which there is a goal; none if a request failed."""
+        """Compare the figures that have a goal; empty if a request failed."""
         if self.level.errors:
             return []
         return compare(self.workload, reference().served[self.workload], self.figures())
 
     def as_document(self) -> dict[str, Any]:
-        """Plain values."""
+        """Convert the measurements to JSON values."""
         return {"workload": self.workload} | report.as_document(self.level)
 
 
@@ -65,7 +65,7 @@ async def run(
     scale: float,
     watch: Watcher = lambda name, done, total: None,
 ) -> AsyncIterator[ServedOutcome]:
-    """Load the server with these workloads, in this order."""
+    """Run workloads in order, and yield the outcome of each."""
     for seed, name in enumerate(names):
         served = WORKLOADS[name] if scale == 1 else WORKLOADS[name].scaled(scale)
         done = 0
@@ -84,7 +84,7 @@ async def run(
 
 
 def level_rows(outcomes: Sequence[ServedOutcome]) -> TableRows:
-    """All latencies of the run."""
+    """Format the latencies of each workload as rows."""
     header = ["workload", "load", "requests", "failed", "tokens in", "out", "s", "output tok/s"]
     header += [f"{name} {part}, ms" for name in ("TTFT", "TPOT", "E2E") for part in ("p50", "p99")]
     rows = []

@@ -1,4 +1,4 @@
-"""The served workloads: random prompts of one length, answers of another, streamed."""
+"""Served workloads: random prompts and streamed answers of fixed lengths."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MIN_WORDS = 100
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """One level of load.
+    """Workload at one load level.
 
     Attributes:
-        load: requests in flight, or per second.
-        requests: to measure.
-        warmup: before them, not measured.
-        input_tokens, output_tokens: of each.
+        load: concurrency, or requests per second.
+        requests: number of measured requests.
+        warmup: number of warm-up requests before them, not measured.
+        input_tokens, output_tokens: lengths of each request.
     """
 
     load: LoadLevel
@@ -36,7 +36,7 @@ class Served:
     output_tokens: int = 128
 
     def scaled(self, fraction: float) -> Served:
-        """That part of the requests, of their lengths, and of those in flight."""
+        """Scale the number of requests, their lengths and the concurrency by a fraction."""
         load = self.load
         if load.kind == "concurrency":
             load = LoadLevel(load.kind, _part(int(load.value), fraction))
@@ -57,7 +57,7 @@ WORKLOADS: Mapping[str, Served] = MappingProxyType(
         "r10": Served(LoadLevel("rate", 10.0), requests=300, warmup=16),
     }
 )
-"""By the name that is typed."""
+"""Workloads by command line name."""
 
 
 def _part(whole: int, fraction: float) -> int:
@@ -65,13 +65,13 @@ def _part(whole: int, fraction: float) -> int:
 
 
 def words_of(folder: Path) -> list[str]:
-    """Words of which each is one token wherever it stands, with the space before it.
+    """Return words that, with their leading space, are always exactly one token.
 
-    Prompts are sent as text, so that tokenizing them is measured too, and are still exactly as long
-    as asked for.
+    Prompts are sent as text, so that tokenization is measured too, and still have an exact length
+    in tokens.
 
     Raises:
-        ValueError: there is no tokenizer, or it has hardly any such words.
+        ValueError: there is no tokenizer, or it has too few such words.
     """
     file = folder / "tokenizer.json"
     try:
@@ -88,7 +88,7 @@ def words_of(folder: Path) -> list[str]:
 
 
 def prompts(words: Sequence[str], served: Served, seed: int) -> Iterator[Item]:
-    """Endless random prompts; no two begin alike but by chance."""
+    """Yield random prompts forever, which share prefixes only by chance."""
     chance = random.Random(f"served {seed}")
     while True:
         text = "".join(chance.choices(words, k=served.input_tokens))

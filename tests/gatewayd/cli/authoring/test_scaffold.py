@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.cli.authoring.kinds import BEGINNINGS
+from gatewayd.cli.authoring.kinds import KIND_TEMPLATES
 from gatewayd.cli.authoring.kit import conformance_of, kit_classes
 from gatewayd.cli.authoring.scaffold import (
     MOST_LETTERS,
@@ -39,7 +39,7 @@ HEADINGS = ["Name", "Description", "Configuration", "Metrics", "Example"]
 def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project of every kind, under the shortest name and the longest."""
     folder = tmp_path_factory.mktemp("projects")
-    for kind in BEGINNINGS:
+    for kind in KIND_TEMPLATES:
         for name in NAMES:
             write(kind, name, folder)
     return folder
@@ -64,7 +64,7 @@ def sources(folder: Path) -> str:
 
 
 def test_every_kind_can_be_begun() -> None:
-    assert set(BEGINNINGS) == set(Kind) == {*KINDS, Kind.OBSERVER, Kind.CONSOLE}
+    assert set(KIND_TEMPLATES) == set(Kind) == {*KINDS, Kind.OBSERVER, Kind.CONSOLE}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,14 +72,14 @@ def test_every_kind_has_a_strategy_of_its_own(kind: Kind) -> None:
     assert (TEMPLATES / kind / "src/package/strategy.py.tmpl").is_file()
 
 
-@pytest.mark.parametrize("kind", BEGINNINGS)
+@pytest.mark.parametrize("kind", KIND_TEMPLATES)
 def test_every_kind_has_one_class_of_the_kit(kind: Kind) -> None:
     found = conformance_of(kind)
     assert [each.builds for each in kit_classes()].count(found.builds) == 1
     assert len(found.tests) >= 3
 
 
-@pytest.mark.parametrize("kind", BEGINNINGS)
+@pytest.mark.parametrize("kind", KIND_TEMPLATES)
 def test_a_project_has_all_that_a_plugin_needs(kind: Kind) -> None:
     files = render(kind, "fair_share")
     name = project_name(kind, "fair_share")
@@ -113,7 +113,7 @@ def test_a_readme_has_the_settings_of_the_project(kind: Kind) -> None:
     assert dict(rows) == {key: str(field.default) for key, field in config.model_fields.items()}
 
 
-@pytest.mark.parametrize("kind", BEGINNINGS)
+@pytest.mark.parametrize("kind", KIND_TEMPLATES)
 def test_a_project_imports_the_contract_and_nothing_else_of_gatewayd(kind: Kind) -> None:
     imported = set()
     for path, text in render(kind, "x").items():
@@ -137,7 +137,7 @@ def test_every_project_is_in_style(projects: Path) -> None:
 
 def test_every_project_passes_its_tests(projects: Path) -> None:
     folders = sorted(projects.glob("*-x/tests"))
-    assert len(folders) == len(BEGINNINGS)
+    assert len(folders) == len(KIND_TEMPLATES)
     done = python(
         *["pytest", "-v", "--import-mode=importlib", "-p", "no:cacheprovider", "--rootdir"],
         *(projects, *folders),
@@ -145,7 +145,7 @@ def test_every_project_passes_its_tests(projects: Path) -> None:
         **with_examples(EXAMPLES, *sorted(projects.glob("*/src"))),
     )
     assert done.returncode == 0, done.stdout
-    for kind in BEGINNINGS:
+    for kind in KIND_TEMPLATES:
         path = f"^{project_name(kind, 'x')}/tests/test_conformance.py::Test\\w+::"
         passed = re.findall(rf"{path}(\w+)\S* PASSED", done.stdout, re.MULTILINE)
         assert set(passed) == set(conformance_of(kind).tests), kind
@@ -212,5 +212,5 @@ def test_what_is_there_already_is_left_alone(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ScaffoldError, match=r"cannot make .*file/gatewayd-evict-x: "):
+    with pytest.raises(ScaffoldError, match=r"cannot create .*file/gatewayd-evict-x: "):
         write(Kind.EVICTION, "x", tmp_path / "file")

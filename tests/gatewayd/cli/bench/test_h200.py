@@ -69,7 +69,7 @@ def test_every_goal_is_beyond_what_the_other_engine_does_and_within_the_limit() 
                 name, figure, goal, one.rival[figure], goal, one.limits.get(figure)
             )
             assert (at_goal.times_rival or 0) > 1
-            assert at_goal.is_kept
+            assert at_goal.meets_goal
             assert (at_goal.share_of_limit or 0) <= 1
 
 
@@ -82,19 +82,19 @@ KNOWN = KnownFigure(
 
 def test_more_tokens_and_less_time_are_better() -> None:
     speed, wait = compare("w", KNOWN, {"output_tokens_per_second": 250.0, "ttft_p50_ms": 16.0})
-    assert (speed.times_rival, speed.is_kept) == (1.25, True)
+    assert (speed.times_rival, speed.meets_goal) == (1.25, True)
     assert speed.share_of_limit == pytest.approx(250 / 300)
-    assert (wait.times_rival, wait.is_kept, wait.share_of_limit) == (1.25, False, None)
+    assert (wait.times_rival, wait.meets_goal, wait.share_of_limit) == (1.25, False, None)
     assert replace(wait, limit=12.0).share_of_limit == pytest.approx(12 / 16)
     slow, quick = compare("w", KNOWN, {"output_tokens_per_second": 239.0, "ttft_p50_ms": 15.0})
-    assert (slow.is_kept, quick.is_kept) == (False, True)
+    assert (slow.meets_goal, quick.meets_goal) == (False, True)
 
 
 def test_a_start_is_judged_without_another_engines() -> None:
     known = reference().start
     assert known.goals == {"warm_start_seconds": 30}
     quick, slow = (compare("start", known, {"warm_start_seconds": s})[0] for s in (30.0, 31.0))
-    assert (quick.is_kept, slow.is_kept) == (True, False)
+    assert (quick.meets_goal, slow.meets_goal) == (True, False)
     (row,) = comparison_rows([quick], is_verdict=True).rows
     assert row == ["start", "warm start, s", "30", "", "", "≤ 30", "", "", "kept"]
 

@@ -209,5 +209,5 @@ async def test_all_requests_leave_before_an_answer_and_only_steps_that_computed_
     found = await going
     assert found.tokens == [2, 1]
     assert found.steps == [EngineStep(2, 3, 0.25), EngineStep(2, 1, 0.25)]
-    await engine.end(SilenceLimits())
+    await engine.stop(SilenceLimits())
     writer.close()

@@ -59,29 +59,29 @@ def init(
         fail(f"{instance!r} is no name: letters, digits, - and _", USAGE)
     system = system or instance is not None
     unit = "gatewayd" if instance is None else f"gatewayd@{instance}"
-    place = of_system(instance) if system else of_user(os.environ)
+    paths = of_system(instance) if system else of_user(os.environ)
     if config is not None:
-        place = replace(place, config=config.expanduser().absolute())
+        paths = replace(paths, config=config.expanduser().absolute())
     if state is not None:
         folder = state.expanduser().absolute()
-        place = replace(place, state=folder)
+        paths = replace(paths, state=folder)
         if not system:
-            place = replace(place, admin=folder / "admin.sock")
+            paths = replace(paths, admin=folder / "admin.sock")
     try:
-        said = place.create(model and model.expanduser(), port)
+        said = paths.create(model and model.expanduser(), port)
     except InitError as error:
         fail(str(error))
     if system:
         # systemd sets the owner at each start of the service; until then it would be root.
         with suppress(LookupError, PermissionError):
-            shutil.chown(place.state, "gatewayd", "gatewayd")
+            shutil.chown(paths.state, "gatewayd", "gatewayd")
     for sentence in said:
         typer.echo(sentence)
     start = (
-        f"systemctl start {unit}" if system else f"gatewayd serve --config {_quoted(place.config)}"
+        f"systemctl start {unit}" if system else f"gatewayd serve --config {_quoted(paths.config)}"
     )
     typer.echo(f"\nStart it:\n\n  {start}\n\nAsk it:\n")
-    typer.echo(_curl(place.config, place.key))
+    typer.echo(_curl(paths.config, paths.key))
 
 
 def _curl(config: Path, key: Path) -> str:

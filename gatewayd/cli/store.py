@@ -65,16 +65,16 @@ def upgrade(config: ConfigFile = None) -> None:
     from gatewayd_migrations import HEAD
 
     try:
-        place = lock_store(str(folder_of(config)))
+        store = lock_store(str(folder_of(config)))
         try:
-            engine = connect(place.database)
-            upgrade_schema(engine, place.database)
+            engine = connect(store.database)
+            upgrade_schema(engine, store.database)
             engine.dispose()
         finally:
-            place.close()
+            store.close()
     except StoreError as error:
         fail(str(error))
-    typer.echo(f"{place.database} has the schema {HEAD}")
+    typer.echo(f"{store.database} has the schema {HEAD}")
 
 
 @app.command()
@@ -107,16 +107,16 @@ def changes(
         fail(f"there is no store in {folder}")
     try:
         if forget:
-            place = lock_store(str(folder))
+            store = lock_store(str(folder))
             try:
-                engine = connect(place.database)
+                engine = connect(store.database)
                 with engine.begin() as connection:
                     for change in records.latest(connection):
                         new = change._replace(at=int(time.time()), actor="--forget")
                         records.add(connection, new._replace(value=change.base))
                 engine.dispose()
             finally:
-                place.close()
+                store.close()
         engine = connect(folder / "gatewayd.db")
         with engine.execution_options(readonly=True).connect() as connection:
             found = records.history(connection)

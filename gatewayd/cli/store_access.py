@@ -50,17 +50,17 @@ def _offline(
     action, params = action_of(method, route)
     try:
         checked = body_of(action, body)
-        place = lock_store(str(folder_of(config)))
+        store = lock_store(str(folder_of(config)))
         try:
-            engine = connect(place.database)
+            engine = connect(store.database)
             try:
-                upgrade_schema(engine, place.database)
+                upgrade_schema(engine, store.database)
                 who = f"{getpass.getuser()}, on the command line"
-                return act_offline(engine, place.folder, action, {**params, **query}, checked, who)
+                return act_offline(engine, store.folder, action, {**params, **query}, checked, who)
             finally:
                 engine.dispose()
         finally:
-            place.close()
+            store.close()
     except StoreError as error:
         fail(f"{error}; to reach a running daemon, set [admin] socket")
     except GatewayError as error:

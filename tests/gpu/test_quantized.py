@@ -205,7 +205,7 @@ def test_tokens_of_blocks_are_those_of_a_cpu_that_rounds_inputs_as_well(
     written(embedded.folder("nano"), folder, WRITERS["fp8 in blocks"])
     fields: dict[str, Any] = {"catalog": catalog(), "quantizer": PACKED}
     prompts = mixed_prompts(24, NANO_VOCAB, 300, seed=5)
-    monkeypatch.setattr(parts, "choose", rounding)
+    monkeypatch.setattr(parts, "make_cpu_linear", rounding)
     reference = greedy(build(folder, dtype="float32", threads=None, **fields), prompts, 24)
     gaps = follow(make(folder, **fields), prompts, reference, 2 * CLOSE)
     assert len(gaps) <= 24 * 24 // 12

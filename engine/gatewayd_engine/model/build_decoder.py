@@ -250,11 +250,11 @@ class LayerBuilder:
         sizes = ((2 * inner, hidden), (hidden, inner))
         stacks: list[Stack] = []
         for number in range(experts):
-            for place, weight in enumerate(self._expert_weights(index, number)):
+            for part, weight in enumerate(self._expert_weights(index, number)):
                 form = parts.form(weight, self._weights.dtype)
                 if form is not None and not number:
-                    stacks.append(parts.stack(form, experts, *sizes[place]))
-                if form is None or not stacks[place].set_expert(number, form):
+                    stacks.append(parts.stack(form, experts, *sizes[part]))
+                if form is None or not stacks[part].set_expert(number, form):
                     what = describe_weight(weight) if form is None else "of several formats"
                     self._warn_ungrouped(index, what)
                     return None

@@ -39,7 +39,7 @@ def rewrite(text: str) -> str:
     head, begin, rest = text.partition(_BEGIN)
     _, end, tail = rest.partition(_END)
     if not (begin and end):
-        raise ValueError("the page has no place for commands")
+        raise ValueError("the page has no markers for commands")
     body = "\n\n".join(part for name in names() for part in _parts(load(name), f"gatewayd {name}"))
     return f"{head}{begin}\n{body}\n\n{end}{tail}"
 

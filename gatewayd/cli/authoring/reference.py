@@ -70,7 +70,7 @@ def _filled(guide: Path, kind: Kind) -> str:
     head, begin, rest = text.partition(f"<!-- {kind} -->\n")
     _, end, tail = rest.partition("<!-- end -->")
     if not (begin and end):
-        raise ValueError(f"{guide.name} has no place for {kind}")
+        raise ValueError(f"{guide.name} has no markers for {kind}")
     return f"{head}{begin}\n{_tests(kind)}\n\n{end}{tail}"
 
 

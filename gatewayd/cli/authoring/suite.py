@@ -109,7 +109,7 @@ def _opened_without_a_model(tests: Any) -> Iterator[Any]:  # noqa: ANN401 - the 
 
 
 def _accepted_requests(tests: Any, name: str) -> list[Any]:  # noqa: ANN401 - the kit's class
-    """Return requests that a processor accepts, of the kit's and with its name in ``extra_args``."""
+    """Return requests that a processor accepts: the kit's, or with its name in ``extra_args``."""
     from gatewayd_hooks.testing.logits import LogitsProcessorConformance, Sampling
 
     values: list[object] = [1.0, 1, True, "a", {}, []]

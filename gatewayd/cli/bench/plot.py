@@ -29,25 +29,26 @@ def draw(levels: Sequence[Level], width: int, *, colorless: bool) -> str:
     except ModuleNotFoundError as error:
         raise NoPlot(f"no plot: {error.name} is not installed") from None
     shown = [(level, level.ttft) for level in levels if level.ttft is not None]
-    places = list(range(len(shown)))
+    positions = list(range(len(shown)))
     figure = plotext.figure
     figure.clear()
     figure.theme("colorless" if colorless else "simple")
     figure.plot_size(min(width, 100), 16)
-    _line("left", places, [level.output_tokens_per_second for level, _ in shown], "tokens/s", "hd")
-    _line("right", places, [ttft.p50 for _, ttft in shown], "TTFT p50, ms", "braille")
-    figure.ruler("x").ticks(places, [f"{level.value:g}" for level, _ in shown])
+    speeds = [level.output_tokens_per_second for level, _ in shown]
+    _line("left", positions, speeds, "tokens/s", "hd")
+    _line("right", positions, [ttft.p50 for _, ttft in shown], "TTFT p50, ms", "braille")
+    figure.ruler("x").ticks(positions, [f"{level.value:g}" for level, _ in shown])
     figure.label(" / ".join(dict.fromkeys(level.load for level, _ in shown)), "x")
     return str(figure.build().string(colorless=colorless))
 
 
 def _line(
-    side: str, places: Sequence[int], values: Sequence[float], label: str, marker: str
+    side: str, positions: Sequence[int], values: Sequence[float], label: str, marker: str
 ) -> None:
     import plotext
 
     figure = plotext.figure
-    figure.draw(figure.signal(places, values, marker=marker, yside=side).lines().label(label))
+    figure.draw(figure.signal(positions, values, marker=marker, yside=side).lines().label(label))
     top = max(values) or 1.0
     ticks = [top * index / NUM_TICKS for index in range(NUM_TICKS + 1)]
     ruler = figure.ruler("y", side)

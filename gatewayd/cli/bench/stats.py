@@ -20,10 +20,10 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
     """
     if not ordered:
         raise ValueError("no values: a percentile needs at least one")
-    place = (len(ordered) - 1) * percent / 100
-    low = math.floor(place)
+    rank = (len(ordered) - 1) * percent / 100
+    low = math.floor(rank)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return ordered[low] + (ordered[high] - ordered[low]) * (rank - low)
 
 
 @dataclass(frozen=True, slots=True)

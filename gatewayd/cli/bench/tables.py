@@ -21,8 +21,8 @@ class TableRows:
     def as_rich(self, title: str) -> Table:
         """Format the rows as a terminal table."""
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for place, column in enumerate(self.header):
-            table.add_column(column, justify="right" if place else "left", no_wrap=True)
+        for index, column in enumerate(self.header):
+            table.add_column(column, justify="right" if index else "left", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
         return table

@@ -89,7 +89,7 @@ def test_logits_are_those_of_transformers_with_the_same_numbers(
     theirs = their_logits(plain, IDS)
     ours = our_logits(loaded(folder), IDS)
     torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
-    for kernel in [name for name in vars(select_cpu) if name.startswith("is_for_")]:
+    for kernel in [name for name in vars(select_cpu) if name.startswith("fits_")]:
         monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     kept = our_logits(loaded(folder, is_packed=True), IDS)
     torch.testing.assert_close(kept, theirs, atol=2e-4, rtol=2e-4)

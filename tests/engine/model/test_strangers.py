@@ -38,7 +38,7 @@ def test_a_bias_that_the_model_has_not_is_read_over_only_if_it_is_zeros(
     assert folder.open().matrix(DOWN)
     folder.tensors[f"{DOWN}.bias"][7] = 0.5
     folder.write()
-    with pytest.raises(LoadError, match=rf"{DOWN}\.bias is not all zeros, but by config\.json, Ll"):
+    with pytest.raises(LoadError, match=rf"{DOWN}\.bias is not all zeros, but the model of"):
         folder.open().matrix(DOWN)
 
 

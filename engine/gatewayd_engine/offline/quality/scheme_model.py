@@ -154,9 +154,9 @@ class SchemeModel:
             )
         if self._compressed is not None and begin:
             block: list[torch.Tensor] = []
-            for place, one in enumerate(self.decoded(ids, begin), begin + 1):
+            for position, one in enumerate(self.decoded(ids, begin), begin + 1):
                 block.append(one)
-                if place % CHUNK == 0 or place == len(ids):
+                if position % CHUNK == 0 or position == len(ids):
                     yield torch.cat(block)
                     block = []
             return
@@ -179,9 +179,9 @@ class SchemeModel:
         compressed, front = self._compressed, None
         if compressed is not None:
             front = compressed.compact(ids[:begin], self._table[0], self._decoder.hidden)
-        for place in range(begin, len(ids)):
+        for position in range(begin, len(ids)):
             began = time.perf_counter()
-            logits = self._computed(place, [ids[place]], front)
+            logits = self._computed(position, [ids[position]], front)
             self._step_seconds.append(time.perf_counter() - began)
             yield logits
         if compressed is not None:
@@ -199,9 +199,9 @@ class SchemeModel:
         self._start_sequence(len(prompt))
         token = int(self._computed(0, prompt)[-1].argmax())
         seconds = []
-        for place in range(len(prompt), min(len(prompt) + _STEPS, self._longest)):
+        for position in range(len(prompt), min(len(prompt) + _STEPS, self._longest)):
             began = time.perf_counter()
-            token = int(self._computed(place, [token])[0].argmax())
+            token = int(self._computed(position, [token])[0].argmax())
             seconds.append(time.perf_counter() - began)
         return 1 / median(seconds[_WARM:] or seconds)
 
@@ -220,7 +220,7 @@ class SchemeModel:
     ) -> torch.Tensor:
         """Compute tokens at positions from ``start`` on; return their logits, ``[n, vocab]``."""
         count = len(ids)
-        places = np.arange(start, start + count)
+        positions = np.arange(start, start + count)
         zero = np.zeros(1, np.int64)
         batch = StepBatch(
             slots=zero.astype(np.int32),
@@ -230,8 +230,8 @@ class SchemeModel:
             counts=np.array([count]),
             num_decode=int(count == 1),
             ids=np.array(ids, np.int64),
-            places=places,
-            positions=places,
+            places=positions,
+            positions=positions,
             last=np.array([count - 1]),
             samples=np.ones(1, np.bool_),
             block_table=self._table if front is None else self._shorter(front),
@@ -241,7 +241,7 @@ class SchemeModel:
         self._pace.begin(count)
         self._attention.plan(batch)
         hidden = self._decoder.hidden(
-            torch.from_numpy(batch.ids), torch.from_numpy(places), self._attention
+            torch.from_numpy(batch.ids), torch.from_numpy(positions), self._attention
         )
         logits = self._decoder.logits(hidden)
         self._pace.end()

@@ -55,7 +55,7 @@ def write_json(path: Path, values: object) -> None:
         WriteError: it cannot be written.
     """
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
-    _write_atomically(path, lambda place: place.write_text(text, "utf-8"))
+    _write_atomically(path, lambda temporary: temporary.write_text(text, "utf-8"))
 
 
 def copy(source: Path, folder: Path) -> None:
@@ -64,7 +64,7 @@ def copy(source: Path, folder: Path) -> None:
     Raises:
         WriteError: it cannot be read or written.
     """
-    _write_atomically(folder / source.name, lambda place: shutil.copyfile(source, place))
+    _write_atomically(folder / source.name, lambda temporary: shutil.copyfile(source, temporary))
 
 
 def move(folder: Path, to: Path) -> None:

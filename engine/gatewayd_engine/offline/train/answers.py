@@ -118,29 +118,29 @@ def write_answers(
         ids[i, : len(prompt)] = prompt
     computed = np.zeros(len(begun), np.int64)
     warm = np.arange(len(begun)) % round(1 / WARM_SHARE) == 0
-    places = np.arange(min(width, len(begun)))  # index of the text in each row of the batch
-    rows = np.arange(len(places))
-    following, written = len(places), 0
-    while len(places):
-        starts = computed[places]
-        counts = lengths[places] - starts
+    active = np.arange(min(width, len(begun)))  # index of the text in each row of the batch
+    rows = np.arange(len(active))
+    following, written = len(active), 0
+    while len(active):
+        starts = computed[active]
+        counts = lengths[active] - starts
         at = np.minimum(starts[:, None] + np.arange(int(counts.max())), ids.shape[1] - 1)
-        new = np.take_along_axis(ids[places], at, 1)
+        new = np.take_along_axis(ids[active], at, 1)
         logits = model.extend(rows, starts, counts, new)
-        computed[places] = lengths[places]
-        tokens = _choose(logits, warm[places], generator)
-        ids[places, lengths[places]] = tokens
-        lengths[places] += 1
-        written += len(places)
-        ended = np.isin(tokens, _ENDS) | (lengths[places] == LONGEST)
+        computed[active] = lengths[active]
+        tokens = _choose(logits, warm[active], generator)
+        ids[active, lengths[active]] = tokens
+        lengths[active] += 1
+        written += len(active)
+        ended = np.isin(tokens, _ENDS) | (lengths[active] == LONGEST)
         fresh = np.arange(following, min(following + int(ended.sum()), len(begun)))
         following += len(fresh)
         free = np.flatnonzero(ended)
-        places[free[: len(fresh)]] = fresh
-        stays = np.ones(len(places), bool)
+        active[free[: len(fresh)]] = fresh
+        stays = np.ones(len(active), bool)
         stays[free[len(fresh) :]] = False
-        places, rows = places[stays], rows[stays]
-        progress((following - len(places)) / len(begun), written)
+        active, rows = active[stays], rows[stays]
+        progress((following - len(active)) / len(begun), written)
     return Answers(ids, lengths, np.array([begin for _, begin in begun], np.int64))
 
 

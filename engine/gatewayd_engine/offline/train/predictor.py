@@ -54,11 +54,11 @@ def image(last: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
         last: attention of the last token with full attention, ``[n, positions]``.
         means: exponential means of attention, ``[n, len(RATES), positions]``.
     """
-    count, places = last.shape
+    count, positions = last.shape
     seen = torch.cat((last[:, None], means), 1)
-    away = torch.arange(places, 0, -1, dtype=torch.float32).log2().mul_(0.2)
-    seen = (seen * places).add_(FLOOR).log_().mul_(0.25)
-    return torch.cat((seen, away.expand(count, 1, places)), 1)
+    away = torch.arange(positions, 0, -1, dtype=torch.float32).log2().mul_(0.2)
+    seen = (seen * positions).add_(FLOOR).log_().mul_(0.25)
+    return torch.cat((seen, away.expand(count, 1, positions)), 1)
 
 
 class Trace(NamedTuple):
@@ -98,12 +98,12 @@ class Decoding:
     def __init__(self, trace: Trace, budget: float) -> None:
         self._trace = trace
         self._budget = budget
-        n, _, places = trace.mass.shape
-        self._last = torch.zeros(n, places)
-        self._means = torch.zeros(n, len(RATES), places)
+        n, _, positions = trace.mass.shape
+        self._last = torch.zeros(n, positions)
+        self._means = torch.zeros(n, len(RATES), positions)
         self._rates = torch.tensor(RATES)[:, None]
-        self._given = torch.zeros(n, places)
-        self._times = torch.zeros(n, places)
+        self._given = torch.zeros(n, positions)
+        self._times = torch.zeros(n, positions)
         self._num_whole = 0
         self._step = 0
 

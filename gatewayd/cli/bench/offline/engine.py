@@ -183,17 +183,17 @@ class BenchEngine:
         if is_new and stats.step_tokens:
             sequences = stats.num_running + len(event.finished)
             current.steps.append(EngineStep(sequences, stats.step_tokens, stats.step_seconds))
-        places = np.frombuffer(event.sequences, np.int64) - self._first_sequence
-        for place in places.tolist():
-            current.tokens[place] += 1
+        indices = np.frombuffer(event.sequences, np.int64) - self._first_sequence
+        for index in indices.tolist():
+            current.tokens[index] += 1
         for finished in event.finished:
             self._on_finished(finished)
-        self._watch(len(places))
+        self._watch(len(indices))
 
     def _on_finished(self, finished: Finished) -> None:
         if finished.error is not None:
-            place = finished.sequence - self._first_sequence
-            self._finish(f"request {place} failed: {finished.error[1]} ({finished.error[0]})")
+            index = finished.sequence - self._first_sequence
+            self._finish(f"request {index} failed: {finished.error[1]} ({finished.error[0]})")
         self._num_open -= 1
         if not self._num_open:
             self._finish()

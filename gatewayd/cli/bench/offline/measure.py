@@ -107,9 +107,9 @@ def outcome(workload: Workload, round_: EngineRound) -> OfflineOutcome:
     Raises:
         EngineError: a request has a wrong number of tokens.
     """
-    for place, (got, wanted) in enumerate(zip(round_.tokens, workload.output_lens, strict=True)):
+    for index, (got, wanted) in enumerate(zip(round_.tokens, workload.output_lens, strict=True)):
         if got != wanted:
-            raise EngineError(f"request {place} of {workload.name} got {got} tokens of {wanted}")
+            raise EngineError(f"request {index} of {workload.name} got {got} tokens of {wanted}")
     steps = len(round_.steps)
     sequences = sum(step.sequences for step in round_.steps)
     each = max(1, steps)

@@ -103,7 +103,7 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
     to: str, name: str, source_of: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Kernels round what they multiply; they have tests of their own.
-    for kernel in [name for name in vars(select_cpu) if name.startswith("is_for_")]:
+    for kernel in [name for name in vars(select_cpu) if name.startswith("fits_")]:
         monkeypatch.setattr(select_cpu, kernel, lambda weight: False)
     source, out, plain = source_of(name), tmp_path / "out", tmp_path / "plain"
     events = told(job(source, out, to, IDS))

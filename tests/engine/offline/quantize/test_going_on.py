@@ -249,7 +249,7 @@ def test_names_that_no_folder_can_be_given_are_refused(
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     said = reason(job(tmp_path / "link", "fp8", []))
-    assert said == f"{tmp_path / 'link'} is a symbolic link; give --out where it leads"
+    assert said == f"{tmp_path / 'link'} is a symbolic link; give its target as --out"
     monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == tmp_path / "empty")
     said = reason(job(tmp_path / "empty", "fp8", []))
     assert said.endswith(f"cannot be a folder's new name; give --out {tmp_path}/empty/NAME")

@@ -256,7 +256,7 @@ def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: 
     out = tmp_path / "out"
     one = job(out, "gptq", samples[:2])
     run(one, until=LayerWritten)
-    assert "holds 1 layers of an earlier run; --resume goes on" in reason(one)
+    assert "holds 1 layers of an earlier run; --resume continues" in reason(one)
     for changes, differs in (
         ({"samples": samples[1:]}, "text"),
         ({"quantizer": StrategyChoice("gptq", {"group_size": 64})}, "setting"),

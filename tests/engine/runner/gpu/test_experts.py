@@ -204,7 +204,7 @@ def test_experts_of_few_bits_say_what_the_cpu_does(
     make_device_engine: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "choose", exact)
+    monkeypatch.setattr(parts, "make_cpu_linear", exact)
     fields = {"quantizer": StrategyChoice("int4", {"group_size": 32}), "max_batch_tokens": 48}
     said = []
     for make in (make_device_engine, make_engine):

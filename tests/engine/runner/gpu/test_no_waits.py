@@ -109,7 +109,7 @@ def test_a_captured_step_reaches_what_it_should(source: Source) -> None:
         "kernels/experts/routing.py:route_visits",
         "model/decoder.py:DecoderLayer.__call__",
         "model/linears/select_gpu.py:DenseGpuLinear.__call__",
-        "model/linears/expert_stacks.py:Stack.given",
+        "model/linears/expert_stacks.py:Stack.prepare_input",
         "model/moe.py:GroupedExperts.__call__",
         "model/parts.py:FusedParts.norm.<lambda>",
         "attention/draft_slots.py:_Slots.__call__",

@@ -76,7 +76,7 @@ def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(parts, "choose", exact)
+    monkeypatch.setattr(parts, "make_cpu_linear", exact)
     folder = tmp_path / "made"
     written(small(), folder, WRITERS[name])
     fields = {"catalog": catalog(), "quantizer": PACKED}
@@ -133,7 +133,7 @@ def test_tokens_of_rounded_activations_are_the_cpus(
             kind, writer = Fp8DeviceLinear, with_inputs(writer, inputs)
         written(small(), folder, writer)
         fields = {"catalog": catalog(), "quantizer": PACKED}
-        monkeypatch.setattr(parts, "choose", rounding)
+        monkeypatch.setattr(parts, "make_cpu_linear", rounding)
     engine = make_device_engine(folder, **fields)
     for layer in device_runner(engine)._decoder._layers:
         linears = (layer._attention.entry, layer._attention.out, layer._mlp.entry, layer._mlp._down)

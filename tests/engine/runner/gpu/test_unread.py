@@ -191,7 +191,7 @@ def test_what_drafters_launch_is_captured_unread(
         (Append, "__call__", "llama"),
         (Decoder, "raw_logits", "llama"),
         (FeedForward, "add_to", "llama"),
-        (GroupedExperts, "_visited", "mixtral"),
+        (GroupedExperts, "_run_experts", "mixtral"),
         (DenseGpuLinear, "__call__", "qwen3"),
         (CapturedDecode, "attended", "llama"),
     ],

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from gatewayd.cli.common import fail, load_config
 
 
-def act(
+def run_action(
     config: Path | None,
     socket: Path | None,
     method: str,

@@ -38,10 +38,10 @@ class GpuMachine(NamedTuple):
 
 def gpu(config: Config) -> Finding:
     """Check that the configured GPU exists and that its driver is new enough for torch."""
-    return judge(sizes(config.engine).device, look())
+    return judge(sizes(config.engine).device, query_machine())
 
 
-def look() -> GpuMachine:
+def query_machine() -> GpuMachine:
     """Query the driver and torch's package files."""
     lines: list[str] = []
     if shutil.which(_QUERY[0]):

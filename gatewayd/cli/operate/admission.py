@@ -8,7 +8,7 @@ import typer
 
 from gatewayd.cli.common import ConfigFile
 from gatewayd.cli.durations import seconds_of
-from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.cli.operate.swap import Socket, call_admin
 
 
 def pause(
@@ -25,17 +25,17 @@ def pause(
 ) -> None:
     """Refuse new requests with 503; queued and running requests continue."""
     seconds = None if time is None else seconds_of("--for", time)
-    ask(config, socket, "POST", "/admin/pause", {"seconds": seconds})
+    call_admin(config, socket, "POST", "/admin/pause", {"seconds": seconds})
     typer.echo("new requests are refused " + ("until resumed" if time is None else f"for {time}"))
 
 
 def resume(config: ConfigFile = None, socket: Socket = None) -> None:
     """Resume admission of new requests."""
-    found = ask(config, socket, "POST", "/admin/resume")
+    found = call_admin(config, socket, "POST", "/admin/resume")
     typer.echo(f"the daemon is {found['state']}")
 
 
 def drain(config: ConfigFile = None, socket: Socket = None) -> None:
     """Refuse new requests, finish the present ones, then stop (as SIGTERM does)."""
-    ask(config, socket, "POST", "/admin/drain")
+    call_admin(config, socket, "POST", "/admin/drain")
     typer.echo("draining: the daemon finishes its requests, then stops")

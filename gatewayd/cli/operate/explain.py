@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
-from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.cli.operate.swap import Socket, call_admin
 from gatewayd.wire.cause_labels import label
 
 _LABEL = 10
@@ -39,7 +39,7 @@ def explain(
     if request is None:
         _list(config, socket, "slowest" if slowest else "newest", limit, as_json=as_json)
         return
-    found = ask(config, socket, "GET", f"/admin/requests/{quote(request, safe='')}")
+    found = call_admin(config, socket, "GET", f"/admin/requests/{quote(request, safe='')}")
     if as_json:
         print_json(found)
         return
@@ -49,7 +49,7 @@ def explain(
 def _list(
     config: Path | None, socket: Path | None, order: str, limit: int, *, as_json: bool
 ) -> None:
-    found = ask(config, socket, "GET", f"/admin/requests?order={order}&limit={limit}")
+    found = call_admin(config, socket, "GET", f"/admin/requests?order={order}&limit={limit}")
     if as_json:
         print_json(found)
         return

@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from gatewayd.cli.common import ConfigFile
-from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.cli.operate.swap import Socket, call_admin
 
 app = typer.Typer(no_args_is_help=True, help="Load or unload the model of a running daemon.")
 
@@ -25,14 +25,14 @@ def unload(
     socket: Socket = None,
 ) -> None:
     """Stop the engines and free their memory; requests are refused until it is loaded again."""
-    ask(config, socket, "POST", f"{_route(name)}/unload", {"seconds": seconds}, wait=seconds)
+    call_admin(config, socket, "POST", f"{_route(name)}/unload", {"seconds": seconds}, wait=seconds)
     typer.echo(f"{name} is unloaded")
 
 
 @app.command()
 def load(name: Name, config: ConfigFile = None, socket: Socket = None) -> None:
     """Start the engines again; requests wait until they are ready."""
-    found = ask(config, socket, "POST", f"{_route(name)}/load")
+    found = call_admin(config, socket, "POST", f"{_route(name)}/load")
     for engine, state in found["replicas"].items():
         typer.echo(f"engine {engine}: {state}")
 

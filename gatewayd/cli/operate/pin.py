@@ -9,7 +9,7 @@ import typer
 
 from gatewayd.cli.common import ConfigFile, fail
 from gatewayd.cli.durations import seconds_of
-from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.cli.operate.swap import Socket, call_admin
 
 
 def pin(
@@ -41,7 +41,7 @@ def pin(
         body["messages"] = [{"role": "system", "content": text}]
     elif text is not None:
         body["prompt"] = text
-    answer = ask(config, socket, "PUT", "/admin/pins", body)
+    answer = call_admin(config, socket, "PUT", "/admin/pins", body)
     if off:
         typer.echo("no longer pinned")
         return

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import typer
 
 from gatewayd.cli.common import ConfigFile, fail
-from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.cli.operate.swap import Socket, call_admin
 
 app = typer.Typer(no_args_is_help=True, help="Manage the prefix cache of a running daemon.")
 
@@ -42,6 +42,6 @@ def evict(
         route += f"/{engine}/{number}"
     elif tenant is not None:
         route += f"?{urlencode({'tenant': tenant})}"
-    found = ask(config, socket, "DELETE", route)
+    found = call_admin(config, socket, "DELETE", route)
     stay = f"; {found['in_use']} are in use and stay" if found["in_use"] else ""
     typer.echo(f"{found['pages']} pages are free{stay}")

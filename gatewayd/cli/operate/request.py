@@ -8,7 +8,7 @@ from urllib.parse import quote
 import typer
 
 from gatewayd.cli.common import ConfigFile
-from gatewayd.cli.operate.swap import Socket, ask
+from gatewayd.cli.operate.swap import Socket, call_admin
 
 app = typer.Typer(
     no_args_is_help=True, help="Manage queued and running requests by their x-request-id."
@@ -22,21 +22,21 @@ RequestId = Annotated[
 @app.command()
 def cancel(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
     """Cancel a request: its client gets the error `cancelled`."""
-    found = ask(config, socket, "POST", _route(request, "cancel"))
+    found = call_admin(config, socket, "POST", _route(request, "cancel"))
     typer.echo(f"request {found['request']} is cancelled")
 
 
 @app.command()
 def hold(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
     """Hold a request: it is preempted and makes no progress until released."""
-    found = ask(config, socket, "POST", _route(request, "hold"))
+    found = call_admin(config, socket, "POST", _route(request, "hold"))
     typer.echo(f"request {found['request']} is held")
 
 
 @app.command()
 def release(request: RequestId, config: ConfigFile = None, socket: Socket = None) -> None:
     """Release a held request."""
-    found = ask(config, socket, "POST", _route(request, "release"))
+    found = call_admin(config, socket, "POST", _route(request, "release"))
     typer.echo(f"request {found['request']} is released")
 
 
@@ -51,7 +51,7 @@ def bump(
 ) -> None:
     """Move a request to the front of its priority class, or to another class."""
     body = None if priority is None else {"priority": priority}
-    found = ask(config, socket, "POST", _route(request, "bump"), body)
+    found = call_admin(config, socket, "POST", _route(request, "bump"), body)
     where = "first in its class" if priority is None else f"of class {priority}"
     typer.echo(f"request {found['request']} is now {where}")
 

@@ -33,7 +33,7 @@ _STYLES = {"active": "green", "quarantined": "red"}
 
 def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
     """Show the strategies of a running daemon: name, state, faults and time spent."""
-    found = ask(config, socket, "GET", "/admin/strategies")
+    found = call_admin(config, socket, "GET", "/admin/strategies")
     if as_json:
         print_json(found)
         return
@@ -102,7 +102,7 @@ def swap(
             settings[key] = setting_value(text)
     names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
     body = {"name": names if is_chain else name, "settings": settings}
-    answer = ask(config, socket, "PUT", f"/admin/strategies/{kind}", body)
+    answer = call_admin(config, socket, "PUT", f"/admin/strategies/{kind}", body)
     if not names or answer["names"] in ([], ["none"]):
         typer.echo(f"{kind} is now empty")
         return
@@ -110,7 +110,7 @@ def swap(
     typer.echo(f"{kind} is {', '.join(answer['names'])} now, {state}")
 
 
-def ask(
+def call_admin(
     config: Path | None,
     socket: Path | None,
     method: str,

@@ -11,7 +11,7 @@ from rich.table import Table
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.durations import whole_seconds_of
 from gatewayd.cli.operate.swap import Socket
-from gatewayd.cli.store_access import act
+from gatewayd.cli.store_access import run_action
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, rotate and revoke API keys.")
 
@@ -53,7 +53,7 @@ def create(
         body["scopes"] = scope
     if time is not None:
         body["seconds"] = whole_seconds_of("--for", time)
-    _show(act(config, socket, "POST", "/admin/keys", body), as_json)
+    _show(run_action(config, socket, "POST", "/admin/keys", body), as_json)
 
 
 @app.command()
@@ -73,20 +73,20 @@ def rotate(
 ) -> None:
     """Replace the secret of a key and show the new one once."""
     body = {"overlap_seconds": whole_seconds_of("--overlap", overlap)}
-    _show(act(config, socket, "POST", f"/admin/keys/{key}/rotate", body), as_json)
+    _show(run_action(config, socket, "POST", f"/admin/keys/{key}/rotate", body), as_json)
 
 
 @app.command()
 def revoke(key: KeyId, config: ConfigFile = None, socket: Socket = None) -> None:
     """Revoke a key and cancel its running requests at once."""
-    act(config, socket, "DELETE", f"/admin/keys/{key}")
+    run_action(config, socket, "DELETE", f"/admin/keys/{key}")
     typer.echo(f"key {key} is revoked")
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
     """List all keys. Secrets are not stored and cannot be shown."""
-    found = act(config, socket, "GET", "/admin/keys")
+    found = run_action(config, socket, "GET", "/admin/keys")
     if as_json:
         print_json(found)
         return

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.operate.swap import Socket
-from gatewayd.cli.store_access import act
+from gatewayd.cli.store_access import run_action
 from gatewayd.cli.tenants.tenant import micros_of, money
 
 app = typer.Typer(no_args_is_help=True, help="Manage prices of models per million tokens.")
@@ -47,21 +47,21 @@ def set_(
         "output": micros_of(output, "--output"),
         "cached": None if cached is None else micros_of(cached, "--cached"),
     }
-    act(config, socket, "PUT", "/admin/prices", body)
+    run_action(config, socket, "PUT", "/admin/prices", body)
     typer.echo(f"price of {model} is set")
 
 
 @app.command()
 def remove(model: Model, config: ConfigFile = None, socket: Socket = None) -> None:
     """Remove the price of a model."""
-    act(config, socket, "DELETE", f"/admin/prices/{model}")
+    run_action(config, socket, "DELETE", f"/admin/prices/{model}")
     typer.echo(f"price of {model} is removed")
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
     """List all prices."""
-    found = act(config, socket, "GET", "/admin/prices")
+    found = run_action(config, socket, "GET", "/admin/prices")
     if as_json:
         print_json(found)
         return

@@ -11,7 +11,7 @@ from rich.table import Table
 from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
 from gatewayd.cli.operate.swap import Socket
 from gatewayd.cli.shared_options import with_option_groups
-from gatewayd.cli.store_access import act
+from gatewayd.cli.store_access import run_action
 from gatewayd.wire.tenants import PAGES
 
 app = typer.Typer(
@@ -158,7 +158,7 @@ def create(
     tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
 ) -> None:
     """Create a tenant; then create an API key for it with `gatewayd key create`."""
-    act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
+    run_action(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
     typer.echo(f"tenant {tenant} is created")
 
 
@@ -170,21 +170,21 @@ def set_(
     """Change what a tenant may use, from now on; none takes a limit away."""
     if not terms:
         fail("nothing to change: give at least one option", 2)
-    act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
+    run_action(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
     typer.echo(f"tenant {tenant} is changed")
 
 
 @app.command()
 def remove(tenant: Name, config: ConfigFile = None, socket: Socket = None) -> None:
     """Remove a tenant with its keys, files, batches and responses; usage records are kept."""
-    act(config, socket, "DELETE", f"/admin/tenants/{tenant}")
+    run_action(config, socket, "DELETE", f"/admin/tenants/{tenant}")
     typer.echo(f"tenant {tenant} is removed")
 
 
 @app.command("list")
 def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
     """List all tenants with their limits and usage."""
-    found = act(config, socket, "GET", "/admin/tenants")
+    found = run_action(config, socket, "GET", "/admin/tenants")
     if as_json:
         print_json(found)
         return

@@ -12,7 +12,7 @@ from rich.table import Table
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.durations import whole_seconds_of
 from gatewayd.cli.operate.swap import Socket
-from gatewayd.cli.store_access import act
+from gatewayd.cli.store_access import run_action
 from gatewayd.cli.tenants.tenant import money
 
 _BY = ("tenant", "key", "model")
@@ -38,7 +38,7 @@ def usage(
     since = None
     if last is not None:
         since = str(int(time.time()) - whole_seconds_of("--last", last))
-    found = act(config, socket, "GET", "/admin/usage", by=by, tenant=tenant, since=since)
+    found = run_action(config, socket, "GET", "/admin/usage", by=by, tenant=tenant, since=since)
     if as_json:
         print_json(found)
         return
@@ -95,11 +95,11 @@ def audit(
     if something is wrong.
     """
     if accept:
-        accepted = act(config, socket, "POST", "/admin/audit/accept")["accepted"]
+        accepted = run_action(config, socket, "POST", "/admin/audit/accept")["accepted"]
         for fault in accepted or ["nothing is wrong"]:
             typer.echo(f"accepted: {fault}" if accepted else fault)
         return
-    found = act(config, socket, "GET", "/admin/audit", limit=str(limit), head=head)
+    found = run_action(config, socket, "GET", "/admin/audit", limit=str(limit), head=head)
     if as_json:
         print_json(found)
         return

@@ -12,7 +12,7 @@ MOST_MATRICES = 1 << 17
 """Limit of expert matrices in a model; 94 layers of 128 experts have 36,000."""
 
 
-class Experts:
+class ExpertSplitter:
     """Splitter of a model's stacked expert tensors.
 
     Args:
@@ -26,7 +26,9 @@ class Experts:
         self._left = MOST_MATRICES
 
     @classmethod
-    def of(cls, file: str, metadata: Mapping[str, Value], architecture: str) -> Experts:
+    def from_metadata(
+        cls, file: str, metadata: Mapping[str, Value], architecture: str
+    ) -> ExpertSplitter:
         """Create a splitter from the metadata of a file.
 
         Raises:

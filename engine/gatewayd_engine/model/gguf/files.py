@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gatewayd_engine.model.gguf.experts import Experts
+from gatewayd_engine.model.gguf.experts import ExpertSplitter
 from gatewayd_engine.model.gguf.header import Header, Tensor, Value, read_header
 from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, renamed
 from gatewayd_engine.model.gguf.types import FLOATS
@@ -71,13 +71,13 @@ def read_files(folder: Path) -> GgufFiles:
             f"{paths[0].name}: split.count is {metadata['split.count']}, but the other parts are"
             " missing; put all of them in the folder, under their original names"
         )
-    experts = Experts.of(paths[0].name, metadata, architecture)
+    experts = ExpertSplitter.from_metadata(paths[0].name, metadata, architecture)
     tensors, frequencies = _tensors(paths, headers, architecture, experts)
     return GgufFiles(paths[0], metadata, architecture, tensors, frequencies)
 
 
 def _tensors(
-    paths: Sequence[Path], headers: Sequence[Header], architecture: str, experts: Experts
+    paths: Sequence[Path], headers: Sequence[Header], architecture: str, experts: ExpertSplitter
 ) -> tuple[dict[str, tuple[Path, Tensor]], tuple[Path, Tensor] | None]:
     found: dict[str, tuple[Path, Tensor]] = {}
     frequencies = None

@@ -97,7 +97,7 @@ class Checkpoint:
 
         last = name
 
-        def take(suffix: str) -> torch.Tensor:
+        def read_tensor(suffix: str) -> torch.Tensor:
             nonlocal last
             full = f"{name}.{suffix}"
             if full not in self._source.stored:
@@ -107,7 +107,7 @@ class Checkpoint:
 
         try:
             self._refuse_lost_bias(name)
-            return validated(matrix, self._scheme.weight(matrix, take))
+            return validated(matrix, self._scheme.weight(matrix, read_tensor))
         except LoadError:
             raise
         except ValueError as error:

@@ -88,7 +88,7 @@ class Calibration:
         strategy = self._writer.calibrates
         if strategy is None or not self._stream:
             for done, group in enumerate(groups, 1):
-                self._put(group, self._nearest(group), None)
+                self._apply_fit(group, self._nearest(group), None)
                 self._advance(done / len(groups))
             return self._fitted
         if strategy.propagates:
@@ -126,7 +126,7 @@ class Calibration:
                 group.name,
                 inputs.count,
             )
-            self._put(group, self._nearest(group), None, few=inputs.count)
+            self._apply_fit(group, self._nearest(group), None, few=inputs.count)
             return
         gram, weights, folding = inputs.gram, self._weights(group), None
         if group.before is not None and not strategy.propagates:
@@ -141,7 +141,7 @@ class Calibration:
         )
         with _named(group.matrices[0]):
             fit = strategy.fit(site)
-        self._put(group, fit, gram)
+        self._apply_fit(group, fit, gram)
         if fit.factors is None:
             return
         if folding is None or group.before is None:
@@ -150,7 +150,7 @@ class Calibration:
         if norm is not None:
             self._fitted.tensors[group.before.name] = norm
 
-    def _put(
+    def _apply_fit(
         self, group: InputGroup, fit: Fit, gram: torch.Tensor | None, few: int | None = None
     ) -> None:
         """Replace a group's matrices by their quantized ones, and record the errors."""

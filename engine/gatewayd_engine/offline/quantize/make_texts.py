@@ -28,13 +28,13 @@ class Overlaps:
 
     def __init__(self, texts: Sequence[QualityText], tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._windows = {window for text in texts for window in self._of(text.text)}
+        self._windows = {window for text in texts for window in self._windows_of(text.text)}
 
     def has(self, text: str) -> bool:
         """Whether a text shares a run of ``WINDOW`` tokens with the indexed ones."""
-        return not self._windows.isdisjoint(self._of(text))
+        return not self._windows.isdisjoint(self._windows_of(text))
 
-    def _of(self, text: str) -> set[tuple[int, ...]]:
+    def _windows_of(self, text: str) -> set[tuple[int, ...]]:
         ids = self._tokenizer.encode(text.replace(TOOLS_SYSTEM, "")).ids
         return {tuple(ids[at : at + WINDOW]) for at in range(len(ids) - WINDOW + 1)}
 

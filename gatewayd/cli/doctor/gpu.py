@@ -69,14 +69,14 @@ def judge(device: str, machine: GpuMachine) -> Finding:
     shown = "; ".join(gpus) or "no NVIDIA GPU"
     if device == "cpu":
         if gpus and not cuda:
-            text = f"{shown}, not used: torch is made for CPUs; install the one for CUDA"
+            text = f"{shown}, not used: torch is built for CPUs; install a CUDA build"
             return Finding("gpu", "warning", text)
         return Finding("gpu", "ok", f"{shown}; engines run on the CPU")
     if not driver:
         text = f"[engine] device is {device}, and the NVIDIA driver is not loaded"
         return Finding("gpu", "failure", text)
     if not cuda:
-        text = f"[engine] device is {device}, and torch is made for CPUs; install the one for CUDA"
+        text = f"[engine] device is {device}, and torch is built for CPUs; install a CUDA build"
         return Finding("gpu", "failure", text)
     index = int(device.partition(":")[2] or 0)
     if gpus and index >= len(gpus):

@@ -40,7 +40,7 @@ def disk(config: Config) -> Finding:
     floor = int(config.store.free_bytes)
     text = f"{folder}: {free / _GIB:.1f} GiB free"
     if free < floor:
-        text += f", less than [store] free_bytes = {floor / _GIB:.1f} GiB: nothing more is kept"
+        text += f", less than [store] free_bytes = {floor / _GIB:.1f} GiB: writes are refused"
         return Finding("disk", "failure", text)
     if free < floor + int(config.store.bytes):
         text += f"; [store] bytes may take {int(config.store.bytes) / _GIB:.1f} GiB"
@@ -53,7 +53,9 @@ def sqlite(config: Config) -> Finding:
 
     version = sqlite3.sqlite_version
     if sqlite3.threadsafety == 0:
-        return Finding("sqlite", "failure", f"{version} is made without threads; install another")
+        return Finding(
+            "sqlite", "failure", f"{version} is compiled without threads; install another"
+        )
     if has_bug():
         text = (
             f"{version} may damage a database that two programs write to at once: let nothing but "
@@ -71,7 +73,7 @@ def confinement(config: Config) -> Finding:
     try:
         done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:
-        return Finding("confinement", "failure", f"it cannot be tried: {error}")
+        return Finding("confinement", "failure", f"the sandbox cannot be tested: {error}")
     why = "".join((done.stdout.strip() or done.stderr.strip()).splitlines()[-1:])
     if done.returncode == 0:
         return Finding("confinement", "ok", "grammar checkers are restricted to their own files")
@@ -115,5 +117,5 @@ def _judge(unit: str, whose: str) -> Finding:
         return Finding("unit", "warning", f"{whose} no score: {''.join(reason)}")
     text = f"{whose} exposure {score[1]} of 10"
     if float(score[1]) > MOST_EXPOSURE:
-        return Finding("unit", "warning", f"{text}, above {MOST_EXPOSURE}; look at its drop-ins")
+        return Finding("unit", "warning", f"{text}, above {MOST_EXPOSURE}; check its drop-ins")
     return Finding("unit", "ok", text)

@@ -28,7 +28,7 @@ def weights(config: Config) -> Finding:
     """Check the headers of the weight files, and that their quantizer is installed."""
     folder = model_folder(config)
     if config.model.dummy_weights:
-        return Finding("weights", "ok", "made up, by [model] dummy_weights")
+        return Finding("weights", "ok", "random, because of [model] dummy_weights")
     try:
         spec = read_spec(folder, config.model.max_model_len)
         # GGUF headers were already checked by read_spec.

@@ -106,7 +106,7 @@ def swap(
     if not names or answer["names"] in ([], ["none"]):
         typer.echo(f"{kind} is now empty")
         return
-    state = "with the state of its predecessor" if answer["has_state"] else "afresh"
+    state = "with the previous state" if answer["has_state"] else "with a new state"
     typer.echo(f"{kind} is {', '.join(answer['names'])} now, {state}")
 
 

@@ -55,12 +55,12 @@ def warmup(
         console().print(table_of(tuning))
         for name in tuning.excluded:
             console().print(f"excluded, because it crashed an engine: {name}", soft_wrap=True)
-        console().print(f"These choices are kept in {tuning_file}", soft_wrap=True)
+        console().print(f"The choices are stored in {tuning_file}", soft_wrap=True)
     for stage, taken in seconds.items():
         console().print(f"{taken:8.1f} s  {stage}")
     console().print(f"{total:8.1f} s  until ready")
     for name, folder in caches.items():
-        console().print(f"{name} keeps what it compiles in {folder}", soft_wrap=True)
+        console().print(f"compiled kernels of {name} are cached in {folder}", soft_wrap=True)
 
 
 async def _start_and_end(config: Config, stages: Stages) -> tuple[dict[str, float], float, str]:

@@ -134,10 +134,10 @@ A100 = ("NVIDIA A100, 81920 MiB, 550.54",)
     ("device", "machine", "state", "words"),
     [
         ("cpu", GpuMachine((), "", ""), "ok", "no NVIDIA GPU; engines run on the CPU"),
-        ("cpu", GpuMachine(A100, "550.54", ""), "warning", "not used: torch is made for CPUs"),
+        ("cpu", GpuMachine(A100, "550.54", ""), "warning", "not used: torch is built for CPUs"),
         ("cpu", GpuMachine(A100, "550.54", "12.8"), "ok", "A100"),
         ("cuda", GpuMachine((), "", "12.8"), "failure", "the NVIDIA driver is not loaded"),
-        ("cuda", GpuMachine(A100, "550.54", ""), "failure", "torch is made for CPUs"),
+        ("cuda", GpuMachine(A100, "550.54", ""), "failure", "torch is built for CPUs"),
         ("cuda:1", GpuMachine(A100, "550.54", "12.8"), "failure", "device is cuda:1, and there is"),
         ("cuda", GpuMachine(A100, "550.54", "13.0"), "failure", "CUDA 13.0 needs 580 or later"),
         ("cuda", GpuMachine(A100, "470.1", "12.8"), "failure", "driver 470.1; torch for CUDA 12.8"),
@@ -161,7 +161,7 @@ def test_the_doctor_looks_at_the_disk(tmp_path: Path, monkeypatch: pytest.Monkey
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(9, 9, 1 << 20))
     found = service.disk(_config(path=folder))
-    assert (found.state, "nothing more is kept" in found.text) == ("failure", True)
+    assert (found.state, "writes are refused" in found.text) == ("failure", True)
     (tmp_path / "file").write_text("")
     assert service.disk(_config(path=str(tmp_path / "file"))).state == "failure"
 

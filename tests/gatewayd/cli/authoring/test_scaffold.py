@@ -188,7 +188,7 @@ def test_a_kind_that_is_not_there_is_named_with_the_nearest(text: str, hint: str
         ("lru", "eviction.lru is already offered by gatewayd"),
         ("2q", "how about q?"),
         ("a__b", "how about a_b?"),
-        ("", "small letters"),
+        ("", "lowercase letters"),
         ("../x", "how about x?"),
         ("none", "it disables a slot"),
         ("l" * (MOST_LETTERS + 1), f"at most {MOST_LETTERS}"),

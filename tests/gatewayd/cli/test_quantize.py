@@ -117,4 +117,4 @@ def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
     assert f"interrupted; {there}" in said
     assert "Traceback" not in said
     done = run("nano", "--to", "awq", "--out", "out", "--tokens", "4000", cwd=tmp_path)
-    assert "holds 0 layers of an earlier run; --resume goes on" in done.stderr
+    assert "holds 0 layers of an earlier run; --resume continues" in done.stderr

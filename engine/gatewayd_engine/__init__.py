@@ -1,1 +1,1 @@
-"""Token ids in, token ids out: the engine. Torch lives here and only here."""
+"""The inference engine: token ids in, token ids out; the only package that imports torch."""

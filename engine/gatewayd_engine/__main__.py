@@ -9,24 +9,24 @@ import sys
 
 from gatewayd_engine.process.frames import EngineSocket
 from gatewayd_engine.process.logs import configure
-from gatewayd_engine.process.threads import settle
+from gatewayd_engine.process.threads import configure_threads
 
 
 def main() -> int:
-    """Take over the socket, learn the configuration, then let torch in."""
+    """Adopt the socket, read the configuration, and only then import torch."""
     parser = argparse.ArgumentParser(prog="gatewayd-engine", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="inherited stream socket")
     stream = EngineSocket.from_fd(parser.parse_args().fd)
-    # Ctrl-C in the daemon's terminal is for the daemon, which then tells us.
+    # Ctrl-C in the daemon's terminal is for the daemon, which then shuts the engine down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         config = stream.read_config()
     except EOFError:
         return 0
     configure(config)
-    threads = settle(config.threads)
+    threads = configure_threads(config.threads)
 
-    # What is imported stays: to look through it for garbage takes a quarter of the time.
+    # Imported objects live as long as the process: scanning them takes a quarter of the start.
     gc.disable()
     import torch
 

@@ -15,7 +15,7 @@ import structlog
 from gatewayd.config.tables import LogTable
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.log_rate_limit import LogRateLimit
-from gatewayd_engine.process.journal import Urgent, is_journal
+from gatewayd_engine.process.journal import JournalFormatter, is_journal
 from gatewayd_engine.process.logs import visible
 
 
@@ -39,7 +39,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         ],
     )
     has_severity = stream is sys.stderr and is_journal()
-    handler.setFormatter(Urgent(lines) if has_severity else lines)
+    handler.setFormatter(JournalFormatter(lines) if has_severity else lines)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

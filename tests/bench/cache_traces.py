@@ -87,19 +87,21 @@ class Simulation:
             self._pages.share(page)
         if cached % PAGE:
             source = pages.pop()
-            pages.append(self._pages.take())
-            self._pages.give_back([source])
+            pages.append(self._pages.allocate())
+            self._pages.release([source])
         # The last token of an answer is not computed.
         tokens = np.concatenate((request.prompt, request.answer[:-1]))
         while len(pages) * PAGE < len(tokens):
-            pages.append(self._pages.take())
+            pages.append(self._pages.allocate())
         full = len(tokens) // PAGE
         known = self._cache.insert(trail, tokens[: full * PAGE], np.array(pages[:full], np.int32))
         self._pages.mark_known(known)
         for depth, page in enumerate(pages[:full]):
             if page in known:
-                self._pages.learn(page, PageOrigin(pages[depth - 1] if depth else -1, depth))
-        self._pages.give_back(pages[::-1])
+                self._pages.record_origin(
+                    page, PageOrigin(pages[depth - 1] if depth else -1, depth)
+                )
+        self._pages.release(pages[::-1])
         return cached
 
 

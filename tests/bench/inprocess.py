@@ -17,10 +17,10 @@ from gatewayd_engine.model.embedded import folder
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import SamplingParams, Submit
-from gatewayd_engine.process.threads import settle
+from gatewayd_engine.process.threads import configure_threads
 from gatewayd_hooks.strategy import Kind
 
-settle(None)
+configure_threads(None)
 
 
 from gatewayd_engine.core.build import assemble  # noqa: E402 - imports torch

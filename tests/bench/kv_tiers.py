@@ -36,7 +36,7 @@ def prompt_of(length: int, seed: int) -> list[int]:
 def evict_all(core: EngineCore) -> None:
     """Others have had every page that nobody holds."""
     pages = core._pages
-    pages.give_back([pages.take() for _ in range(pages.num_available)])
+    pages.release([pages.allocate() for _ in range(pages.num_available)])
 
 
 def first_token(drive: Drive, prompt: Sequence[int]) -> tuple[float, int]:
@@ -136,7 +136,7 @@ def measure_swaps(rounds: int) -> tuple[dict[int, dict[str, list[float]]], dict[
                 raise RuntimeError(f"swapping changed a token behind a prompt of {length}")
             for mode, seconds, _ in ends if turn else ():
                 took[length][mode.value].append(seconds)
-    costs = core._placement.outside.costs
+    costs = core._placement.offload.costs
     core.strategies.bound[Kind.PREEMPTION].learn(costs)
     learned = {
         "microseconds a token": 1e6 * costs.token_seconds,

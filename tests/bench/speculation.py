@@ -80,8 +80,8 @@ class Observed:
     def draft_with(self, *drafters: str) -> None:
         """Have another drafter from now on, or none."""
         choices = [StrategyChoice(name) for name in drafters]
-        self.core.swaps.begin(SwapStrategy(1, Kind.DRAFTER.value, choices))
-        while not (answers := self.core.swaps.settle()):
+        self.core.swaps.start(SwapStrategy(1, Kind.DRAFTER.value, choices))
+        while not (answers := self.core.swaps.complete_ready()):
             time.sleep(0.001)
         if answers[0].error:
             raise RuntimeError(answers[0].error)
@@ -114,7 +114,7 @@ class Observed:
             own = np.arange(width) <= batch.drafts.counts[:, None]
             depths = (deep * own).max(1)
         drafting = self.core._speculation._seconds
-        lines, accepted = result.tokens.lines, result.tokens.counts - 1
+        lines, accepted = result.tokens.entries, result.tokens.counts - 1
         return Step(seconds, drafting, tokens, depths[lines], accepted)
 
 

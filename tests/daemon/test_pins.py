@@ -106,5 +106,5 @@ def test_what_cannot_be_pinned_is_refused_by_name(nano: Any) -> None:
         with pytest.raises(AdminError, match=words):
             pins(nano, **body)
     call(str(nano.path), "PUT", "/admin/strategies/eviction", {"name": "lru"})
-    with pytest.raises(AdminError, match="eviction in use knows no pins"):
+    with pytest.raises(AdminError, match="eviction strategy in use does not support pins"):
         pins(nano, prompt=KEPT, seconds=60)

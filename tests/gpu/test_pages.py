@@ -48,7 +48,7 @@ def pool() -> Iterator[KvPool]:
     torch.cuda.set_sync_debug_mode("error")
     yield made
     torch.cuda.set_sync_debug_mode("default")
-    made.arrivals.flush()
+    made.transfers.flush()
 
 
 def work() -> torch.Tensor:
@@ -67,18 +67,18 @@ def same(one: torch.Tensor, other: torch.Tensor) -> bool:
 def test_swapped_pages_come_back_bit_for_bit(pool: KvPool) -> None:
     before = pool.data.clone()
     work()
-    kept = pool.arrivals.take_out(list(range(20)))
-    pool.arrivals.wait_for(0)
+    kept = pool.transfers.copy_out(list(range(20)))
+    pool.transfers.wait_for(0)
     pool.data[:20] = 7.0  # somebody else has the pages, at once
     released: list[bool] = []
-    pool.arrivals.add(list(range(40, 60)), kept, lambda: released.append(True))
+    pool.transfers.add(list(range(40, 60)), kept, lambda: released.append(True))
     work()
-    pool.arrivals.start()
-    assert not pool.arrivals.pending
+    pool.transfers.start()
+    assert not pool.transfers.pending
     found = pool.data[40:60].clone()
     assert same(found, before[:20])
     assert same(pool.data[:20], torch.full_like(before[:20], 7.0))
-    pool.arrivals.flush()
+    pool.transfers.flush()
     assert released == [True]
 
 
@@ -86,19 +86,19 @@ def test_pages_leave_and_others_come_in_one_group(pool: KvPool) -> None:
     before = pool.data.clone()
     handed: list[np.ndarray[Any, Any]] = []
     told: list[tuple[int, float]] = []
-    pool.arrivals.on_copied = lambda pages, seconds: told.append((pages, seconds))
-    kept = pool.arrivals.take_out(list(range(20)))
-    pool.arrivals.wait()
+    pool.transfers.on_copied = lambda pages, seconds: told.append((pages, seconds))
+    kept = pool.transfers.copy_out(list(range(20)))
+    pool.transfers.wait()
     work()
     pool.data[20:40] = 3.0  # still to be computed when the copies are asked for
     for page in range(20, 40):
-        pool.arrivals.leave(page, lambda found: handed.append(found.copy()))
-    pool.arrivals.add(list(range(20, 40)), kept, lambda: None)
-    pool.arrivals.start()
+        pool.transfers.send_out(page, lambda found: handed.append(found.copy()))
+    pool.transfers.add(list(range(20, 40)), kept, lambda: None)
+    pool.transfers.start()
     pool.data[:20] = pool.data[20:40]
     assert handed == []
     assert same(pool.data[:40], before[:20].repeat(2, 1, 1, 1, 1, 1))
-    pool.arrivals.flush()
+    pool.transfers.flush()
     threes = torch.full_like(before[20], 3.0).cpu().view(torch.uint8).flatten().numpy()
     assert len(handed) == 20
     assert all(np.array_equal(page, threes) for page in handed)
@@ -126,12 +126,12 @@ def test_evicted_pages_come_back_from_a_tier_bit_for_bit(
             tier.put(key(page), found)
             put.append(page)
 
-        pool.arrivals.leave(page, keep)
-    pool.arrivals.start()
+        pool.transfers.send_out(page, keep)
+    pool.transfers.start()
     pool.data[:20] = 7.0
     for _ in range(1000):
         work()
-        pool.arrivals.wait()
+        pool.transfers.wait()
         if len(put) == 20:
             break
     assert put == list(range(20))
@@ -142,9 +142,9 @@ def test_evicted_pages_come_back_from_a_tier_bit_for_bit(
             tier.fetch(keys)
     pages = tier.get(keys)
     work()
-    pool.arrivals.add(list(range(30, 50)), pages, lambda: tier.release(keys))
-    pool.arrivals.start()
+    pool.transfers.add(list(range(30, 50)), pages, lambda: tier.release(keys))
+    pool.transfers.start()
     assert same(pool.data[30:50].clone(), before[:20])
-    pool.arrivals.flush()
+    pool.transfers.flush()
     assert getattr(tier, "_pins", {}) == {}
     tier.close()

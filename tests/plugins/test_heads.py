@@ -63,7 +63,7 @@ def test_heads_of_another_model_are_refused_in_a_sentence(
 
     resources = resources_of(model)
     write_heads(tmp_path / "other", network(kind), "x", WORDS.matrix + 0.1, ACCURACY)
-    assert "trained for another model" in refusal(tmp_path / "other", resources)
+    assert "trained for a model other" in refusal(tmp_path / "other", resources)
     nano = embedded.folder("nano")
     assert "hidden states of 384" in refusal(nano.with_name(f"nano-{kind}"), resources)
     others = "eagle" if kind == "medusa" else "medusa"

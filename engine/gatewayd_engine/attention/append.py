@@ -48,8 +48,8 @@ class Append:
         Returns:
             The rotated queries, a view, shape ``[num_tokens, num_heads, head_dim]``.
         """
-        if self._pool.arrivals.pending:
-            self._pool.arrivals.wait_for(layer)
+        if self._pool.transfers.pending:
+            self._pool.transfers.wait_for(layer)
         self._kernels.rope_append(
             heads,
             self._table,

@@ -18,7 +18,7 @@ from gatewayd_engine.attention.dense_contexts import Contexts, Copied, DensePref
 from gatewayd_engine.attention.score_biases import Biases
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+from gatewayd_engine.state.step_batch import BatchDrafts, StepBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ class GroupPlanner:
         return length, masks
 
     def _wide_masks(
-        self, drafts: DraftLines, counts: NDArray[np.int64], now: NDArray[np.int64], most: int
+        self, drafts: BatchDrafts, counts: NDArray[np.int64], now: NDArray[np.int64], most: int
     ) -> tuple[int, dict[int, torch.Tensor | None]]:
         """As ``_masks`` with drafts: a token sees the context, its ancestors and itself."""
         width = int(counts.max())

@@ -267,7 +267,7 @@ class Contexts:
 
     def _gather(self, pages: NDArray[np.int64]) -> torch.Tensor:
         """Gather pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
-        self._pool.arrivals.wait()
+        self._pool.transfers.wait()
         index = torch.from_numpy(np.ascontiguousarray(pages))
         found = self._pool.data.index_select(0, index)
         if self._pool.codec is not None:

@@ -207,8 +207,8 @@ class Selection:
         followed = self._rows.followed
         for row in rows[followed[rows] != sequences].tolist():
             known = self._rows.known.pop(row, None)
-            if known is not None and known.whose is self._strategy:
-                self._strategy.enter(row, known.what)
+            if known is not None and known.strategy is self._strategy:
+                self._strategy.enter(row, known.state)
             else:
                 self._strategy.admit(row)
         followed[rows] = sequences

@@ -75,7 +75,7 @@ class ReferenceAttention:
         self._data = pool.data
         self._codec = pool.codec
         self._dtype, self._device = pool.dtype, pool.data.device
-        self._arrivals = pool.arrivals
+        self._transfers = pool.transfers
         # Two flat views of the pool: by token for writes, by half page (keys or values) for reads.
         self._by_token = pool.data.flatten(0, 3).flatten(1)
         self._by_half = pool.data.flatten(0, 2).flatten(1)
@@ -95,8 +95,8 @@ class ReferenceAttention:
         batch = batch.in_pool()
         size, layers = self._page_size, self._shape.num_layers
         line = np.repeat(np.arange(len(batch)), batch.counts)
-        pages = batch.block_table[line, batch.places // size]
-        keys = pages * (layers * 2 * size) + batch.places % size
+        pages = batch.block_table[line, batch.cache_positions // size]
+        keys = pages * (layers * 2 * size) + batch.cache_positions % size
         both = np.stack([keys, keys + size], 1).reshape(1, -1)
         self._write = self._tensor(both + self._layer_offsets).unbind()
         self._groups = self._planner.plan(batch)
@@ -152,8 +152,8 @@ class ReferenceAttention:
         Returns:
             Them as attention reads them, after a lossy codec's round trip, ``[tokens, 2 * width]``.
         """
-        if self._arrivals.pending:
-            self._arrivals.wait_for(layer)
+        if self._transfers.pending:
+            self._transfers.wait_for(layer)
         if self._codec is None:
             new = key_value.reshape(tokens, 2 * self._width).contiguous()
             self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))

@@ -178,9 +178,9 @@ class CapturedDecode(CapturedAttention):
 
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""
-        if self._of.pool.arrivals.pending:
+        if self._of.pool.transfers.pending:
             # A graph cannot wait layer by layer: all loads must be complete before it starts.
-            self._of.pool.arrivals.wait()
+            self._of.pool.transfers.wait()
 
 
 class DecodeAttention:

@@ -1,1 +1,1 @@
-"""KV that need not be computed again: prefix cache, page keys, pins, offload to KV tiers."""
+"""Reuse of computed KV: prefix cache, page keys, operator pins, offload to KV tiers."""

@@ -1,4 +1,4 @@
-"""Names of pages by what they hold: a chain of digests over salt and tokens."""
+"""Content keys of KV pages: a chain of digests over salt and tokens."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gatewayd_hooks.kv_tiers import KEY_BYTES
 
 
 class PageKeys:
-    """Names the pages of sequences; equal names mean equal KV, bit for bit.
+    """Keys of sequences' pages; equal keys mean bit-identical KV.
 
     Args:
-        identify: tells the engine from others that compute other bits, 32 bytes.
+        identify: returns a 32-byte fingerprint of engines that compute bit-identical KV.
         page_size: tokens per page.
     """
 
@@ -27,11 +27,11 @@ class PageKeys:
         return self._identify()
 
     def keys(self, sequence: Sequence, num_pages: int) -> list[bytes]:
-        """The names of a sequence's first full pages, shape ``[num_pages]``.
+        """Return the keys of a sequence's first full pages, shape ``[num_pages]``.
 
         They do not depend on the prefix cache, and are computed once for each page.
         """
-        keys, size = sequence.keys, self._page_size
+        keys, size = sequence.tier_keys, self._page_size
         if len(keys) < num_pages:
             last = keys[-1] if keys else self._digest(b"salt" + sequence.salt)
             for i in range(len(keys), num_pages):

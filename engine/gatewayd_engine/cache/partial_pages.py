@@ -1,8 +1,8 @@
-"""Pages that ended sequences leave filled in part, found by the page before them.
+"""Partially filled last pages of ended sequences, found by the page before them.
 
-A prefix cache knows full pages. What is behind the last one of a sequence would be computed again
-by whoever goes on from there: an average of half a page for each turn of a conversation, and for
-each branch of a program.
+A prefix cache holds full pages only. Tokens after the last full page of a sequence would be
+recomputed by every sequence that continues it: half a page on average for each turn of a
+conversation, and for each branch of a program.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Before: TypeAlias = int | bytes
-"""The page before a tail, or the salt of a sequence that has no other page."""
+"""The page before a tail, or the salt of a sequence whose first page is partial."""
 
 
 class _Tail(NamedTuple):
@@ -23,10 +23,10 @@ class _Tail(NamedTuple):
 
 
 class PartialPages:
-    """What stands in such pages.
+    """Index of partial pages ("tails") by predecessor and tokens.
 
-    Tails behind the same page are sorted by their tokens' bytes, so the one that has most in
-    common with others is a neighbour of where these would stand.
+    Tails after the same page are sorted by their tokens' bytes, so the one with the longest common
+    prefix is a neighbour of the insertion point.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class PartialPages:
         return len(self._before)
 
     def find(self, before: Before, tokens: NDArray[np.int32]) -> tuple[int, int]:
-        """Find the page that begins with most of some tokens.
+        """Find the partial page with the longest common prefix with some tokens.
 
         Args:
-            before: what they stand behind.
+            before: page before the tokens, or the salt.
             tokens: ids, shape ``[n]``.
 
         Returns:
-            The page and how many of the tokens it begins with, ``(-1, 0)`` if there is none.
+            The page and the length of the common prefix, ``(-1, 0)`` if there is none.
         """
         tails = self._behind.get(before)
         if not tails:
@@ -58,18 +58,18 @@ class PartialPages:
         return found
 
     def add(self, before: Before, tokens: NDArray[np.int32], page: int) -> None:
-        """A page begins with these tokens; it is in no other's place yet."""
+        """Add a partial page with these tokens; it must not be indexed yet."""
         tail = _Tail(tokens.tobytes(), page)
         insort(self._behind.setdefault(before, []), tail)
         self._before[page] = before, tail
 
-    def size(self, page: int) -> int | None:
-        """Tokens of a tail; None for what is none."""
+    def num_tokens(self, page: int) -> int | None:
+        """Return the number of tokens in a partial page; None for other pages."""
         found = self._before.get(page)
         return None if found is None else len(found[1].tokens) // np.dtype(np.int32).itemsize
 
-    def forget(self, page: int) -> None:
-        """A page was given to somebody else: neither it nor what stands behind it is found."""
+    def discard(self, page: int) -> None:
+        """Remove a page that was evicted or reused, and the partial pages after it."""
         if page in self._before:
             before, tail = self._before.pop(page)
             tails = self._behind[before]
@@ -80,13 +80,13 @@ class PartialPages:
             del self._before[tail.page]
 
     def clear(self) -> None:
-        """Nothing is cached any more."""
+        """Remove all pages."""
         self._behind.clear()
         self._before.clear()
 
 
 def common_length(some: NDArray[np.int32], others: NDArray[np.int32]) -> int:
-    """Leading tokens that two have in common."""
+    """Return the length of the common prefix of two token arrays."""
     length = min(len(some), len(others))
     if not length:
         return 0

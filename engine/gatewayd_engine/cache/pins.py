@@ -1,4 +1,4 @@
-"""Cached pages that an operator wants kept: the eviction is asked to spare them."""
+"""Operator pins: cached pages that the eviction strategy is asked to spare."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gatewayd_engine.process.plugin_faults import RequestRejected, blame
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.strategy import Kind
 
-_NO_PINS = "the eviction in use knows no pins; take another, such as retention"
+_NO_PINS = "the eviction strategy in use does not support pins; use another, such as retention"
 
 
 class OperatorPins:
-    """Asks the eviction for an operator.
+    """Operator pins, held by the eviction strategy.
 
     Args:
-        pages: that the prefix cache knows.
-        prefixes: finds those of a prompt.
-        strategies: with the eviction that is in use.
+        pages: the page allocator.
+        prefixes: finds the cached pages of a prompt.
+        strategies: the active eviction strategy.
         page_size: tokens per page.
     """
 
@@ -33,30 +33,30 @@ class OperatorPins:
         self._page_size = page_size
 
     def pin(self, tokens: NDArray[np.int32], salt: bytes, seconds: float) -> int:
-        """Let the eviction spare what is cached of a prompt; see ``gatewayd_hooks.caching.Pins``.
+        """Pin the cached prefix of a prompt; see ``gatewayd_hooks.caching.Pins``.
 
         Args:
-            tokens: ids of the prompt; none stands for all that is cached.
-            salt: of the prefix cache.
-            seconds: from now on; 0 takes pins back.
+            tokens: token ids of the prompt; empty to pin everything that is cached.
+            salt: cache salt.
+            seconds: duration of the pin; 0 removes it.
 
         Returns:
             Tokens of the prompt that are pinned now.
 
         Raises:
-            Refused: there are no pins.
+            RequestRejected: pins are not supported.
         """
         plan = self._strategies.plan
         if plan.match is None:
-            raise RequestRejected("there is no prefix cache, and so nothing to pin")
+            raise RequestRejected("there is no prefix cache, so nothing can be pinned")
         if plan.pin is None:
             raise RequestRejected(_NO_PINS)
-        self._pages.put_back_aside()
+        self._pages.restore_protected()
         num_tokens = 0
         if not len(tokens):
             pages = [page for page in range(self._pages.num_pages) if self._pages.is_known(page)]
         else:
-            found = self._prefixes.cached_of(tokens, salt)
+            found = self._prefixes.match_prompt(tokens, salt)
             pages = list(found.pages[-1:])  # those before it are pinned with it
             num_tokens = found.num_tokens
         with blame(Kind.EVICTION):
@@ -65,20 +65,20 @@ class OperatorPins:
         return num_tokens if seconds else 0
 
     def pin_page(self, page: int, seconds: float) -> int:
-        """Let the eviction spare a cached page and those before it.
+        """Pin a cached page and those before it.
 
         Returns:
             Tokens up to its end; 0 if it is not cached.
 
         Raises:
-            Refused: there are no pins.
+            RequestRejected: pins are not supported.
         """
         plan = self._strategies.plan
         if plan.pin is None:
             raise RequestRejected(_NO_PINS)
         if not self._pages.is_known(page):
             return 0
-        self._pages.put_back_aside()
+        self._pages.restore_protected()
         with blame(Kind.EVICTION):
             plan.pin(page, seconds)
         origin = self._pages.origin(page)

@@ -1,4 +1,4 @@
-"""Pages of sequences in the KV tiers: written on eviction, found, waited for, got back."""
+"""Lookup of sequences' pages in KV tiers: write-back on eviction, prefetch, and restore."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from gatewayd_engine.cache.page_keys import PageKeys
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_engine.kv.swapped_pages import Incoming
+from gatewayd_engine.kv.swapped_pages import IncomingPages
 from gatewayd_engine.kv.tiers.chain import TierChain
 from gatewayd_engine.kv.tiers.tier import Located
 from gatewayd_engine.kv.transfer_cost import CostLine
@@ -19,19 +19,19 @@ from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.caching import Match
 
 _MOST_WAIT = 0.5
-"""Seconds without another page after which a sequence computes instead of waiting."""
+"""Seconds without another page after which a sequence is computed instead of waiting."""
 _TRIAL = 16
-"""One in so many sequences waits for pages although computing seems quicker: it may not be so."""
+"""One in so many sequences waits although computing seems faster, to measure the tier again."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """A sequence that waits for pages to be brought to memory.
+    """State of a sequence that waits for pages from a slow tier.
 
     Attributes:
-        ready: pages that have come.
-        since: when the last one did, seconds.
-        is_over: it waits no more.
+        ready: pages that are in memory.
+        since: time at which the last one arrived, seconds.
+        is_over: whether it has stopped waiting.
     """
 
     ready: int
@@ -39,16 +39,16 @@ class _Wait:
     is_over: bool = False
 
 
-class Tiered:
-    """What the tiers hold of the pool's pages and of waiting sequences.
+class TierLookup:
+    """Connection of the pool, the prefix cache and waiting sequences with the KV tiers.
 
     Args:
-        pool: where pages come from and go to.
-        pages: tells when one is evicted.
+        pool: source and target of pages.
+        pages: the page allocator; notifies of evicted pages.
         chain: the tiers.
-        contents: names pages.
-        computing: what tokens take.
-        hits: counts prompt tokens that are found, by tier.
+        contents: keys of pages.
+        computing: measured cost of computing tokens.
+        hits: counter of prompt tokens found, by tier.
     """
 
     def __init__(
@@ -68,63 +68,63 @@ class Tiered:
         self._key_of: dict[int, bytes] = {}
         self._located: dict[int, tuple[int, int, list[Located]]] = {}
         self._waits: dict[int, _Wait] = {}
-        self._doubts = 0
+        self._slow_count = 0
         self._hits = hits
         pages.on_evict = self._write_back
 
-    def forget(self, sequence: Sequence) -> None:
-        """A sequence waits no more."""
+    def discard(self, sequence: Sequence) -> None:
+        """Discard the lookup results of a sequence that no longer waits."""
         self._located.pop(sequence.id, None)
         self._waits.pop(sequence.id, None)
 
     # Out
 
-    def note(self, sequence: Sequence, known: dict[int, int]) -> None:
-        """The prefix cache maps to pages of a sequence from now on.
+    def record_cached(self, sequence: Sequence, known: dict[int, int]) -> None:
+        """Record the tier keys of pages that are now in the prefix cache.
 
         Args:
-            sequence: whose they are.
-            known: the pages, and which of the sequence's pages each is.
+            sequence: their sequence.
+            known: index in the sequence, by page.
         """
         keys = self._contents.keys(sequence, max(known.values()) + 1)
         for page, index in known.items():
             self._key_of[page] = keys[index]
 
-    def dropped(self, page: int) -> None:
-        """A cached page was given up, and is not wanted here."""
+    def discard_page(self, page: int) -> None:
+        """Discard the key of an evicted page that is not to be written back."""
         self._key_of.pop(page, None)
 
     def _write_back(self, page: int) -> None:
         key = self._key_of.pop(page, None)
         if key is not None:
-            self._pool.arrivals.leave(page, partial(self._chain.put, key))
+            self._pool.transfers.send_out(page, partial(self._chain.put, key))
 
     def save(self, seconds: float, fenced: Callable[[Callable[[], None]], object]) -> None:
-        """Have the cached pages kept for a later process; afterwards nothing is cached.
+        """Persist the cached pages for a later process; afterwards nothing is cached.
 
         Args:
-            seconds: that it may take.
-            fenced: does something that calls strategies, and goes on with it after a fault.
+            seconds: time limit.
+            fenced: runs a function that calls strategies, and repeats it after a fault.
         """
-        if not self._chain.outlives:
+        if not self._chain.is_persistent:
             return
         evicted: list[int] = []
-        taken: list[int] = []
+        allocated: list[int] = []
 
-        def take_all() -> None:
+        def evict_all() -> None:
             while self._pages.num_available:
-                taken.append(self._pages.take())
+                allocated.append(self._pages.allocate())
 
         self._pages.on_evict = evicted.append
         try:
-            fenced(take_all)
+            fenced(evict_all)
         finally:
             self._pages.on_evict = self._write_back
-            self._pages.give_back(taken)
-        # What is evicted last is worth most, and begins what was evicted before.
-        self._chain.keep(
+            self._pages.release(allocated)
+        # Pages evicted last are the most valuable, and precede those evicted before.
+        self._chain.persist(
             (
-                (self._key_of[page], self._pool.arrivals.read(page))
+                (self._key_of[page], self._pool.transfers.read(page))
                 for page in reversed(evicted)
                 if page in self._key_of
             ),
@@ -134,20 +134,20 @@ class Tiered:
     # In
 
     def reach(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
-        """Tokens that need not be computed, with what the tiers have behind a match."""
+        """Return the tokens that need not be computed, including pages in tiers after a match."""
         size = self._pool.page_size
         pages = sum(len(one.keys) for one in self._usable(sequence, match, num_tokens))
         return max(match.num_tokens, (match.num_tokens // size + pages) * size if pages else 0)
 
     def has_more(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
-        """Whether pages can be had now that reach beyond a match."""
+        """Whether pages beyond a match are available without waiting."""
         usable = self._usable(sequence, match, num_tokens)
         return bool(usable) and self._chain.ready(usable[0]) > 0
 
-    def open(
+    def load(
         self, sequence: Sequence, match: Match, num_tokens: int
-    ) -> tuple[Incoming, Callable[[], None]]:
-        """Get what can be had now of the pages behind a match; tell when they are copied."""
+    ) -> tuple[IncomingPages, Callable[[], None]]:
+        """Get the available pages after a match, and a function to call once they are copied."""
         first = match.num_tokens // self._pool.page_size
         pages = []
         got: list[Located] = []
@@ -165,10 +165,10 @@ class Tiered:
             for one in got:
                 self._chain.release(one)
 
-        return Incoming(first, pages, (first + len(pages)) * self._pool.page_size), release
+        return IncomingPages(first, pages, (first + len(pages)) * self._pool.page_size), release
 
     def fetch(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
-        """Have pages of a waiting sequence brought to memory; whether it had better wait."""
+        """Prefetch pages of a waiting sequence; return whether it should wait for them."""
         wait = self._waits.get(sequence.id)
         if wait is not None and wait.is_over:
             return False
@@ -179,7 +179,9 @@ class Tiered:
         ready = sum(self._chain.ready(one) for one in slow)
         now = time.perf_counter()
         if wait is None:
-            wait = self._waits[sequence.id] = _Wait(ready, now, is_over=not self._pays(slow))
+            wait = self._waits[sequence.id] = _Wait(
+                ready, now, is_over=not self._is_worthwhile(slow)
+            )
         if ready > wait.ready:
             wait.ready, wait.since = ready, now
         elif now - wait.since > _MOST_WAIT:
@@ -190,17 +192,17 @@ class Tiered:
             self._chain.fetch(one)
         return True
 
-    def _pays(self, slow: list[Located]) -> bool:
-        """Whether reading pages is quicker than computing them."""
+    def _is_worthwhile(self, slow: list[Located]) -> bool:
+        """Whether reading pages is expected to be faster than computing them."""
         computing = self._computing.line[1] * self._pool.page_size
         reading = max(self._chain.page_seconds(one) for one in slow)
         if not computing or reading <= computing:
             return True
-        self._doubts += 1
-        return self._doubts % _TRIAL == 0
+        self._slow_count += 1
+        return self._slow_count % _TRIAL == 0
 
     def _usable(self, sequence: Sequence, match: Match, num_tokens: int) -> list[Located]:
-        """What is to come back: all that is found, or, once waiting is over, what is at hand."""
+        """Return the pages to restore: all that are found or, after waiting, those in memory."""
         located = self._locate(sequence, match, num_tokens)
         wait = self._waits.get(sequence.id)
         if wait is None or not wait.is_over:
@@ -215,11 +217,11 @@ class Tiered:
         return usable
 
     def _locate(self, sequence: Sequence, match: Match, num_tokens: int) -> list[Located]:
-        """Where the full pages behind a match are; a token is left to compute."""
-        if not sequence.shares:
+        """Locate the full pages after a match in the tiers; one token is left to compute."""
+        if not sequence.may_share:
             return []
         size = self._pool.page_size
-        first, end = match.num_tokens // size, (sequence.whole(num_tokens) - 1) // size
+        first, end = match.num_tokens // size, (sequence.exact_len(num_tokens) - 1) // size
         known = self._located.get(sequence.id)
         if known is not None and known[:2] == (first, self._chain.version):
             return known[2]

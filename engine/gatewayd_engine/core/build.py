@@ -1,4 +1,4 @@
-"""Builds an engine core from its configuration: model, pool, strategies."""
+"""Construction of an engine core from its configuration: model, KV pool, strategies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from gatewayd_engine.core.engine_core import EngineCore
-from gatewayd_engine.kv.codec import Codec, PoolFormat, form_of
+from gatewayd_engine.kv.codec import Codec, PoolFormat, pool_format
 from gatewayd_engine.kv.memory_budget import MemoryBudget, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.model.decoder import Decoder
@@ -33,12 +33,12 @@ from gatewayd_engine.speculation.draft_heads import heads_folder, read_heads
 from gatewayd_engine.speculation.draft_models import (
     DraftTarget,
     LoadedDraftModels,
-    bytes_beside,
-    load_beside,
-    weights_beside,
+    draft_bytes_needed,
+    draft_weight_bytes,
+    load_draft_model,
 )
 from gatewayd_engine.strategies.active import Strategies
-from gatewayd_engine.strategies.kv_compression import CompressionSeat, refuse_compression_elsewhere
+from gatewayd_engine.strategies.kv_compression import ActiveCompression, check_compression_device
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.marker import Marker
@@ -48,13 +48,13 @@ from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 _DRAFT_SHARE = 4
-"""Of a GPU's KV memory a draft model gets a fourth at most, unless ``draft_bytes`` says more."""
+"""A draft model gets at most a fourth of a GPU's KV memory, unless ``draft_bytes`` is set."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltEngine:
-    """A core and what it serves."""
+    """An engine core and the description of the model it serves."""
 
     core: EngineCore
     info: ModelInfo
@@ -63,15 +63,15 @@ class BuiltEngine:
 def assemble(
     config: EngineConfig, host: PluginHost, progress: Callable[[str, float], None]
 ) -> BuiltEngine:
-    """Load the model and make the core.
+    """Load the model and build the engine core.
 
     Args:
-        config: what to build.
+        config: engine configuration.
         host: loads the strategies.
-        progress: told the stage and its fraction.
+        progress: called with the loading stage and its completed fraction.
 
     Raises:
-        ConfigError: sizes that do not fit one another.
+        EngineConfigError: sizes that do not fit one another.
         SpecError, LoadError: the checkpoint cannot be served.
         PluginError: a strategy cannot be loaded.
     """
@@ -79,14 +79,14 @@ def assemble(
         raise EngineConfigError("max_batch_tokens and max_running must be at least 1")
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
-    refuse_compression_elsewhere(config)
+    check_compression_device(config)
     ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
     quantization = open_quantizer(config, host, ledger, spec)
     config = config.with_choices(
         Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
     )
     matmul_plugins = open_matmul_plugins(config, host, ledger)
-    # All headers before a byte of weights, and before anything that takes long.
+    # Read all headers before any weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
     backend = backend_for(
@@ -94,7 +94,7 @@ def assemble(
     )
     dtype = _dtype(config, backend)
     head_dim, decodes = spec.attention.head_dim, backend.elements is None
-    form = form_of(config, host, head_dim, dtype, backend.elements)
+    form = pool_format(config, host, head_dim, dtype, backend.elements)
 
     @cache
     def decoder() -> Decoder:
@@ -102,24 +102,24 @@ def assemble(
         parts = with_matmul_plugins(backend.parts, matmul_plugins)
         return _decoder(config, checkpoint, spec, dtype, parts, progress, quantizer, form)
 
-    # Most backends do not have to see the model for this.
+    # Most backends do not need the loaded model for this.
     kv_bytes = backend.kv_bytes(decoder)
     if config.device != "cpu" and config.kv_bytes is None:
-        # What was measured leaves for keys and values, the drafter's weights have to fit into.
+        # The drafter's weights share the memory that was measured for the KV cache.
         kv_bytes -= _drafter_weights(config, host)
-    set_aside = config.draft_bytes
-    if set_aside is None:
-        set_aside = _set_aside(config, host, spec, dtype, kv_bytes)
+    draft_reserve = config.draft_bytes
+    if draft_reserve is None:
+        draft_reserve = _draft_reserve(config, host, spec, dtype, kv_bytes)
     record = None if form is None else form.record_bytes
     each = page_bytes(spec.attention, config.page_size, dtype, record)
-    num_pages = _num_pages(config, spec, each, kv_bytes, set_aside)
+    num_pages = _num_pages(config, spec, each, kv_bytes, draft_reserve)
     pool_bytes = num_pages * each
-    # Pages that were counted by hand may leave less.
-    memory = MemoryBudget(max(kv_bytes - pool_bytes, set_aside))
+    # An explicit kv_pages may leave less.
+    memory = MemoryBudget(max(kv_bytes - pool_bytes, draft_reserve))
     _log.info(
         "KV cache: %s for %d pages; %s of memory left", mib(pool_bytes), num_pages, mib(memory.free)
     )
-    # A sequence that fills the pool must still fit alone.
+    # A single sequence must fit into the pool.
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
     target = DraftTarget(spec.hidden_size, dtype)
     resources = EngineResources(
@@ -137,7 +137,7 @@ def assemble(
         page_bytes=each,
         target=target,
         load_model=LoadedDraftModels(
-            lambda folder: load_beside(
+            lambda folder: load_draft_model(
                 folder,
                 max_running=config.max_running,
                 max_model_len=max_model_len,
@@ -154,26 +154,26 @@ def assemble(
         capture=backend.offered,
         penalise=backend.penalise,
         kv_shape=KvShape(**asdict(spec.attention)),
-        # Asked long after the processors were made.
+        # Called only after the processors have been built.
         forced=lambda row: strategies.processors.forced(row),
     )
-    # Strategies first: a wrong name, or a codec that fails, should not wait for many weights.
+    # Strategies first: a wrong name, or a failing codec, should not wait for the weights.
     fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
     strategies = Strategies(config, host, resources, ledger, fixed, matmul_plugins)
     codec = None
     if strategies.codec is not None and record is not None and decodes:
         codec = Codec(strategies.codec, record, head_dim, dtype)
-        codec.try_out(strategies.names[Kind.KV_CODEC.value])
+        codec.self_test(strategies.names[Kind.KV_CODEC.value])
     model = decoder()
     matmul_plugins.log_summary()
-    target.hold(model)
+    target.set_model(model)
     element = None if form is None else form.element
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
     seed = config.seed or secrets.randbits(63)
     drawn = iter(range(1, 2**62))
     core = EngineCore(
         lambda rows, strategies: backend.runner(
-            model, pool, rows, strategies.processors, CompressionSeat(strategies)
+            model, pool, rows, strategies.processors, ActiveCompression(strategies)
         ),
         pool,
         strategies,
@@ -208,7 +208,7 @@ def assemble(
 
 
 def _use_threads(count: int) -> None:
-    """Let torch compute on so many; models that share a process have each their own number."""
+    """Set torch's thread count; models that share a process may each use a different one."""
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
 
@@ -222,13 +222,13 @@ def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _set_aside(
+def _draft_reserve(
     config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype, kv_bytes: int
 ) -> int:
-    """Bytes of the KV memory that the drafter's model needs, also for one that is to come back.
+    """Return the bytes of KV memory that the draft model needs, also when it is quarantined.
 
-    A GPU has many rows, whose whole contexts may need more than there is: there the model gets a
-    share, and guesses for shorter ones.
+    A GPU has many rows, whose full contexts may need more than there is: there the draft model
+    gets a share, and drafts only for shorter sequences.
     """
     choice = config.drafter
     if choice is None:
@@ -254,23 +254,24 @@ def _needed(
         return 0
     folder = Path(drafter.checkpoint(config.model))
     if not folder.is_dir():
-        return 0  # the drafter says better what is missing
-    return bytes_beside(folder, config.max_running, spec.max_model_len, dtype)
+        return 0  # the drafter itself reports what is missing
+    return draft_bytes_needed(folder, config.max_running, spec.max_model_len, dtype)
 
 
 def _drafter_weights(config: EngineConfig, host: PluginHost) -> int:
-    """Bytes of the weights that the drafter brings: those of its model, or its heads."""
+    """Return the bytes of the drafter's weights: those of its model, or of its heads."""
     choice = config.drafter
     if choice is None:
         return 0
     drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
     if isinstance(drafter, ModelDrafter):
-        return weights_beside(Path(drafter.checkpoint(config.model)))
-    return weights_beside(heads_folder(choice.settings.get("heads", ""), choice.name, config.model))
+        return draft_weight_bytes(Path(drafter.checkpoint(config.model)))
+    folder = heads_folder(choice.settings.get("heads", ""), choice.name, config.model)
+    return draft_weight_bytes(folder)
 
 
 def _num_pages(
-    config: EngineConfig, spec: ModelSpec, each: int, kv_bytes: int, set_aside: int
+    config: EngineConfig, spec: ModelSpec, each: int, kv_bytes: int, draft_reserve: int
 ) -> int:
     if not 1 <= config.page_size <= 256:
         raise EngineConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
@@ -278,17 +279,18 @@ def _num_pages(
         if config.kv_pages < 1:
             raise EngineConfigError(f"kv_pages is {config.kv_pages}; it must be at least 1")
         return config.kv_pages
-    # More pages than all rows together can fill would only cost memory.
+    # More pages than all rows together can fill would only waste memory.
     most = config.max_running * -(-spec.max_model_len // config.page_size)
-    fit = (kv_bytes - set_aside) // each
+    fit = (kv_bytes - draft_reserve) // each
     if fit < 1:
         others = ""
         if config.draft_bytes:
-            others = f", of which draft_memory is {set_aside}; raise one, or lower the other"
-        elif set_aside:
+            others = f", of which draft_memory is {draft_reserve}; raise one, or lower the other"
+        elif draft_reserve:
             others = (
-                f", of which the draft model needs {set_aside} for {config.max_running} sequences "
-                "of the longest context; raise kv_memory, or set draft_memory for shorter ones"
+                f", of which the draft model needs {draft_reserve} for {config.max_running} "
+                "sequences of the longest context; raise kv_memory, or set draft_memory for "
+                "shorter ones"
             )
         raise EngineConfigError(
             f"a KV page of this model takes {each} bytes; kv_memory is {kv_bytes}{others}"
@@ -308,15 +310,15 @@ def _decoder(
 ) -> Decoder:
     stage = "making dummy weights" if config.dummy_weights else "loading weights"
 
-    def told(part: float) -> None:
+    def report(part: float) -> None:
         progress(stage, part)
 
     if checkpoint is None:
-        model = dummy(spec, dtype, config.device, config.seed, told, parts, quantizer)
+        model = dummy(spec, dtype, config.device, config.seed, report, parts, quantizer)
     else:
         is_plain = form is not None and form.is_plain
         scales = checkpoint.kv_scales(is_plain=is_plain)
-        model = read(checkpoint, dtype, config.device, told, parts, quantizer, scales)
+        model = read(checkpoint, dtype, config.device, report, parts, quantizer, scales)
     if quantizer is not None:
         quantizer.warn_unmatched()
     _log.info("model weights: %s", mib(model.weight_bytes))

@@ -1,4 +1,4 @@
-"""Which of the sampled tokens end their sequences."""
+"""Detection of sampled tokens that end their sequences."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def find_ends(
     lengths: NDArray[np.int32],
     eos: NDArray[np.int32],
 ) -> NDArray[np.bool_]:
-    """Find end tokens of the model and of the requests, where they may end anything.
+    """Find end-of-sequence and stop tokens where the sequence is long enough to end.
 
     Args:
-        rows: the running rows.
-        row: whose tokens they are, shape ``[n]``.
-        tokens: what was sampled, shape ``[n]``.
-        lengths: tokens that each has with it, shape ``[n]``.
-        eos: end tokens of the model.
+        rows: the running batch.
+        row: batch row of each token, shape ``[n]``.
+        tokens: sampled token ids, shape ``[n]``.
+        lengths: length of each sequence including the token, shape ``[n]``.
+        eos: end-of-sequence tokens of the model.
     """
-    # A model has few of them: comparing with each costs less than preparing a search.
+    # A model has few of them: comparing with each is cheaper than preparing a search.
     is_eos: NDArray[np.bool_] = (tokens[:, None] == eos).any(1)
     ends = is_eos & ~rows.ignores_eos[row]
     for i in np.flatnonzero(rows.has_stop_tokens[row]).tolist():

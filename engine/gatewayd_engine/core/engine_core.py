@@ -1,7 +1,7 @@
-"""The engine's heart: one step after the other, from a plan to tokens.
+"""Engine core: schedules, runs and commits one step after another.
 
-It knows token ids and no text, sequences and no connections. ``step`` reads as what happens:
-plan, find pages, gather, run, commit.
+It handles token ids, not text, and sequences, not connections. A step is: plan, allocate pages,
+gather the batch, run, commit the sampled tokens.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from gatewayd_engine.core.hot_swap import Swaps
+from gatewayd_engine.core.hot_swap import HotSwaps
 from gatewayd_engine.core.lifecycle import SequenceLifecycle
-from gatewayd_engine.core.operator_actions import Operating
+from gatewayd_engine.core.operator_actions import OperatorActions
 from gatewayd_engine.core.prompt_compaction import Compactor
-from gatewayd_engine.core.step_completion import NO_STATS, Landing
-from gatewayd_engine.core.telemetry.engine_seconds import EndedSequence, Spending
+from gatewayd_engine.core.step_completion import NO_STATS, StepCompletion
+from gatewayd_engine.core.telemetry.engine_seconds import EndedSequence, EngineTimeAccounting
 from gatewayd_engine.core.telemetry.inspection import Inspection
-from gatewayd_engine.core.telemetry.prefix_tree import Browsing
+from gatewayd_engine.core.telemetry.prefix_tree import PrefixTreeBrowser
 from gatewayd_engine.core.telemetry.step_counts import StepCounts
-from gatewayd_engine.core.telemetry.time_attribution import Attribution
+from gatewayd_engine.core.telemetry.time_attribution import TimeAttribution
 from gatewayd_engine.kv.compacted_prefix import only_pages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import Inspect, Looked, Looking
-from gatewayd_engine.process.log_context import NOBODY, Names
+from gatewayd_engine.process.log_context import NO_NAMES, Names
 from gatewayd_engine.process.machine_usage import Meter
 from gatewayd_engine.process.messages import (
     ERROR,
@@ -44,15 +44,15 @@ from gatewayd_engine.runner.cpu import StepRunner
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.scheduling.plan_check import IdleLimit, check
 from gatewayd_engine.scheduling.request_check import check_submission, make_sequences
-from gatewayd_engine.scheduling.tenant_quotas import TenantBounds, has_begun
+from gatewayd_engine.scheduling.tenant_quotas import TenantQuotas, has_started
 from gatewayd_engine.speculation.proposer import Speculation
-from gatewayd_engine.state.in_flight import InFlight, InFlightSteps, take_off
+from gatewayd_engine.state.in_flight import InFlight, InFlightSteps, mark_launched
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.step_batch import StepBatch, gather
 from gatewayd_engine.strategies.active import Strategies
-from gatewayd_engine.strategies.recovery import launch_apart
+from gatewayd_engine.strategies.recovery import launch_isolating
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
@@ -67,19 +67,19 @@ class EngineCore:
     Args:
         make_runner: builds the runner for the rows and processors of this core.
         pool: the KV pool.
-        strategies: opened; closed by whoever made them.
+        strategies: opened strategies; the caller closes them.
         max_running: rows of the batch.
-        max_batch_tokens: budget of a step.
+        max_batch_tokens: token budget of a step.
         max_model_len: tokens a sequence may reach.
-        vocab_size: for checking token ids.
-        eos_token_ids: end tokens of the model.
-        draw_seed: gives a seed to requests that bring none.
-        meter: knows what the engine takes of its machine.
+        vocab_size: upper bound for checking token ids.
+        eos_token_ids: end-of-sequence tokens of the model.
+        draw_seed: returns a seed for requests without one.
+        meter: resource usage of the engine process.
 
     Attributes:
-        strategies: what decides now.
-        swaps: changes what decides, between two steps.
-        operating: what an operator does to single sequences and pages.
+        strategies: the active strategies.
+        swaps: hot swap of strategies between two steps.
+        operator: operator actions on single sequences and pages.
     """
 
     def __init__(
@@ -106,10 +106,10 @@ class EngineCore:
         )
         self._pages = Pages(pool.num_pages, strategies.plan)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
-        self._bounds = TenantBounds(self._queue, self._pages)
-        self._lives = SequenceLifecycle(self._queue, self._placement, strategies)
-        self._recovery = self._lives.recovery
-        self.swaps = Swaps(strategies, self._placement, self._recovery, self._queue)
+        self._quotas = TenantQuotas(self._queue, self._pages)
+        self._lifecycle = SequenceLifecycle(self._queue, self._placement, strategies)
+        self._recovery = self._lifecycle.recovery
+        self.swaps = HotSwaps(strategies, self._placement, self._recovery, self._queue)
         self._runner = make_runner(self._rows, strategies)
         self._speculation = Speculation(
             self._queue,
@@ -119,36 +119,38 @@ class EngineCore:
             vocab_size,
             self._runner,
         )
-        self._spending = Spending(self._queue)
+        self._engine_time = EngineTimeAccounting(self._queue)
         self._compactor = Compactor(
             self._queue, self._placement.shortening, strategies, self._runner, pool.page_size
         )
-        self._landing = Landing(
+        self._completion = StepCompletion(
             self._queue,
             self._rows,
             self._pages,
             self._placement,
-            self._lives,
+            self._lifecycle,
             self._speculation,
-            self._spending,
+            self._engine_time,
             self._compactor,
             np.array(eos_token_ids, np.int32),
         )
-        self._attribution = Attribution(self._queue, self._placement.held, strategies.ledger)
-        self.operating = Operating(
+        self._attribution = TimeAttribution(
+            self._queue, self._placement.deferral, strategies.ledger
+        )
+        self.operator = OperatorActions(
             self._queue,
             self._pages,
             self._placement,
             strategies,
-            self._lives,
+            self._lifecycle,
             self._attribution,
         )
         self._inspection = Inspection(self._queue, self._pages, self._placement, strategies, meter)
-        self._browsing = Browsing(
+        self._prefix_tree = PrefixTreeBrowser(
             self._queue, self._pages, self._placement.prefixes, self._inspection
         )
-        self._tally = StepCounts()
-        self._patience = IdleLimit()
+        self._step_counts = StepCounts()
+        self._idle_limit = IdleLimit()
         self._flight: InFlightSteps | None = None
 
     def _uncached(self, slot: int) -> int:
@@ -160,13 +162,13 @@ class EngineCore:
         """Queue a request.
 
         Raises:
-            Refused: its numbers do not fit this model.
+            RequestRejected: the request does not fit this model or its tenant's quota.
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
-        self._bounds.forget_idle()
-        self._recovery.fenced(partial(self._bounds.tighten, self._lives.knows), redo=True)
-        message = self._bounds.fitted(message, len(prompt))
-        if any(map(self._lives.knows, message.sequences)):
+        self._quotas.release_idle()
+        self._recovery.fenced(partial(self._quotas.tighten, self._lifecycle.knows), redo=True)
+        message = self._quotas.clamp_to_quota(message, len(prompt))
+        if any(map(self._lifecycle.knows, message.sequences)):
             raise RequestRejected("a sequence id is in use")
         seed = message.params.seed
         seed = self._draw_seed() if seed is None else seed
@@ -179,89 +181,90 @@ class EngineCore:
             for sequence in sequences:
                 sequence.grammar = grammar
         if not self.has_work:
-            self._patience.restart()
-        self._lives.begin(sequences, front=message.has_returned)
+            self._idle_limit.restart()
+        self._lifecycle.submit(sequences, front=message.has_returned)
         if message.is_held:
-            self.operating.hold(message.sequences)
+            self.operator.hold_sequences(message.sequences)
 
-    def bound(self, quotas: list[TenantQuota]) -> list[Finished]:
-        """Bound what tenants may hold of the KV cache, from now on.
+    def set_quotas(self, quotas: list[TenantQuota]) -> list[Finished]:
+        """Set the KV cache quotas of tenants.
 
         Returns:
-            Those that have ended; among them who waited and could never run within the bounds.
+            Sequences that have ended, including waiting ones that could never run within the
+            quotas.
         """
-        self._recovery.fenced(partial(self._bounds.set, quotas), redo=True)
+        self._recovery.fenced(partial(self._quotas.set, quotas), redo=True)
         while over := [found for one in self._queue if (found := self._refused(one))]:
             for sequence, refusal in over:
                 error = refusal.code, str(refusal)
-                self._lives.finish(sequence, ERROR, error=error)
-        return self._lives.take_finished()
+                self._lifecycle.finish(sequence, ERROR, error=error)
+        return self._lifecycle.drain_finished()
 
     def _refused(self, sequence: Sequence) -> tuple[Sequence, RequestRejected] | None:
-        if has_begun(sequence):
+        if has_started(sequence):
             return None
         try:
-            self._bounds.check(sequence.tenant, sequence.limit)
+            self._quotas.check(sequence.tenant, sequence.limit)
         except RequestRejected as refusal:
             return sequence, refusal
         return None
 
     def abort(self, sequence_ids: list[int]) -> None:
-        """Forget sequences; unknown ids are ignored.
+        """Abort sequences; unknown ids are ignored.
 
-        Their pages are free when this returns, or when the step that is being computed has landed.
+        Their pages are free on return, or once the step that computes them has completed.
         """
         for sequence_id in sequence_ids:
             if self._queue.find(sequence_id) is None:
-                self._spending.unknown(sequence_id)
-            self._lives.forget(sequence_id)
+                self._engine_time.record_unknown(sequence_id)
+            self._lifecycle.cancel(sequence_id)
 
-    def refuse(self, sequence_ids: list[int]) -> None:
-        """Note that sequences end which were never taken in; those that are known go on."""
+    def record_refused(self, sequence_ids: list[int]) -> None:
+        """Record the end of sequences that were rejected at submission; known ones continue."""
         for sequence_id in sequence_ids:
-            if not self._lives.knows(sequence_id):
-                self._spending.unknown(sequence_id)
+            if not self._lifecycle.knows(sequence_id):
+                self._engine_time.record_unknown(sequence_id)
 
     def release(self, sequence_ids: list[int]) -> None:
-        """Let sequences go on that an operator held; others are ignored."""
+        """Release sequences that an operator held; other ids are ignored."""
         if not self.has_work:
-            self._patience.restart()
-        self.operating.release(sequence_ids)
+            self._idle_limit.restart()
+        self.operator.release_sequences(sequence_ids)
 
     @property
     def has_ended(self) -> bool:
-        """Whether anybody has ended since ``take_ended`` or ``step`` was called."""
-        return self._spending.has_news
+        """Whether sequences have ended since the last call of ``drain_ended`` or ``step``."""
+        return self._engine_time.has_ended
 
-    def take_ended(self) -> EndedSequence:
-        """Who has ended since then, and what they took of the engine's time."""
-        return self._spending.take_ended()
+    def drain_ended(self) -> EndedSequence:
+        """Return the sequences that ended since the last call, with their engine time."""
+        return self._engine_time.drain_ended()
 
     def save(self, seconds: float) -> None:
-        """Let a later engine find what this one has cached; it computes nothing afterwards.
+        """Save the KV cache to the KV tiers for a later engine; this one computes nothing more.
 
         Args:
-            seconds: that it may take.
+            seconds: time limit.
         """
         if self._flight is not None:
-            # What it computes is to be found, too, and it holds pages until it has landed.
-            self._landing.land_last(self._flight)
+            # Its results are to be saved as well, and it holds pages until it has completed.
+            self._completion.complete_last(self._flight)
             self._flight = None
         while len(self._queue):
-            self._lives.forget(next(iter(self._queue)).id)
+            self._lifecycle.cancel(next(iter(self._queue)).id)
         try:
-            self._placement.outside.save(seconds, partial(self._recovery.fenced, redo=True))
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and it is the end
+            self._placement.offload.save(seconds, partial(self._recovery.fenced, redo=True))
+        except Exception as error:  # noqa: BLE001 - any plugin error; shutdown continues
             _log.warning("KV cache not saved to the KV tiers: %r", error)
 
     def pin(self, message: PinPrefix) -> int:
-        """Keep what is cached of a prompt, or up to a page, while others can be given up.
+        """Pin the cached pages of a prompt, or those up to a page, against eviction.
 
         Returns:
             Tokens that are pinned now; for a page those up to its end, 0 if it is not cached.
 
         Raises:
-            Refused: the eviction knows no pins, or there is no prefix cache.
+            RequestRejected: the eviction strategy supports no pins, or there is no prefix cache.
         """
         pins, seconds = self._placement.pins, message.seconds
         if message.page is not None:
@@ -273,69 +276,69 @@ class EngineCore:
         return 0 if pinned is None else pinned
 
     def inspect(self, message: Looking) -> Looked:
-        """Say how all sequences and pages are now, or which pages go on from one."""
+        """Return a snapshot of all sequences and pages, or the children of a cached page."""
 
         def look() -> Looked:
             if isinstance(message, Inspect):
                 return self._inspection.look(message.number)
-            return self._browsing.look(message)
+            return self._prefix_tree.look(message)
 
         found = self._recovery.fenced(look, redo=True)
         if found is None:
-            raise RuntimeError("nothing was looked at")
+            raise RuntimeError("inspection failed because of a strategy fault")
         return found
 
     # Steps
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything; there is nothing to do for those that are held."""
+        """Whether a step would do anything; held sequences do not count."""
         return len(self._queue) > len(self._queue.parked) or self._flight is not None
 
     @property
     def is_computing(self) -> bool:
-        """Whether a step has been launched that has not landed."""
+        """Whether a step has been launched that has not completed."""
         return self._flight is not None
 
     @property
     def stats(self) -> EngineStats:
-        """The state now."""
+        """Current statistics."""
         placement, queue, pages = self._placement, self._queue, self._pages
-        tally, speculation = self._tally, self._speculation
+        counts, speculation = self._step_counts, self._speculation
         return EngineStats(
-            step=tally.steps,
+            step=counts.steps,
             num_running=len(queue.running),
-            num_waiting=len(queue.waiting) + len(queue.parked) + self._lives.num_deferred,
+            num_waiting=len(queue.waiting) + len(queue.parked) + self._lifecycle.num_deferred,
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
             held_pages=pages.num_held,
             preemptions=placement.preemption.count,
             prefix_queries=placement.prefixes.queries,
             prefix_hits=placement.prefixes.hits,
-            computed_tokens=tally.tokens,
-            step_tokens=tally.last_tokens,
-            step_seconds=tally.last_seconds,
+            computed_tokens=counts.tokens,
+            step_tokens=counts.last_tokens,
+            step_seconds=counts.last_seconds,
             faults=self.strategies.num_faults,
-            num_deferred=self._lives.num_deferred,
-            step_sizes=list(tally.sizes),
+            num_deferred=self._lifecycle.num_deferred,
+            step_sizes=list(counts.sizes),
             num_drafts=speculation.num_drafts,
             draft_tokens=speculation.drafted,
             accepted_tokens=speculation.accepted,
             accepted_at=list(speculation.accepted_at),
-            swaps=placement.outside.swaps,
-            tier_hits=dict(placement.outside.hits),
+            swaps=placement.offload.swaps,
+            tier_hits=dict(placement.offload.hits),
             num_held=len(queue.parked),
-            busy_seconds=self._spending.seconds,
+            busy_seconds=self._engine_time.seconds,
             evictions=pages.evictions,
             compactions=placement.shortening.count,
             compacted_pages=placement.shortening.saved_pages,
         )
 
     def check(self) -> None:
-        """Verify the page accounts against what the sequences hold.
+        """Verify reference counts of pages against the pages that sequences hold.
 
         Raises:
-            PageInvariantError: they do not add up.
+            PageInvariantError: they do not match.
         """
         self._pages.check(
             held
@@ -344,10 +347,10 @@ class EngineCore:
         )
 
     def step(self) -> StepOutput:
-        """Launch a step, and say what came of the one that has landed.
+        """Launch a step, and return the output of the one that has completed.
 
-        Where the runner overlaps, that is the one before: the device computes while the next step
-        is planned. Otherwise it is the same one.
+        Where the runner overlaps, that is the previous step: the device computes while the next
+        step is planned. Otherwise it is the same one.
         """
         began = time.perf_counter()
         self._recovery.retry_strategies()
@@ -360,60 +363,60 @@ class EngineCore:
                 before, self._flight = self._flight, None
         else:
             self._flight = None
-        preempted = self._placement.preemption.take_preempted()
-        told = self._attribution.tell(None if before is None else before.batch, preempted)
+        preempted = self._placement.preemption.drain_preempted()
+        time_shares = self._attribution.collect(None if before is None else before.batch, preempted)
         output, num_tokens = StepOutput(stats=NO_STATS), 0
         if before is not None:
             num_tokens = len(before.batch.ids)
-            output = self._landing.land(before, began, is_last=self._flight is None)
-        self._tally.add(num_tokens, time.perf_counter() - began)
-        if num_tokens and self._placement.outside.learns:
-            self._placement.outside.computed(num_tokens, time.perf_counter() - began)
+            output = self._completion.complete(before, began, is_last=self._flight is None)
+        self._step_counts.add(num_tokens, time.perf_counter() - began)
+        if num_tokens and self._placement.offload.measures_costs:
+            self._placement.offload.record_computed(num_tokens, time.perf_counter() - began)
         return msgspec.structs.replace(
             output,
             stats=self.stats,
-            admitted=self._placement.take_admitted(),
-            preempted=preempted + self._placement.preemption.take_preempted(),
-            finished=self._lives.take_finished(),
-            **told._asdict(),
-            **self.take_ended()._asdict(),
+            admitted=self._placement.drain_admitted(),
+            preempted=preempted + self._placement.preemption.drain_preempted(),
+            finished=self._lifecycle.drain_finished(),
+            **time_shares._asdict(),
+            **self.drain_ended()._asdict(),
         )
 
     def _may_overlap(self) -> bool:
-        """Whether a step may be planned before the one before it has landed.
+        """Whether the next step may be planned before the current one has completed.
 
-        Not with drafts, which guess from tokens that are known; nor where prompts become shorter,
-        before anything follows them; nor while a sequence may have to give way, whose pages would
-        still be written to.
+        Not with speculative decoding, which drafts from committed tokens; nor with prompt
+        compaction, which must run before anything follows the prompt; nor while a sequence may be
+        preempted, whose pages would still be written to.
         """
         return (
             self._runner.overlaps
             and not self._speculation.is_on
             and not self._compactor.is_on
-            and not self._placement.growth.is_tight
+            and not self._placement.growth.may_preempt
         )
 
     def _next_batch(self) -> StepBatch | None:
         queue, view = self._queue, self._queue.view
         try:
-            self.operating.settle()
+            self.operator.park_held()
         except InFlight:
             return None
         if len(queue.parked) == len(queue):
             return None
-        self._placement.held.review()
+        self._placement.deferral.review()
         view.free_pages = self._pages.num_available
         view.now = time.monotonic()
         with blame(Kind.SCHEDULER):
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
         try:
-            slots, counts = self._placement.take(plan)
+            slots, counts = self._placement.place(plan)
         except InFlight:
             return None
-        self._attribution.planned(int(counts.sum()))
-        waits = self._placement.held.any_for_others or self._flight is not None
-        self._patience.note(is_idle=not len(slots) and not waits)
+        self._attribution.record_plan(int(counts.sum()))
+        waits = self._placement.deferral.waits_for_external or self._flight is not None
+        self._idle_limit.record(is_idle=not len(slots) and not waits)
         if not len(slots):
             return None
         drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)
@@ -432,11 +435,11 @@ class EngineCore:
 
     def _names_of(self, sequence_id: int) -> Names:
         sequence = self._queue.find(sequence_id)
-        return NOBODY if sequence is None else sequence.names
+        return NO_NAMES if sequence is None else sequence.names
 
     def _launch(self, batch: StepBatch, began: float) -> InFlightSteps:
-        launched = launch_apart(self._runner.launch, batch, self._names_of)
-        self._placement.outside.settle()
-        take_off(self._queue, batch)
+        launched = launch_isolating(self._runner.launch, batch, self._names_of)
+        self._placement.offload.wait()
+        mark_launched(self._queue, batch)
         self._pages.defers = True
         return InFlightSteps(batch, launched, began)

@@ -1,4 +1,4 @@
-"""Replaces strategies, and changes limits, between two steps of a working engine."""
+"""Hot swap of strategies and limits between two steps of a running engine."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from gatewayd_hooks.strategy import Kind
 
 
 class EngineSwapRefused(Exception):
-    """The strategy cannot be used; the one before goes on."""
+    """The new strategy cannot be used; the current one stays in place."""
 
 
-class Swaps:
-    """What may be changed while sequences run.
+class HotSwaps:
+    """Replacement of strategies and changes of limits while sequences run.
 
     Args:
-        strategies: what decides.
-        placement: lets a strategy that takes over learn what the engine knows.
-        recovery: answers the faults of one that cannot.
-        queue: has the token budget of a step.
+        strategies: the active strategies.
+        placement: passes the engine's state to a strategy that takes over.
+        recovery: handles faults of strategies that cannot take over.
+        queue: the scheduler view with the token budget of a step.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Swaps:
         self._opening: Opening | None = None
 
     def limit(self, limits: SetLimits) -> None:
-        """Change limits; buffers were made for those of the start, which are the most."""
+        """Change limits; the initial ones are upper bounds, because buffers were sized for them."""
         self._view.token_budget = max(1, min(limits.max_batch_tokens, self._most_tokens))
         self._strategies.ledger.budget = limits.strategy_budget_ms / 1000
 
@@ -54,18 +54,18 @@ class Swaps:
 
     @property
     def holds(self) -> bool:
-        """Whether no step is to be made before a swap is."""
+        """Whether steps must wait for a pending swap."""
         return any(command.holds for command in self._asked)
 
-    def begin(self, command: SwapStrategy) -> None:
-        """Begin to fill a slot with another strategy; ``settle`` ends it."""
+    def start(self, command: SwapStrategy) -> None:
+        """Request a swap; ``complete_ready`` finishes it once the strategy is open."""
         self._asked.append(command)
 
-    def settle(self) -> list[Swapped]:
-        """Make the swaps whose strategies are open, in the order in which they were asked for.
+    def complete_ready(self) -> list[Swapped]:
+        """Carry out the requested swaps whose strategies are open, in the order of the requests.
 
         Returns:
-            What became of each that is over.
+            The result of each swap that has completed or failed.
         """
         answers: list[Swapped] = []
         while self._asked:
@@ -85,22 +85,22 @@ class Swaps:
         return answers
 
     def close(self, seconds: float) -> None:
-        """Make no swap any more.
+        """Cancel all pending swaps.
 
         Args:
             seconds: to wait for a strategy that is being opened.
         """
         self._asked.clear()
         if self._opening is not None:
-            self._opening.give_up()
+            self._opening.cancel()
             self._opening.wait(seconds)
             self._opening = None
 
     def _open(self, command: SwapStrategy) -> Opening:
-        """Begin to open what is new.
+        """Start to open the new strategies of a swap.
 
         Raises:
-            SwapRefused: the slot cannot be filled so.
+            EngineSwapRefused: this kind cannot be swapped, or not to these choices.
         """
         strategies = self._strategies
         kind = next((kind for kind in Kind if kind.value == command.kind), None)
@@ -113,55 +113,55 @@ class Swaps:
             pass
         elif kind in FIXED_KINDS:
             raise EngineSwapRefused(
-                f"{kind} is fixed while an engine runs: what it holds is in its form"
+                f"{kind} is fixed while an engine runs: stored data depends on it"
             )
         elif kind is Kind.KV_COMPRESSION and command.choices and not strategies.can_compress:
-            raise EngineSwapRefused(f"{kind} works on a CPU only, so far")
+            raise EngineSwapRefused(f"{kind} is supported on CPUs only")
         elif kind is None or kind not in DEFAULTS:
             raise EngineSwapRefused(f"an engine has no {command.kind}")
         elif not command.choices and DEFAULTS[kind] is not None:
             raise EngineSwapRefused(f"an engine needs a {kind}")
         new = [choice for choice in command.choices if choice not in in_use]
-        return strategies.opener.begin(kind, new)
+        return strategies.opener.start(kind, new)
 
     def _swap(self, command: SwapStrategy, opening: Opening) -> bool:
-        """Fill a slot.
+        """Replace the strategy of a kind.
 
         Returns:
-            Whether it got the state of the one before.
+            Whether the new strategy got the state of the old one.
 
         Raises:
-            SwapRefused: it cannot be loaded or opened, or cannot learn what the engine knows; what
-                was there before goes on.
+            EngineSwapRefused: it cannot be loaded or opened, or cannot take over the engine's
+                state; the old strategy stays in place.
             Exception: the engine is broken.
         """
         kind, strategies = Kind(command.kind), self._strategies
         choice = command.choices[0] if command.choices else None
         new, has_state = None, False
 
-        def take(choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
-            found = opening.take(choice)
-            # What was in use when the opening began may have failed since.
+        def opened(choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
+            found = opening.pop(choice)
+            # A strategy that was in use when the opening started may have failed since.
             return strategies.open(kind, choice) if found is None else found
 
         try:
-            for name, seconds in opening.settle().items():
+            for name, seconds in opening.result().items():
                 strategies.ledger.note(kind, name, "open", seconds)
             if kind is Kind.LOGITS_PROCESSOR:
-                strategies.put_chain(command.choices, take)
+                strategies.replace_chain(command.choices, opened)
             elif kind is Kind.KV_TIER:
-                strategies.tiers.replace(command.choices, take)
+                strategies.tiers.replace(command.choices, opened)
             elif kind is Kind.GUIDE:
-                strategies.put_guide(choice, None if choice is None else take(choice))
+                strategies.replace_guide(choice, None if choice is None else opened(choice))
             else:
-                new = None if choice is None else take(choice)
+                new = None if choice is None else opened(choice)
                 has_state = self._hand_over(kind, choice, new)
         except Exception as error:
             raise EngineSwapRefused(str(error) or type(error).__name__) from error
         finally:
             opening.close_rest()
         if kind is Kind.KV_TIER:
-            self._placement.outside.follow_tiers()
+            self._placement.offload.update_tiers()
         elif kind not in (Kind.LOGITS_PROCESSOR, Kind.GUIDE):
             self._fill(kind, choice, new, has_state)
         return has_state
@@ -174,26 +174,29 @@ class Swaps:
         has_state: bool,
     ) -> None:
         strategies = self._strategies
-        before = strategies.chosen(kind)
-        old = strategies.put(kind, choice, new)
+        before = strategies.configured(kind)
+        old = strategies.install(kind, choice, new)
         try:
             if has_state:
                 self._placement.adopt()
             else:
                 self._placement.rebuild(kind)
         except Exception as error:
-            # What is raised outside of its calls came with it too.
+            # An error raised outside of a strategy call was still caused by the new strategy.
             found = culprit(error, strategies.bound) or kind
-            # Nobody knows what it did: the default serves one step, then the one before again.
-            self._recovery.answer(found, error)
+            # Its state is undefined: the default serves one step, then the old strategy again.
+            self._recovery.fall_back(found, error)
             if found is kind:
-                strategies.choose_again(kind, before)
+                strategies.schedule_retry(kind, before)
                 raise EngineSwapRefused(f"it cannot take over: {error}") from error
         finally:
             strategies.close_one(kind, old)
 
     def _hand_over(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> bool:  # noqa: ANN401
-        """Give a new strategy what the old one knows; whether it took it. Closed if it raises."""
+        """Hand the old strategy's state over; return whether the new one accepted it.
+
+        The new strategy is closed if it raises.
+        """
         old = self._strategies.watched.get(kind)
         if old is None or choice is None:
             return False
@@ -202,10 +205,10 @@ class Swaps:
             if not hand_over(old, new):
                 return False
             if kind is Kind.EVICTION:
-                # What is watched has the methods of the strategy, but is not called by `len`.
+                # The watching proxy has the methods of the strategy, but `len` does not call them.
                 has, had = new.__len__(), old.__len__()
                 if has != had:
-                    raise StrategyFault(kind, f"took {has} of {had} pages over")
+                    raise StrategyFault(kind, f"took over {has} of {had} pages")
         except BaseException:
             self._strategies.close_one(kind, new)
             raise

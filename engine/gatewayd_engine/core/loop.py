@@ -1,4 +1,4 @@
-"""The engine process: commands in, steps, events out, until the daemon has gone."""
+"""Main loop of the engine process: read commands, run steps, send events."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.host.watchdog import Watchdog
 
 _HEARTBEAT_SECONDS = 0.5
-"""An idle engine says that it lives at least this often."""
+"""Interval at which an idle engine sends a heartbeat."""
 _PROGRESS_SECONDS = 0.1
 _IDLE_SECONDS = 0.001
 _OPENING_SECONDS = 0.005
 _REPORT_SECONDS = 1.0
 _STOP_SECONDS = 1.0
-"""For a strategy that is being opened when the engine is to end."""
+"""Grace period at shutdown for a strategy that is still being opened."""
 
 _log = logging.getLogger(__name__)
 
 
 def serve(stream: EngineSocket, config: EngineConfig) -> int:
-    """Load the model and serve until told to stop.
+    """Load the model and serve until shut down.
 
     Returns:
-        The exit status: 0 after ``Shutdown`` or when the daemon has gone, 1 when the model
+        The exit status: 0 after ``Shutdown`` or when the daemon has exited, 1 when the model
         cannot be served.
     """
     began = time.monotonic()
@@ -67,14 +67,14 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         engine = _load(stream, config)
     except EOFError:
         return 0
-    except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must be told
+    except Exception as error:  # noqa: BLE001 - any failure must be reported to the daemon
         stream.send(Fatal(type(error).__name__, str(error)))
         return 1
     try:
         stream.send(
             EngineReady(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began)
         )
-        # What was made while loading lives as long as the process: never scan it again.
+        # Objects made while loading live as long as the process: never scan them again.
         gc.collect()
         gc.freeze()
         ledger = engine.core.strategies.ledger
@@ -83,8 +83,8 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
     except EOFError:
         return 0
     except Exception as error:
-        # The daemon starts another engine; this says why.
-        whose = engine.core.strategies.to_leave_out(error)
+        # The daemon starts another engine; this message says why.
+        whose = engine.core.strategies.to_quarantine(error)
         stream.send(Fatal(type(error).__name__, str(error), whose))
         raise
     finally:
@@ -94,13 +94,13 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
 
 
 def _load(stream: EngineSocket, config: EngineConfig) -> BuiltEngine:
-    told = 0.0
+    last_sent = 0.0
 
     def progress(stage: str, fraction: float) -> None:
-        nonlocal told
+        nonlocal last_sent
         now = time.monotonic()
-        if now - told >= _PROGRESS_SECONDS or fraction >= 1.0:
-            told = now
+        if now - last_sent >= _PROGRESS_SECONDS or fraction >= 1.0:
+            last_sent = now
             stream.send(Loading(stage, fraction))
 
     telltale = Marker.attached(config.marker).loading
@@ -108,8 +108,8 @@ def _load(stream: EngineSocket, config: EngineConfig) -> BuiltEngine:
 
 
 def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
-    """Serve; ends by ``Shutdown`` or, when the daemon has gone, by EOFError."""
-    told = reported = 0.0
+    """Serve until ``Shutdown``; raises EOFError when the daemon has exited."""
+    last_sent = reported = 0.0
     while True:
         watchdog.arm()
         refused: list[Finished] = []
@@ -126,17 +126,17 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             elif isinstance(command, Inspect | Browse):
                 stream.send(core.inspect(command))
             else:
-                refused += _obey(core, command)
+                refused += _handle(core, command)
         if refused or (core.has_ended and not core.has_work):
-            ended = core.take_ended()._asdict()
+            ended = core.drain_ended()._asdict()
             stream.send(StepOutput(stats=core.stats, finished=refused, **ended))
-        for answer in core.swaps.settle():
+        for answer in core.swaps.complete_ready():
             stream.send(answer)
         has_computed, may_step = False, core.has_work and not core.swaps.holds
         if may_step:
             output = core.step()
             stream.send(output)
-            told = time.monotonic()
+            last_sent = time.monotonic()
             has_computed = output.stats.step_tokens > 0 or core.is_computing
         now = time.monotonic()
         if now - reported >= _REPORT_SECONDS:
@@ -145,14 +145,14 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
         if has_computed:
             continue
         watchdog.disarm()
-        # A scheduler that holds back is asked again in a moment, not in a busy loop; and so is a
-        # thread that opens a strategy.
+        # Poll a scheduler that granted nothing, or a thread that opens a strategy, after a short
+        # pause instead of in a busy loop.
         patience = _HEARTBEAT_SECONDS
         if may_step or core.swaps.is_busy:
             patience = _IDLE_SECONDS if may_step else _OPENING_SECONDS
         stream.wait_readable(patience)
-        if time.monotonic() - told >= _HEARTBEAT_SECONDS:
-            told = time.monotonic()
+        if time.monotonic() - last_sent >= _HEARTBEAT_SECONDS:
+            last_sent = time.monotonic()
             stream.send(StepOutput(stats=core.stats))
 
 
@@ -165,12 +165,12 @@ def _pin(core: EngineCore, command: PinPrefix) -> Pinned:
 
 def _evict(core: EngineCore, command: Evict) -> Evicted:
     try:
-        return core.operating.evict(command)
+        return core.operator.evict(command)
     except RequestRejected as refusal:
         return Evicted(command.number, error=str(refusal))
 
 
-def _obey(core: EngineCore, command: Command) -> list[Finished]:
+def _handle(core: EngineCore, command: Command) -> list[Finished]:
     match command:
         case Submit():
             try:
@@ -179,22 +179,22 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
                     _log.debug("request submitted with sequences %s", command.sequences)
             except RequestRejected as refusal:
                 error = (refusal.code, str(refusal))
-                core.refuse(command.sequences)
+                core.record_refused(command.sequences)
                 return [Finished(i, ERROR, error=error) for i in command.sequences]
         case Abort():
             core.abort(command.sequences)
         case SwapStrategy():
-            core.swaps.begin(command)
+            core.swaps.start(command)
         case SetLimits():
             core.swaps.limit(command)
         case HoldRequest():
-            core.operating.hold(command.sequences)
+            core.operator.hold_sequences(command.sequences)
         case Release():
             core.release(command.sequences)
         case Bump():
-            core.operating.bump(command)
+            core.operator.bump(command)
         case SetQuotas():
-            return core.bound(command.quotas)
+            return core.set_quotas(command.quotas)
         case Shutdown() | PinPrefix() | Evict() | Inspect() | Browse():
             pass
     return []

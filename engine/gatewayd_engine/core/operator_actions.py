@@ -1,7 +1,7 @@
-"""What an operator does to single sequences and pages: hold, release, bump, evict.
+"""Operator actions on single sequences and pages: hold, release, bump, evict.
 
-Nothing of it is done within a step: who runs is held at the next boundary, like one that had to
-give way, and everything else at once.
+None of them acts within a step: running sequences are held at the next step boundary, like
+preempted ones; everything else takes effect at once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from gatewayd_engine.core.lifecycle import SequenceLifecycle
-from gatewayd_engine.core.telemetry.time_attribution import Attribution
+from gatewayd_engine.core.telemetry.time_attribution import TimeAttribution
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.messages import Bump, Evict, Evicted
 from gatewayd_engine.process.plugin_faults import RequestRejected
@@ -25,19 +25,19 @@ from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.scheduling import Priority
 
 _MOST_EVICTED = 8192
-"""Pages that are given up between two steps: some 40 ms."""
+"""Pages evicted at most between two steps: some 40 ms."""
 
 
-class Operating:
-    """Sequences that an operator holds or prefers.
+class OperatorActions:
+    """Operator actions on sequences and cached pages.
 
     Args:
-        queue: has them.
-        pages: of the pool.
-        placement: takes them out of the batch.
-        strategies: with the scheduler, which has those in line that wait.
-        lives: knows those, too, that wait for a sibling's prompt.
-        attribution: told who had computed something that is lost.
+        queue: the engine's sequence table.
+        pages: page allocator of the pool.
+        placement: removes sequences from the batch.
+        strategies: the scheduler, whose queue has the waiting sequences.
+        lifecycle: finds all live sequences, including forks that wait for a sibling's prompt.
+        attribution: notified of running sequences whose computed tokens are lost.
     """
 
     def __init__(
@@ -46,61 +46,64 @@ class Operating:
         pages: Pages,
         placement: Placement,
         strategies: Strategies,
-        lives: SequenceLifecycle,
-        attribution: Attribution,
+        lifecycle: SequenceLifecycle,
+        attribution: TimeAttribution,
     ) -> None:
         self._queue = queue
         self._pages = pages
         self._placement = placement
         self._strategies = strategies
-        self._lives = lives
+        self._lifecycle = lifecycle
         self._attribution = attribution
         self._held: set[int] = set()
-        self._coming: set[int] = set()  # of those, who is not parked yet
+        self._pending: set[int] = set()  # held ids that are not parked yet
 
-    def hold(self, sequence_ids: Many[int]) -> None:
-        """Let sequences make no progress from the next step on; unknown ids are ignored.
+    def hold_sequences(self, sequence_ids: Many[int]) -> None:
+        """Stop the progress of sequences from the next step on; unknown ids are ignored.
 
-        Whoever waits for the prompt that one of them computes waits with it.
+        Sequences that wait for a prompt computed by one of them wait as well.
         """
-        self._forget_ended()
-        new = {i for i in sequence_ids if self._lives.find(i) is not None} - self._held
+        self._discard_ended()
+        new = {i for i in sequence_ids if self._lifecycle.find(i) is not None} - self._held
         self._held |= new
-        self._coming |= new
+        self._pending |= new
 
-    def release(self, sequence_ids: Many[int]) -> None:
-        """Let held sequences go on; others are ignored."""
+    def release_sequences(self, sequence_ids: Many[int]) -> None:
+        """Let held sequences continue; other ids are ignored."""
         for sequence_id in sequence_ids:
             self._held.discard(sequence_id)
-            self._coming.discard(sequence_id)
+            self._pending.discard(sequence_id)
             sequence = self._queue.find(sequence_id)
             if sequence is not None and sequence.slot in self._queue.parked:
-                self._lives.recovery.fenced(partial(self._unpark, sequence), redo=False)
-        self._forget_ended()
+                self._lifecycle.recovery.fenced(partial(self._unpark, sequence), redo=False)
+        self._discard_ended()
 
-    def settle(self) -> None:
-        """Put out who is held, before a plan is made.
+    def park_held(self) -> None:
+        """Park the sequences that are to be held, before a plan is made.
 
         Raises:
-            InFlight: a step that has not landed computes one of them.
+            InFlight: a launched step that has not completed computes one of them.
         """
-        for sequence_id in list(self._coming):
+        for sequence_id in list(self._pending):
             sequence = self._queue.find(sequence_id)
             if sequence is not None:
                 had_run = sequence.row >= 0
                 self._park(sequence)
                 if had_run:
-                    self._attribution.lost(sequence.slot)
-                self._coming.discard(sequence_id)
-            elif self._lives.find(sequence_id) is None:
-                self._coming.discard(sequence_id)
+                    self._attribution.mark_lost(sequence.slot)
+                self._pending.discard(sequence_id)
+            elif self._lifecycle.find(sequence_id) is None:
+                self._pending.discard(sequence_id)
 
     def bump(self, message: Bump) -> None:
-        """Change the class of sequences, or put them first in theirs; unknown ids are ignored."""
+        """Change the priority class of sequences, or move them to the front of their class.
+
+        Unknown ids are ignored.
+        """
         if message.priority not in (None, *Priority):
             return
         for sequence_id in message.sequences:
-            sequence = self._lives.find(sequence_id)
+            sequence = self._lifecycle.find(sequence_id)
             if sequence is None:
                 continue
             if message.priority is None:
@@ -110,43 +113,43 @@ class Operating:
                 wish = math.inf if message.deadline is None else message.deadline
                 sequence.deadline = sequence.submitted + wish
             if sequence.slot >= 0:
-                self._lives.recovery.fenced(partial(self._move, sequence), redo=True)
+                self._lifecycle.recovery.fenced(partial(self._move, sequence), redo=True)
 
     def evict(self, message: Evict) -> Evicted:
-        """Give up cached pages that nobody uses, as many as may be given up between two steps.
+        """Evict unreferenced cached pages, up to the limit for one step boundary.
 
         Raises:
-            Refused: the eviction gives up none that it has not chosen, or there is no such page.
+            RequestRejected: the eviction strategy does not support it, or the page is not cached.
         """
         pages, page = self._pages, message.page
-        if not pages.may_drop:
+        if not pages.can_uncache:
             raise RequestRejected(
-                "the eviction in use gives up no page that it has not chosen itself"
+                "the eviction strategy in use evicts only pages that it has chosen itself"
             )
         if page is not None and not pages.is_known(page):
             raise RequestRejected(f"page {page} is not cached")
         if page is not None:
-            chosen = pages.behind(page)
+            chosen = pages.descendants(page)
         elif message.tenant is None:
-            chosen = pages.known_of(None)
+            chosen = pages.cached_pages(None)
         else:
-            # Whoever asked for nothing has nothing, and gets no number by this.
+            # A tenant without requests has no pages, and must not get a number by this.
             number = self._queue.tenants.find(message.tenant)
-            chosen = [] if number is None else pages.known_of(number)
+            chosen = [] if number is None else pages.cached_pages(number)
         free = [one for one in chosen if not pages.is_held(one)]
         before, now = pages.num_free, free[:_MOST_EVICTED]
         evict = partial(self._placement.prefixes.evict, now)
-        self._lives.recovery.fenced(evict, redo=True)
-        gone, kept = pages.num_free - before, len(chosen) - len(free)
-        return Evicted(message.number, gone, kept, left=len(free) - len(now))
+        self._lifecycle.recovery.fenced(evict, redo=True)
+        evicted, skipped = pages.num_free - before, len(chosen) - len(free)
+        return Evicted(message.number, evicted, skipped, left=len(free) - len(now))
 
-    # All of it is whole, or not begun, when a strategy raises.
+    # Each of these completes, or has not started, when a strategy raises.
 
     def _park(self, sequence: Sequence) -> None:
-        """Take a sequence out of the batch, or out of the scheduler's line.
+        """Remove a sequence from the batch, or from the scheduler's queue.
 
         Raises:
-            InFlight: a step that has not landed computes it.
+            InFlight: a launched step that has not completed computes it.
         """
         slot, queue = sequence.slot, self._queue
         if slot in queue.parked:
@@ -155,28 +158,28 @@ class Operating:
             if queue.in_flight[slot]:
                 raise InFlight
             victim = self._placement.preemption.choose(np.array([slot], np.int32))
-            self._placement.preemption.put_out(sequence, victim.mode)
+            self._placement.preemption.requeue(sequence, victim.mode)
         inherited, sequence.inherited = sequence.inherited, []
-        self._pages.give_back(inherited[::-1])
+        self._pages.release(inherited[::-1])
         queue.park(slot)
-        self._placement.held.left(slot)
+        self._placement.deferral.discard(slot)
         self._strategies.plan.dequeue(slot)
 
     def _unpark(self, sequence: Sequence) -> None:
-        """It waits again: before others of its class if it has run."""
+        """Enqueue a parked sequence again: at the front of its class if it has run before."""
         self._queue.unpark(sequence.slot)
         try:
             self._enqueue(sequence)
         finally:
-            self._placement.waits(sequence)
+            self._placement.on_enqueued(sequence)
 
     def _move(self, sequence: Sequence) -> None:
-        """It is of another class, or first in its own."""
+        """Apply a changed priority class, deadline or urgency to a queued sequence."""
         slot, queue = sequence.slot, self._queue
         queue.view.priority[slot] = sequence.priority
         queue.view.deadline[slot] = sequence.deadline
         if sequence.is_urgent:
-            queue.urge(slot)
+            queue.prioritize(slot)
         if slot in queue.waiting:
             self._strategies.plan.dequeue(slot)
             self._enqueue(sequence)
@@ -185,5 +188,5 @@ class Operating:
         is_first = sequence.was_admitted or sequence.is_urgent
         self._strategies.plan.enqueue(sequence.slot, self._queue.view, front=is_first)
 
-    def _forget_ended(self) -> None:
-        self._held = {i for i in self._held if self._lives.find(i) is not None}
+    def _discard_ended(self) -> None:
+        self._held = {i for i in self._held if self._lifecycle.find(i) is not None}

@@ -1,8 +1,8 @@
-"""Lets a few keys and values take the place of many, once a prompt has landed.
+"""Prompt compaction: replaces the keys and values of a prompt's prefix by fewer ones.
 
-What it does follows from the prompt alone: the queries that the few are fitted to are computed
-again, whatever was cached, and no chunk goes beyond the prompt of a sequence that may become
-shorter. So a sequence that is computed again gets the same front, and answers the same.
+The result depends on the prompt alone: the queries that the compacted keys are fitted to are
+recomputed, whatever was cached, and no prefill chunk extends beyond the prompt of a sequence that
+may be compacted. So a recomputed sequence gets the same compacted prefix, and the same output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.compaction_queries import Ask, check_compacted, check_plan
 from gatewayd_engine.process.log_context import about
 from gatewayd_engine.process.plugin_faults import blame
-from gatewayd_engine.scheduling.prompt_shortening import Shortening
+from gatewayd_engine.scheduling.prompt_shortening import PromptShortening
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.step_batch import StepBatch
@@ -29,33 +29,33 @@ _log = logging.getLogger(__name__)
 
 
 @runtime_checkable
-class Fits(Protocol):
-    """Computes the end of a prompt again, for its queries."""
+class CompactionRunner(Protocol):
+    """A runner that can recompute the end of a prompt to expose its queries."""
 
     def fit(
         self, prompt: NDArray[np.int32], pages: list[int], last: int, covered: int, ask: Ask
     ) -> list[Compacted]:
-        """Ask in each layer what may stand for a prompt's front.
+        """Ask the strategy, layer by layer, for a compacted prefix of a prompt.
 
         Args:
-            prompt: its ids; all of it has been computed.
-            pages: of it, in order.
-            last: tokens at its end whose queries are shown.
-            covered: tokens of the front.
-            ask: is asked.
+            prompt: token ids; all of them have been computed.
+            pages: its pages, in order.
+            last: number of final tokens whose queries are passed on.
+            covered: tokens of the prefix to compact.
+            ask: calls the strategy.
 
         Returns:
-            What was said, by layer.
+            The compacted keys and values, by layer.
         """
 
 
 class Compactor:
-    """Shortens sequences.
+    """Compaction of the prompts of sequences.
 
     Args:
-        queue: of the engine.
-        shortening: changes their pages.
-        strategies: with the compression that is in use, if there is one.
+        queue: the engine's sequence table.
+        shortening: replaces their pages.
+        strategies: the active compression strategy, if there is one.
         runner: of the steps.
         page_size: tokens per page.
     """
@@ -63,7 +63,7 @@ class Compactor:
     def __init__(
         self,
         queue: Queue,
-        shortening: Shortening,
+        shortening: PromptShortening,
         strategies: Strategies,
         runner: object,
         page_size: int,
@@ -71,16 +71,16 @@ class Compactor:
         self._queue = queue
         self._shortening = shortening
         self._strategies = strategies
-        self._fits = runner if isinstance(runner, Fits) else None
+        self._fits = runner if isinstance(runner, CompactionRunner) else None
         self._page_size = page_size
 
     @property
     def is_on(self) -> bool:
-        """Whether sequences that come now may get a front."""
+        """Whether new sequences may be compacted."""
         return self._fits is not None and self._strategies.compacts is not None
 
-    def landed(self, batch: StepBatch) -> None:
-        """A step has landed: shorten those whose prompts it has completed."""
+    def compact_completed(self, batch: StepBatch) -> None:
+        """Compact the sequences whose prompts a step has completed."""
         asked, fits, queue = self._strategies.compacts, self._fits, self._queue
         if asked is None or fits is None:
             return
@@ -92,8 +92,8 @@ class Compactor:
         by_row = {one.row: one for one in ready if one.compacts and one.front is None}
         for plan in self._planned(asked, by_row) if by_row else ():
             if (sequence := by_row[plan.row]).row != plan.row:
-                # Another one's front has cost it its place. What was kept of it is whole.
-                self._shortening.begin_anew(sequence)
+                # Compacting another sequence has preempted this one; its cached pages are intact.
+                self._shortening.discard_swapped(sequence)
                 continue
             with about(sequence.names):
                 self._shorten(asked, fits, sequence, plan)
@@ -109,7 +109,9 @@ class Compactor:
                 check_plan(one, by_row[one.row].prompt_len, self._page_size)
         return planned
 
-    def _shorten(self, asked: Compacts, fits: Fits, sequence: Sequence, plan: Compaction) -> None:
+    def _shorten(
+        self, asked: Compacts, fits: CompactionRunner, sequence: Sequence, plan: Compaction
+    ) -> None:
         covered, kept = plan.covered, plan.kept
         if not self._shortening.saves(covered, kept):
             return

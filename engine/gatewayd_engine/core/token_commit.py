@@ -1,4 +1,4 @@
-"""Writes down what a batch produced: tokens of each sequence, up to where it ends."""
+"""Commit of a step's sampled tokens to their sequences, up to where each sequence ends."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ ReportT = TypeVar("ReportT", TokenLogprobs, PooledOutput)
 
 @dataclass(frozen=True, slots=True)
 class CommittedTokens:
-    """What became of the tokens of a step, by line that got any.
+    """Result of committing a step's tokens, by batch entry that got any.
 
     Attributes:
-        kept: tokens that each has got, fewer than were chosen where one of them ends it,
+        kept: tokens committed, fewer than were sampled where one of them ends the sequence,
             shape ``[n]``.
-        told: how many of those its client is to see: all but an end token, shape ``[n]``.
-        over: whether it has ended, shape ``[n]``.
+        visible: how many of those are sent to the client: all but an end token, shape ``[n]``.
+        over: whether the sequence has ended, shape ``[n]``.
         stop: the token that ended it, -1 for none, shape ``[n]``.
         begins: whether this was its first token, shape ``[n]``.
     """
 
     kept: NDArray[np.int64]
-    told: NDArray[np.int64]
+    visible: NDArray[np.int64]
     over: NDArray[np.bool_]
     stop: NDArray[np.int64]
     begins: NDArray[np.bool_]
 
 
-def write_down(
+def commit_tokens(
     queue: Queue, rows: RunningBatch, batch: StepBatch, tokens: Tokens, eos: NDArray[np.int32]
 ) -> CommittedTokens:
-    """Add tokens to their sequences.
+    """Append sampled tokens to their sequences.
 
-    Tokens behind one that ends its sequence are taken out of ``tokens``.
+    Tokens after one that ends its sequence are removed from ``tokens``.
 
     Args:
-        queue: of the sequences.
-        rows: with their tokens.
+        queue: the engine's sequence table.
+        rows: batch rows with the token ids.
         batch: the step.
-        tokens: that came of it.
-        eos: end tokens of the model.
+        tokens: sampled tokens of the step.
+        eos: end-of-sequence tokens of the model.
     """
     view = queue.view
-    slots, row = batch.slots[tokens.lines], batch.rows[tokens.lines]
-    lengths = (batch.starts + batch.settled)[tokens.lines]
+    slots, row = batch.slots[tokens.entries], batch.rows[tokens.entries]
+    lengths = (batch.starts + batch.settled)[tokens.entries]
     n = len(slots)
-    kept, told = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    kept, visible = np.zeros(n, np.int64), np.zeros(n, np.int64)
     over, stop = np.zeros(n, np.bool_), np.full(n, -1, np.int64)
     alive = np.arange(n)
     for rank in range(tokens.ids.shape[1]):
@@ -69,24 +69,24 @@ def write_down(
         lengths[alive] += 1
         kept[alive] += 1
         ends = find_ends(rows, row[alive], ids, lengths[alive], eos)
-        told[alive] += ~ends
+        visible[alive] += ~ends
         stop[alive[ends]] = ids[ends]
         over[alive] = ends | (lengths[alive] >= queue.limit[slots[alive]])
-    # One was counted when the step was launched.
+    # One token was counted when the step was launched.
     view.num_tokens[slots] += kept.astype(np.int32) - 1
     view.num_computed[slots] += kept.astype(np.int32) - 1
     tokens.counts = kept
     begins = (lengths - kept == queue.prompt_len[slots]) & ~over
-    return CommittedTokens(kept, told, over, stop, begins)
+    return CommittedTokens(kept, visible, over, stop, begins)
 
 
-def first_told(
-    reports: list[TokenLogprobs], lines: NDArray[np.int64], told: NDArray[np.int64]
+def visible_logprobs(
+    reports: list[TokenLogprobs], entries: NDArray[np.int64], visible: NDArray[np.int64]
 ) -> list[TokenLogprobs]:
-    """Those of tokens that clients see: so many of each line."""
+    """Return the logprobs of tokens that clients see, given their number per batch entry."""
     if not reports:
         return []
-    left = dict(zip(lines.tolist(), told.tolist(), strict=True))
+    left = dict(zip(entries.tolist(), visible.tolist(), strict=True))
     kept = []
     for report in reports:
         if left.get(report.sequence, 0):
@@ -95,6 +95,6 @@ def first_told(
     return kept
 
 
-def named(reports: list[ReportT], ids: NDArray[np.int64]) -> list[ReportT]:
-    """Replace lines of the batch by the gateway's sequence ids."""
+def with_sequence_ids(reports: list[ReportT], ids: NDArray[np.int64]) -> list[ReportT]:
+    """Replace batch indices by the gateway's sequence ids."""
     return [msgspec.structs.replace(r, sequence=int(ids[r.sequence])) for r in reports]

@@ -30,7 +30,7 @@ class _Tenant:
         last_used: time of its last use, by the clock.
         running: slots that it holds.
         waiting: its requests that wait.
-        restrained_until: until this time it may not take the last free slot, by the clock.
+        restrained_until: time until which it may not take the last free slot, by the clock.
     """
 
     served: float
@@ -59,18 +59,18 @@ class FairShare:
     def __init__(self, slots: Callable[[], int], clock: Callable[[], float]) -> None:
         self._slots = slots
         self._clock = clock
-        self._tenants: dict[str, _Tenant] = {}  # the one that was used last is last
-        self._queued: dict[str, _Tenant] = {}  # that wait
+        self._tenants: dict[str, _Tenant] = {}  # least recently used first
+        self._queued: dict[str, _Tenant] = {}  # with waiting requests
         self._num_busy = 0
         self._virtual_time = 0.0
         self.num_running = 0
         """Slots that are held."""
 
     def arrive(self, tenant: str) -> None:
-        """A request of a tenant has arrived."""
+        """Register the arrival of a tenant's request."""
         now, account = self._clock(), self._tenants.pop(tenant, None)
         if account is None:
-            self._forget(now)
+            self._evict_idle(now)
             account = _Tenant(self._virtual_time, now)
         elif not account.is_busy:
             account.served = max(account.served, self._virtual_time)
@@ -82,7 +82,7 @@ class FairShare:
         return self._may_run(self._tenants[tenant])
 
     def start(self, tenant: str) -> None:
-        """A request of a tenant takes a slot."""
+        """Assign a slot to a request of a tenant."""
         account = self._tenants[tenant]
         self._virtual_time = max(self._virtual_time, account.served)
         self._num_busy += not account.is_busy
@@ -90,11 +90,11 @@ class FairShare:
         self.num_running += 1
 
     def end(self, tenant: str, service: float) -> None:
-        """A slot is released.
+        """Release a slot.
 
         Args:
-            tenant: that held it.
-            service: to charge, in seconds or any unit common to all tenants.
+            tenant: tenant that held it.
+            service: service to charge, in seconds or any unit common to all tenants.
         """
         account = self._tenants[tenant] = self._tenants.pop(tenant)
         account.running -= 1
@@ -104,13 +104,13 @@ class FairShare:
         self._num_busy -= not account.is_busy
 
     def wait(self, tenant: str) -> None:
-        """A request that has arrived starts to wait."""
+        """Register that a request starts to wait."""
         account = self._queued[tenant] = self._tenants[tenant]
         self._num_busy += not account.is_busy
         account.waiting += 1
 
     def leave(self, tenant: str) -> None:
-        """A request stops waiting, for whatever reason."""
+        """Register that a request stops waiting, for whatever reason."""
         account = self._queued[tenant]
         account.waiting -= 1
         self._num_busy -= not account.is_busy
@@ -118,14 +118,14 @@ class FairShare:
             del self._queued[tenant]
 
     def next(self) -> str | None:
-        """The waiting tenant that gets a slot now; None if there is none, or no slot for it."""
+        """Return the waiting tenant that gets a slot now; None if there is none, or no slot."""
         if self.num_running >= self._slots():
             return None
         able = [name for name, account in self._queued.items() if self._may_run(account)]
         return min(able, key=lambda name: self._queued[name].served, default=None)
 
     def restrain(self, tenant: str, seconds: float) -> None:
-        """Keep a tenant off the last free slot for so long, even if no other is active."""
+        """Bar a tenant from the last free slot for so long, even if no other is active."""
         self.arrive(tenant)
         self._tenants[tenant].restrained_until = self._clock() + seconds
 
@@ -144,7 +144,7 @@ class FairShare:
         latest = next((one for one in reversed(self._tenants.values()) if one is not account), None)
         return latest is None or latest.last_used <= since
 
-    def _forget(self, now: float) -> None:
+    def _evict_idle(self, now: float) -> None:
         """Evict the least recently used idle accounts beyond ``MOST_IDLE``."""
         too_many = len(self._tenants) - self._num_busy - MOST_IDLE + 1
         if too_many <= 0:

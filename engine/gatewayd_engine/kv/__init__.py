@@ -1,1 +1,1 @@
-"""The paged KV pool: its tensor, and who holds which page."""
+"""The paged KV pool: its tensor, the page allocator, and transfers to the host."""

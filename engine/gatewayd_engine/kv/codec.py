@@ -1,4 +1,4 @@
-"""The codec of a pool: its strategy, called for one model's heads, and what a fault of it means."""
+"""KV codec of a pool: a strategy bound to the model's heads, and validation of its format."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gatewayd_hooks.strategy import Kind
 
 
 class PoolFormat(NamedTuple):
-    """How keys and values are kept.
+    """Storage format of keys and values.
 
     Attributes:
-        record_bytes: of a key, or a value, of one head.
-        element: the type of number that records are for whoever does not decode them.
-        is_plain: they are plain e4m3, so that what is written may have a checkpoint's scales.
+        record_bytes: size of a key, or a value, of one head.
+        element: data type of the records for code that does not decode them; None if opaque.
+        is_plain: whether records are plain e4m3, so that a checkpoint's scales may be applied.
     """
 
     record_bytes: int
@@ -29,19 +29,19 @@ class PoolFormat(NamedTuple):
 
 
 class Codec:
-    """Encodes to records, and decodes them.
+    """Encoder and decoder of keys and values.
 
-    Raises from its methods StrategyFault, whatever the strategy raises: the pool is in its form, so
-    nothing can take its place, and the engine ends.
+    Its methods raise StrategyFault, whatever the strategy raises: the pool's contents depend on the
+    codec, so it cannot be replaced, and the engine ends.
 
     Args:
-        strategy: open.
-        record_bytes: of a key, or a value, of one head.
-        head_dim: numbers of it.
-        dtype: in which the engine computes.
+        strategy: an opened codec.
+        record_bytes: size of a key, or a value, of one head.
+        head_dim: numbers of a key, and of a value.
+        dtype: data type in which the engine computes.
     """
 
-    __slots__ = ("_decode", "_dtype", "_encode", "_head_dim", "_room", "record_bytes")
+    __slots__ = ("_buffers", "_decode", "_dtype", "_encode", "_head_dim", "record_bytes")
 
     def __init__(
         self, strategy: KvCodecStrategy, record_bytes: int, head_dim: int, dtype: torch.dtype
@@ -50,26 +50,27 @@ class Codec:
         self._head_dim, self._dtype = head_dim, dtype
         self.record_bytes = record_bytes
         none = torch.empty(0)
-        self._room = none, none
+        self._buffers = none, none
 
     def round_trip(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Records of ``[n, heads, head_dim]``, and their numbers, until the next call.
+        """Encode ``[n, heads, head_dim]``; return the records and their decoded numbers.
 
-        Tensors of the last call serve again: steps that decode have the same shape in each layer.
+        Both are overwritten by the next call: decode steps have the same shape in each layer, so
+        the buffers are reused.
         """
-        records, numbers = self._room
+        records, numbers = self._buffers
         if numbers.shape != values.shape:
             shape, device = (*values.shape[:-1], self.record_bytes), values.device
             records = torch.empty(shape, dtype=torch.uint8, device=device)
             numbers = torch.empty(values.shape, dtype=self._dtype, device=device)
-            self._room = records, numbers
+            self._buffers = records, numbers
         with blame(Kind.KV_CODEC):
             self._encode(values, records)
             self._decode(records, numbers)
         return records, numbers
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """Records of ``[n, heads, head_dim]``, uint8, shape ``[n, heads, record_bytes]``."""
+        """Encode ``[n, heads, head_dim]`` to uint8 records, ``[n, heads, record_bytes]``."""
         shape = (*values.shape[:-1], self.record_bytes)
         out = torch.empty(shape, dtype=torch.uint8, device=values.device)
         with blame(Kind.KV_CODEC):
@@ -77,23 +78,23 @@ class Codec:
         return out
 
     def decode(self, records: torch.Tensor) -> torch.Tensor:
-        """Numbers of ``[..., record_bytes]``, shape ``[..., head_dim]``."""
+        """Decode records of shape ``[..., record_bytes]`` to ``[..., head_dim]``."""
         shape = (*records.shape[:-1], self._head_dim)
         out = torch.empty(shape, dtype=self._dtype, device=records.device)
         with blame(Kind.KV_CODEC):
             self._decode(records, out)
         return out
 
-    def try_out(self, name: str) -> None:
-        """Encode and decode a head before anything is served.
+    def self_test(self, name: str) -> None:
+        """Validate a codec on one head before anything is served.
 
-        What is wrong here would fail all requests one by one, and nobody would be named for it.
+        A codec that fails later would fail all requests one by one, without naming the cause.
 
         Args:
-            name: of the strategy.
+            name: name of the strategy.
 
         Raises:
-            ConfigError: it raises, or breaks its contract.
+            EngineConfigError: it raises, or breaks its contract.
         """
         heads = torch.linspace(-4, 4, self._head_dim, dtype=self._dtype).view(1, 1, -1)
         try:
@@ -101,42 +102,41 @@ class Codec:
             found = self.decode(self.encode(heads))
         except StrategyFault as fault:
             raise EngineConfigError(
-                f"kv_codec {name} fails before anything is served: {fault.reason}"
+                f"kv_codec {name} fails its self-test: {fault.reason}"
             ) from fault
         if bool((blank != 0).any()):
-            raise EngineConfigError(
-                f"kv_codec {name} decodes zero bytes to other numbers than zeros"
-            )
+            raise EngineConfigError(f"kv_codec {name} decodes zero bytes to nonzero numbers")
         if not bool(found.isfinite().all()):
-            raise EngineConfigError(f"kv_codec {name} decodes finite numbers to what is not finite")
+            raise EngineConfigError(f"kv_codec {name} decodes finite numbers to non-finite ones")
 
 
 def chosen_codec(config: EngineConfig) -> StrategyChoice | None:
-    """The codec of an engine's pool; None for one that is quarantined."""
+    """Return the configured codec of the pool; None without one, or if it is quarantined."""
     choice = config.kv_codec
     if choice is None or [Kind.KV_CODEC, choice.name] in config.quarantined:
         return None
     return choice
 
 
-def form_of(
+def pool_format(
     config: EngineConfig,
     host: PluginHost,
     head_dim: int,
     dtype: torch.dtype,
     elements: Callable[[], tuple[torch.dtype, ...]] | None,
 ) -> PoolFormat | None:
-    """How the chosen codec keeps a key, or a value, of one head; None without one.
+    """Return the format of the configured codec; None without one.
 
     Args:
-        config: of the engine.
+        config: engine configuration.
         host: loads the strategy.
         head_dim: numbers of a key, and of a value.
-        dtype: theirs.
-        elements: says which numbers kernels of the device read; None where records are decoded.
+        dtype: data type of the numbers.
+        elements: returns the data types that the device's kernels read; None where records are
+            decoded.
 
     Raises:
-        ConfigError: it does not suit the model, or the device.
+        EngineConfigError: it does not support the model, or the device.
         PluginError: it cannot be loaded.
     """
     choice = chosen_codec(config)
@@ -151,37 +151,39 @@ def form_of(
             f"kv_codec {choice.name} cannot serve this model: {error}"
         ) from error
     if not isinstance(size, int) or size < 1:
-        raise EngineConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
+        raise EngineConfigError(f"kv_codec {choice.name} returned {size!r} bytes per record")
     is_plain = element == torch.float8_e4m3fn
     if elements is None:
         return PoolFormat(size, None, is_plain)
     _check_element(config.device, choice.name, element, elements())
     if size != head_dim:
-        raise EngineConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
+        raise EngineConfigError(
+            f"kv_codec {choice.name} returned {size!r} bytes per record; it must be {head_dim}"
+        )
     return PoolFormat(size, element, is_plain)
 
 
 def _check_element(
     device: str, name: str, element: torch.dtype | None, elements: tuple[torch.dtype, ...]
 ) -> None:
-    """Refuse records that kernels of a device cannot read.
+    """Reject records that the kernels of a device cannot read.
 
     Raises:
-        ConfigError: what to do instead.
+        EngineConfigError: naming an alternative configuration.
     """
     if element in elements:
         return
     if element is None:
         raise EngineConfigError(
-            f"kv_codec is {name!r} and device {device!r}, whose kernels read plain "
-            'floats of 8 bits alone: fp8 writes such with [kv_codec.fp8] scale = "none"; or set '
+            f"kv_codec is {name!r}, but kernels of device {device!r} read only plain 8-bit floats: "
+            'set [kv_codec.fp8] scale = "none" to write such; or set '
             '[kv_codec] strategy to "none", or [engine] device to "cpu"'
         )
     mine, theirs = (
         ", ".join(map(str, some)).replace("torch.", "") for some in ([element], elements)
     )
     raise EngineConfigError(
-        f"kv_codec {name} writes {mine}, and kernels of device {device!r} {theirs} alone: GPUs have"
-        ' e4m3 from compute capability 8.9 on; set [kv_codec.fp8] format to "e5m2", or [kv_codec]'
-        ' strategy to "none"'
+        f"kv_codec {name} writes {mine}, but kernels of device {device!r} read only {theirs}: GPUs"
+        ' support e4m3 from compute capability 8.9 on; set [kv_codec.fp8] format to "e5m2", or'
+        ' [kv_codec] strategy to "none"'
     )

@@ -1,9 +1,9 @@
-"""What stands for the first tokens of sequences whose keys and values have become fewer.
+"""Compacted prefixes: fewer keys and values in place of those of a sequence's first tokens.
 
-Such a sequence keeps its tokens and their positions, but in the pool it is shorter: first the few,
-then whatever follows what they stand for. Its list of pages goes by tokens: it begins with the
-pages of the few, behind them are those with their biases, and then ``NO_PAGE`` up to the tokens
-that are not covered. Block tables go by places in the pool, and have neither.
+Such a sequence keeps its tokens and their positions, but occupies fewer KV slots: first the
+compacted ones, then those of the remaining tokens. Its page list is indexed by tokens: first the
+pages of the compacted keys and values, then those of their biases, then ``NO_PAGE`` up to the
+remaining tokens. Block tables are indexed by KV slots, and contain neither biases nor ``NO_PAGE``.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 NO_PAGE = -1
-"""In a sequence's list of pages: where pages were that it has given back."""
+"""Entry of a sequence's page list for a page that was released by compaction."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CompactedPrefix:
-    """The few of one sequence; equal to itself only.
+    """Compacted prefix of one sequence; compared by identity.
 
     Attributes:
-        covered: tokens that they stand for, whole pages.
-        kept: how many they are, whole pages.
-        bias: pages that hold a bias for each of them, in each layer and head.
+        covered: tokens that it replaces, in whole pages.
+        kept: keys and values that replace them, in whole pages.
+        bias: pages that hold a bias for each of these, in each layer and head.
     """
 
     covered: int
@@ -34,21 +34,21 @@ class CompactedPrefix:
 
     @property
     def shift(self) -> int:
-        """How much further in front tokens behind it are in the pool."""
+        """Difference between token positions and KV slots after the prefix."""
         return self.covered - self.kept
 
     def num_absent(self, page_size: int) -> int:
-        """Pages that its sequence does without."""
+        """Return the number of ``NO_PAGE`` entries in the sequence's page list."""
         return self.shift // page_size - len(self.bias)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactedPrefixes:
-    """Those of the lines of a batch; None for a line that has none.
+    """Compacted prefixes of the entries of a batch.
 
     Attributes:
-        of: by line.
-        shift: 0 for a line that has none, shape ``[n]``.
+        of: by batch entry; None for an entry without one.
+        shift: shift of each entry, 0 for one without a compacted prefix, shape ``[n]``.
     """
 
     of: list[CompactedPrefix | None]
@@ -56,10 +56,10 @@ class CompactedPrefixes:
 
     @classmethod
     def make(cls, of: list[CompactedPrefix | None]) -> CompactedPrefixes:
-        """With what follows from them."""
+        """Create it from the prefixes of the entries."""
         return cls(of, np.array([0 if front is None else front.shift for front in of], np.int64))
 
 
 def only_pages(pages: Iterable[int]) -> list[int]:
-    """Those of a sequence's list that are there."""
+    """Return a sequence's page list without ``NO_PAGE`` entries."""
     return [page for page in pages if page != NO_PAGE]

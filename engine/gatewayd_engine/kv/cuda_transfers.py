@@ -1,12 +1,12 @@
-"""Pages between a GPU's pool and the host: on a stream of their own, and nobody waits for them.
+"""Asynchronous transfers of pages between a GPU's pool and the host, on a separate stream.
 
-What is computed afterwards is queued behind the copies, by an event; the host only looks, once a
-step, which copies have ended. In place of ``arrivals``, which is for a CPU.
+Later computation is ordered after the copies by an event; the host only polls, once a step, which
+copies have completed. The counterpart of ``HostTransfers``, which is for a CPU.
 
-A page is copied whole, for it lies in one piece on both sides, and whoever attends waits for all
-layers of all pages. One of the shape of Llama 3.1 8B, 16 tokens of 128 KiB, takes a link of 55 GB/s
-some 40 us, and the host about 5 us to ask for: 32 layers, each by itself, would take the host four
-times as long to ask for as the link to copy.
+A page is copied whole, because it is contiguous on both sides, and attention waits for all layers
+of all pages. A page of Llama 3.1 8B, 16 tokens of 128 KiB, takes some 40 us on a link of 55 GB/s,
+and about 5 us of host time to enqueue: enqueueing each of 32 layers separately would take the host
+four times as long as the copy itself.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import torch
 from numpy.typing import NDArray
 
 Copy = tuple[torch.Tensor, torch.Tensor]
-"""Where to, and from where."""
+"""Target and source."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
-    """Copies that were queued together.
+    """Copies that were enqueued together.
 
     Attributes:
         began, ended: events around them.
-        copies: of a page each; the host's memory must not go before they have ended.
-        thens: called when they have.
+        copies: of a page each; the host memory must stay alive until they have completed.
+        thens: callbacks on completion.
     """
 
     began: torch.cuda.Event
@@ -38,17 +38,17 @@ class _Transfer:
     thens: list[Callable[[], None]]
 
 
-class CudaArrivals:
-    """What ``HostTransfers`` is for a pool on a CPU; one thread uses it.
+class CudaTransfers:
+    """Transfers of a pool in GPU memory, like ``HostTransfers``; used by one thread.
 
-    Copies are made in the order in which they were asked for, in and out: a page may leave and
-    another come to its place in one breath.
+    Copies are made in the order of the requests, in and out: a page may be copied out and
+    overwritten by an incoming one in the same step.
 
     Args:
         target: the pool's bytes, shape ``[pages, layers, bytes]``.
 
     Attributes:
-        on_copied: told how many pages were copied and the seconds that took.
+        on_copied: called with the number of pages copied and the seconds that took.
     """
 
     def __init__(self, target: torch.Tensor) -> None:
@@ -61,7 +61,7 @@ class CudaArrivals:
 
     @property
     def pending(self) -> bool:
-        """Whether anything was asked for that is not queued, and must be before the next launch."""
+        """Whether there are requests to be enqueued before the next launch."""
         return bool(self._copies or self._thens)
 
     def add(
@@ -70,48 +70,48 @@ class CudaArrivals:
         sources: Sequence[NDArray[np.uint8]],
         then: Callable[[], None],
     ) -> None:
-        """Let pages come; see ``HostTransfers``."""
+        """Request copies into the pool; see ``HostTransfers``."""
         for page, source in zip(pages, sources, strict=True):
             self._copies.append((self._pages[page], _pinned(source)))
         self._thens.append(then)
 
-    def take_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """Let pages go to the host; only ``add`` may read them before they are there."""
+    def copy_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Request copies to the host; only ``add`` may read them before they have completed."""
         hosts = [_host(self._pages.shape[1]) for _ in pages]
         self._copies += [(host, self._pages[page]) for page, host in zip(pages, hosts, strict=True)]
         return [host.numpy() for host in hosts]
 
-    def leave(self, page: int, then: Callable[[NDArray[np.uint8]], None]) -> None:
-        """Let a page go to the host, and hand it on once it is there."""
-        (found,) = self.take_out([page])
+    def send_out(self, page: int, then: Callable[[NDArray[np.uint8]], None]) -> None:
+        """Request the copy of a page to the host, and pass it to a callback on completion."""
+        (found,) = self.copy_out([page])
         self._thens.append(lambda: then(found))
 
     def start(self) -> None:
-        """Queue what was asked for, between what is computed before and after."""
+        """Enqueue the requested copies between the computation before and after."""
         if not self.pending:
             return
         now = torch.cuda.current_stream(self._pages.device)
         done = _Transfer(_event(), _event(), self._copies, self._thens)
-        # What is queued already may read what these pages held before, or write what leaves.
+        # Enqueued kernels may still read these pages, or write those to be copied out.
         self._stream.wait_stream(now)
         with torch.cuda.stream(self._stream):
             done.began.record()
             for to, source in done.copies:
                 _copy(to, source)
             done.ended.record()
-        # What follows reads what has come, and writes over what has left.
+        # Later kernels read the copied pages, and overwrite those copied out.
         now.wait_event(done.ended)
         self._transfers.append(done)
         self._copies, self._thens = [], []
 
     def wait_for(self, layer: int) -> None:
-        """Queue what follows behind everything: a layer does not come by itself."""
+        """Order later work after all copies; layers are not copied separately."""
         self.start()
 
     def wait(self) -> None:
-        """Queue what follows behind everything, and tell of copies that have ended."""
+        """Order later work after all copies, and report those that have completed."""
         self.start()
-        # They end in the order in which they began.
+        # They complete in order.
         while self._transfers and self._transfers[0].ended.query():  # type: ignore[no-untyped-call]
             done = self._transfers.pop(0)
             if done.copies:
@@ -120,19 +120,19 @@ class CudaArrivals:
                 then()
 
     def flush(self) -> None:
-        """Wait until every copy has ended."""
+        """Wait until all copies have completed."""
         self.start()
         self._stream.synchronize()
         self.wait()
 
     def read(self, page: int) -> NDArray[np.uint8]:
-        """A page's bytes; waits for the GPU."""
+        """Return a page's bytes; synchronises with the GPU."""
         found: NDArray[np.uint8] = self._pages[page].cpu().numpy()
         return found
 
 
 def _copy(to: torch.Tensor, source: torch.Tensor) -> None:
-    """One copy in one piece: neither side has gaps, so torch makes no other one on the way."""
+    """Copy asynchronously; both sides are contiguous, so torch needs no intermediate copy."""
     to.copy_(source, non_blocking=True)
 
 
@@ -141,12 +141,12 @@ def _event() -> torch.cuda.Event:
 
 
 def _host(num_bytes: int) -> torch.Tensor:
-    """Pinned memory: the GPU copies from and to it while the host goes on."""
+    """Allocate pinned memory, which allows asynchronous copies."""
     return torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True)
 
 
 def _pinned(source: NDArray[np.uint8]) -> torch.Tensor:
-    """The same bytes in pinned memory, in a row; a tier may have them in any, and any shape."""
+    """Return the bytes in contiguous pinned memory, copying those of a tier if necessary."""
     source = source.reshape(-1)
     if source.flags.writeable:
         tensor = torch.from_numpy(source)

@@ -1,7 +1,7 @@
-"""Pages on their way into the pool, layer by layer beside the layers that compute, and out of it.
+"""Transfers of pages into a pool in host memory, layer by layer during computation, and out of it.
 
-A layer's attention waits for its own copies only, so that all but the first layer's are hidden
-behind arithmetic. Copies release the interpreter's lock.
+Attention of a layer waits only for that layer's copies, so that all but the first layer's are
+hidden behind computation. Copies release the interpreter lock.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _INLINE_BYTES = 1 << 20
-"""So little is copied at once: a thread would take as long to start."""
+"""Up to this size copies are synchronous: starting a thread would take as long."""
 
 
 class HostTransfers:
-    """Copies pages of a pool in host memory; one thread adds and waits, another copies.
+    """Transfers of a pool in host memory; one thread requests and waits, another copies.
 
     Args:
         target: the pool's bytes, shape ``[pages, layers, bytes]``.
 
     Attributes:
-        pending: whether anything was added that nobody has waited for.
-        on_copied: told how many pages were copied and the seconds that took.
+        pending: whether there are requests that were not waited for.
+        on_copied: called with the number of pages copied and the seconds that took.
     """
 
     __slots__ = (
@@ -59,12 +59,12 @@ class HostTransfers:
         sources: Sequence[NDArray[np.uint8]],
         then: Callable[[], None],
     ) -> None:
-        """Let pages come; ``start`` sets them in motion.
+        """Request copies into the pool; ``start`` starts them.
 
         Args:
-            pages: where to.
-            sources: what each holds, all its bytes; unchanged until they are there.
-            then: called when they are, by whoever waits.
+            pages: target pages.
+            sources: contents of each page; unchanged until the copies have completed.
+            then: called on completion, by the waiting thread.
         """
         if self._worker is not None:
             self.wait()
@@ -76,18 +76,18 @@ class HostTransfers:
         self.pending = True
 
     def start(self) -> None:
-        """Copy what was added."""
+        """Start the requested copies."""
         if not self.pending or self._worker is not None:
             return
         if sum(source.nbytes for _, source in self._jobs) <= _INLINE_BYTES:
             self.wait()
             return
         self._arrived, self._ended = 0, False
-        self._worker = threading.Thread(target=self._work, name="arrivals", daemon=True)
+        self._worker = threading.Thread(target=self._work, name="kv-transfers", daemon=True)
         self._worker.start()
 
     def wait_for(self, layer: int) -> None:
-        """Wait for one layer of all that was added; it need not have been started."""
+        """Wait for one layer of all requested copies, which need not have been started."""
         if self._worker is None or layer + 1 == self._target.shape[1]:
             self.wait()
             return
@@ -97,10 +97,10 @@ class HostTransfers:
             self.wait()
 
     def wait(self) -> None:
-        """Wait for everything.
+        """Wait for all requested copies.
 
         Raises:
-            RuntimeError: it did not arrive, and never will: the pool is not to be trusted.
+            RuntimeError: a copy failed: the contents of the pool are undefined.
         """
         if not self.pending:
             return
@@ -109,7 +109,7 @@ class HostTransfers:
         else:
             self._worker.join()
             if self._arrived < self._target.shape[1]:
-                raise RuntimeError("pages did not arrive in the pool")
+                raise RuntimeError("pages were not copied into the pool")
         self.on_copied(len(self._jobs), self._seconds)
         thens = self._thens
         self._jobs, self._thens, self._worker = [], [], None
@@ -117,25 +117,25 @@ class HostTransfers:
         for then in thens:
             then()
 
-    def take_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """Copy pages, which may then change hands; to be given to ``add`` some day."""
+    def copy_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Copy pages to the host, so that they can be reused; ``add`` copies them back."""
         self.wait()
         began = time.perf_counter()
         copy = self._target[pages].reshape(len(pages), -1)
         self.on_copied(len(pages), time.perf_counter() - began)
         return list(copy)
 
-    def leave(self, page: int, then: Callable[[NDArray[np.uint8]], None]) -> None:
-        """Hand on a page that is about to change hands; ``then`` copies it."""
+    def send_out(self, page: int, then: Callable[[NDArray[np.uint8]], None]) -> None:
+        """Pass a page that is about to be reused to a callback, which copies it."""
         then(self.read(page))
 
     def read(self, page: int) -> NDArray[np.uint8]:
-        """A page's bytes, as long as nobody writes to it."""
+        """Return a page's bytes, valid until the page is written to."""
         found: NDArray[np.uint8] = self._target[page].reshape(-1)
         return found
 
     def flush(self) -> None:
-        """Wait until everything was copied, in and out."""
+        """Wait until all copies have completed, in and out."""
         self.wait()
 
     def _work(self) -> None:

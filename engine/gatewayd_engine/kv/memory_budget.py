@@ -1,4 +1,4 @@
-"""What of the memory for keys and values is taken: by the pool, and by models of drafters."""
+"""Budget of the KV memory, shared by the pool and draft models."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import threading
 
 
 class MemoryBudget:
-    """Bytes that may be taken; from any thread.
+    """Thread-safe budget of bytes that can be reserved.
 
     Args:
-        free: how many.
+        free: bytes available initially.
     """
 
     def __init__(self, free: int) -> None:
@@ -18,22 +18,22 @@ class MemoryBudget:
 
     @property
     def free(self) -> int:
-        """Bytes that nobody has."""
+        """Bytes that are not reserved."""
         return self._free
 
-    def take(self, unit: int, most: int) -> int:
-        """Take as many units of so many bytes as there are, up to ``most``; how many it were."""
+    def reserve(self, unit: int, most: int) -> int:
+        """Reserve up to ``most`` units of ``unit`` bytes; return how many were available."""
         with self._lock:
             count = min(self._free // unit, most)
             self._free -= count * unit
         return count
 
-    def give_back(self, num_bytes: int) -> None:
-        """They are free again."""
+    def release(self, num_bytes: int) -> None:
+        """Release reserved bytes."""
         with self._lock:
             self._free += num_bytes
 
 
 def mib(num_bytes: int) -> str:
-    """Bytes for people."""
+    """Format bytes as MiB."""
     return f"{num_bytes / (1 << 20):.1f} MiB"

@@ -1,7 +1,7 @@
-"""Who holds which page: reference counts, the free list, and the cached pages.
+"""Page allocator: reference counts, the free list, and cached pages.
 
 A page is free, held or cached. Held pages have references. A cached page has none, but the
-prefix cache knows its content and the eviction strategy orders it. After every call
+prefix cache maps to it and the eviction strategy orders it. After every call
 ``num_free + num_cached + num_held == num_pages``; ``check`` verifies it.
 """
 
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.page_tree import NOTHING, PageTree
-from gatewayd_engine.kv.quotas import NOBODY, PageQuota, Quotas
+from gatewayd_engine.kv.page_tree import NO_PARENT, PageTree
+from gatewayd_engine.kv.quotas import NO_TENANT, PageQuota, Quotas
 from gatewayd_engine.process.plugin_faults import blame
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.host.plan import StepPlan
@@ -26,29 +26,29 @@ class OutOfPages(Exception):
 
 
 class OverCeiling(OutOfPages):
-    """The tenant's sequences hold all that they may; others' pages do not help."""
+    """The tenant is at its ceiling; free pages do not help."""
 
 
 class PageInvariantError(Exception):
-    """The page accounts do not add up: a fault of ours."""
+    """The page accounts are inconsistent: a bug in the engine."""
 
 
 class Pages:
     """Reference-counted pages ``0 .. num_pages - 1``.
 
     Args:
-        num_pages: how many there are.
-        plan: with the eviction, which orders the cached pages, and the prefix cache, which is
-            told when one of them is given to someone else.
+        num_pages: pages of the pool.
+        plan: the eviction strategy, which orders the cached pages, and the prefix cache, which is
+            notified of evicted pages.
 
     Attributes:
-        on_evict: told of a page before somebody else gets it.
-        on_forget: told of a page whose content is not known any more.
-        standing: where known pages stand, and whose they are.
-        defers: whether pages that are given back stay held until ``settle``: a step that was
-            launched before may write to them, and copies to and from elsewhere do not wait for it.
-        quotas: what tenants may have; None while none of them is bounded.
-        evictions: cached pages that somebody else got, so far.
+        on_evict: called with a page before it is evicted for another use.
+        on_uncached: called with a page that is not cached any more.
+        tree: parents, depths and hits of cached pages.
+        defers: whether released pages stay held until ``release_deferred``: a step launched before
+            may still write to them, and transfers do not wait for it.
+        quotas: page quotas of tenants; None if no tenant has one.
+        evictions: number of evicted pages.
     """
 
     __slots__ = (
@@ -63,39 +63,39 @@ class Pages:
         "evictions",
         "num_pages",
         "on_evict",
-        "on_forget",
+        "on_uncached",
         "quotas",
-        "standing",
+        "tree",
     )
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
         self.num_pages = num_pages
         self._plan = plan
         self.on_evict: Callable[[int], None] | None = None
-        self.on_forget: Callable[[int], None] | None = None
+        self.on_uncached: Callable[[int], None] | None = None
         self.defers = False
         self._deferred: list[list[int]] = []
         self._free = list(range(num_pages - 1, -1, -1))
         self._refs = array("i", [0]) * num_pages
         self._known = bytearray(num_pages)
-        # Kept for evictions that come later.
+        # Kept for a new eviction strategy.
         self._origins: list[PageOrigin | None] = [None] * num_pages
-        # By whom each was taken last: for quotas that come later, and for who looks.
-        self._owners = array("i", [NOBODY]) * num_pages
+        # Tenant that allocated each page last: for quotas set later, and for inspection.
+        self._owners = array("i", [NO_TENANT]) * num_pages
         self.quotas: Quotas | None = None
         self.evictions = 0
-        self.standing = PageTree(num_pages)
+        self.tree = PageTree(num_pages)
 
     @property
     def num_free(self) -> int:
-        """Pages with nothing in them."""
+        """Pages without contents."""
         return len(self._free)
 
     @property
     def num_cached(self) -> int:
-        """Pages nobody holds whose content is known."""
-        aside = 0 if self.quotas is None else self.quotas.num_aside
-        return self._plan.num_evictable() + aside
+        """Unreferenced pages in the prefix cache."""
+        protected = 0 if self.quotas is None else self.quotas.num_protected
+        return self._plan.num_evictable() + protected
 
     @property
     def num_held(self) -> int:
@@ -104,24 +104,24 @@ class Pages:
 
     @property
     def num_available(self) -> int:
-        """Pages that ``take`` can give whom no floor holds against."""
+        """Pages that can be allocated if no tenant's floor applies."""
         return len(self._free) + self.num_cached
 
     def available(self, tenant: int) -> int:
-        """Pages that ``take`` can give a tenant, apart from its ceiling."""
+        """Return the pages that can be allocated for a tenant, apart from its ceiling."""
         if self.quotas is None:
             return self.num_available
-        return self.num_available - self.quotas.kept_from(tenant)
+        return self.num_available - self.quotas.reserved_from(tenant)
 
-    def take(self, tenant: int = NOBODY) -> int:
-        """Hold a page nobody holds, evicting a cached one if none is free.
+    def allocate(self, tenant: int = NO_TENANT) -> int:
+        """Allocate a page, evicting a cached one if none is free.
 
         Args:
-            tenant: whose sequence needs it.
+            tenant: number of the tenant whose sequence needs it.
 
         Raises:
-            OverCeiling: the tenant holds all that it may.
-            OutOfPages: all are held, or kept for others.
+            OverCeiling: the tenant is at its ceiling.
+            OutOfPages: all pages are held, or reserved by floors of other tenants.
         """
         quotas = self.quotas
         if quotas is not None and quotas.is_full(tenant):
@@ -129,14 +129,14 @@ class Pages:
         if self._free:
             page = self._free.pop()
         elif self.available(tenant) > 0:
-            page = self._evicted(tenant)
+            page = self._choose_evicted(tenant)
             self.evictions += 1
             if self.on_evict is not None:
                 self.on_evict(page)
             self._known[page] = 0
             self._origins[page] = None
-            if self.on_forget is not None:
-                self.on_forget(page)
+            if self.on_uncached is not None:
+                self.on_uncached(page)
             if self._plan.forget is not None:
                 self._plan.forget(page)
         else:
@@ -144,88 +144,88 @@ class Pages:
         self._refs[page] = 1
         self._owners[page] = tenant
         if quotas is not None:
-            quotas.took(tenant)
+            quotas.record_held(tenant)
         return page
 
-    def _evicted(self, tenant: int) -> int:
-        """A page that the eviction gives up, or one that was set aside."""
+    def _choose_evicted(self, tenant: int) -> int:
+        """Return the page to evict: the strategy's choice, or one that was protected before."""
         plan, quotas = self._plan, self.quotas
         with blame(Kind.EVICTION):
             while quotas is None or plan.num_evictable():
                 page = plan.evict()
                 if not self.is_known(page) or self._refs[page]:
-                    raise ValueError(f"gave up page {page}, which is not cached")
+                    raise ValueError(f"evicted page {page}, which is not cached")
                 if quotas is None:
                     return page
-                chosen = quotas.chosen(page, self._owners[page], tenant)
+                chosen = quotas.apply_floor(page, self._owners[page], tenant)
                 if chosen is not None:
                     return chosen
-            return quotas.own(tenant)
+            return quotas.next_protected(tenant)
 
     @property
-    def may_drop(self) -> bool:
-        """Whether ``drop`` can be called: not every eviction gives up what it has not chosen."""
+    def can_uncache(self) -> bool:
+        """Whether ``uncache`` is supported: not every eviction strategy supports it."""
         return self._plan.drop is not None
 
-    def drop(self, page: int) -> None:
-        """Give up a cached page that nobody holds: it is free, and its content not known."""
+    def uncache(self, page: int) -> None:
+        """Evict a given unreferenced cached page: it becomes free."""
         if self._plan.drop is None or not self.is_known(page) or self._refs[page]:
-            raise ValueError(f"page {page} cannot be dropped")
+            raise ValueError(f"page {page} cannot be evicted")
         quotas, tenant = self.quotas, self._owners[page]
-        if quotas is None or not quotas.is_aside(tenant, page):
+        if quotas is None or not quotas.is_protected(tenant, page):
             with blame(Kind.EVICTION):
                 self._plan.drop(page)
         if quotas is not None:
-            quotas.dropped(tenant, page)
+            quotas.record_uncached(tenant, page)
         self._known[page] = 0
         self._origins[page] = None
         self._free.append(page)
-        if self.on_forget is not None:
-            self.on_forget(page)
+        if self.on_uncached is not None:
+            self.on_uncached(page)
         if self._plan.forget is not None:
             self._plan.forget(page)
 
     def share(self, page: int) -> None:
         """Add a reference to a held or cached page."""
         if not self._refs[page]:
-            if self.quotas is None or not self.quotas.revived(self._owners[page], page):
+            if self.quotas is None or not self.quotas.record_reused(self._owners[page], page):
                 self._plan.reuse(page)
             else:
-                self._tell_again(page)
+                self._return_to_eviction(page)
         self._refs[page] += 1
 
-    def _tell_again(self, page: int) -> None:
-        """The eviction is to order a page again that it gave up once."""
+    def _return_to_eviction(self, page: int) -> None:
+        """Hand a page back to the eviction strategy that had evicted it although protected."""
         origin = self._origins[page]
         if origin is not None and self._plan.cached is not None:
             self._plan.cached(page, origin)
 
-    def give_back(self, pages: list[int]) -> None:
+    def release(self, pages: list[int]) -> None:
         """Drop one reference of each page, in the given order.
 
-        Pages given back first are evicted first, so give the tail of a sequence back first.
+        Pages released first are evicted first, so release the tail of a sequence first.
         """
         if self.defers:
             self._deferred.append(pages)
         else:
-            self._release(pages)
+            self._drop_references(pages)
 
-    def settle(self) -> None:
-        """Every step that was launched before pages were given back has landed."""
+    def release_deferred(self) -> None:
+        """Release deferred pages; all steps launched before their release have completed."""
         deferred, self._deferred = self._deferred, []
         for pages in deferred:
-            self._release(pages)
+            self._drop_references(pages)
 
-    def _release(self, pages: list[int]) -> None:
+    def _drop_references(self, pages: list[int]) -> None:
         refs = self._refs
         for page in pages:
             refs[page] -= 1
-        # References are right before the strategy is told, whatever it does.
+        # All counts are updated before the strategy is called, because it may raise.
         for page in pages:
             if refs[page]:
                 continue
             if self.quotas is not None:
-                self.quotas.released(self._owners[page], is_cached=self._known[page] == 1)
+                self.quotas.record_released(self._owners[page], is_cached=self._known[page] == 1)
             if self._known[page]:
                 self._plan.release(page)
             else:
@@ -233,96 +233,96 @@ class Pages:
 
     # Quotas
 
-    def bound(self, bounds: Mapping[int, PageQuota]) -> None:
-        """Bound tenants from now on, by their numbers, and no others."""
-        self.put_back_aside()
+    def set_quotas(self, bounds: Mapping[int, PageQuota]) -> None:
+        """Replace the quotas of all tenants, by tenant number."""
+        self.restore_protected()
         self.quotas = Quotas(bounds) if bounds else None
         if self.quotas is not None:
-            self.quotas.count(*self._counted)
+            self.quotas.recount(*self._counted)
 
     @property
     def _counted(self) -> tuple[Sequence[int], Sequence[int], bytearray]:
         return self._owners, self._refs, self._known
 
-    def put_back_aside(self) -> None:
-        """Let the eviction order again what was set aside."""
-        if self.quotas is None or not self.quotas.num_aside:
+    def restore_protected(self) -> None:
+        """Hand protected pages back to the eviction strategy."""
+        if self.quotas is None or not self.quotas.num_protected:
             return
         with blame(Kind.EVICTION):
-            pages = self.quotas.take_all_back()
+            pages = self.quotas.drain_protected()
             for page in sorted(pages, key=self._depth):
-                self._tell_again(page)
+                self._return_to_eviction(page)
             for page in pages:
                 self._plan.release(page)
 
     def is_shared(self, page: int) -> bool:
-        """Whether more than one sequence holds it, so that a writer must copy it first."""
+        """Whether more than one sequence holds a page, so that a writer must copy it first."""
         return self._refs[page] > 1
 
     def num_holders(self, page: int) -> int:
-        """How many sequences hold it."""
+        """Return the reference count of a page."""
         return self._refs[page]
 
     def holders(self) -> NDArray[np.int32]:
-        """How many sequences hold each, shape ``[num_pages]``; a copy."""
+        """Return the reference counts, shape ``[num_pages]``; a copy."""
         return np.array(self._refs, np.int32)
 
     def owners(self) -> NDArray[np.int32]:
-        """By whom each was taken last, by number, ``NOBODY`` for none; a copy."""
+        """Return the tenant that allocated each page last, ``NO_TENANT`` for none; a copy."""
         return np.array(self._owners, np.int32)
 
     def known(self) -> NDArray[np.bool_]:
-        """Whether the prefix cache maps to each, shape ``[num_pages]``; a copy."""
+        """Whether the prefix cache maps to each page, shape ``[num_pages]``; a copy."""
         return np.array(self._known, np.bool_)
 
     def is_held(self, page: int) -> bool:
-        """Whether anyone holds it."""
+        """Whether any sequence holds a page."""
         return self._refs[page] > 0
 
     def is_known(self, page: int) -> bool:
-        """Whether the prefix cache maps to it."""
+        """Whether the prefix cache maps to a page."""
         return 0 <= page < self.num_pages and self._known[page] == 1
 
     def mark_known(self, pages: Iterable[int]) -> None:
-        """The prefix cache maps to these held pages from now on."""
+        """Mark held pages as mapped to by the prefix cache."""
         for page in pages:
             self._known[page] = 1
 
-    def learn(self, page: int, origin: PageOrigin) -> None:
-        """A known page that is held stands here; its requests may want it kept longer."""
+    def record_origin(self, page: int, origin: PageOrigin) -> None:
+        """Record the position of a cached page in the tree, and its retention."""
         if self._origins[page] is None:
-            self.standing.add(page, origin)
+            self.tree.add(page, origin)
         self._origins[page] = origin
         if self._plan.cached is not None:
             self._plan.cached(page, origin)
 
     def origin(self, page: int) -> PageOrigin | None:
-        """Where a known page stands."""
+        """Return the origin of a cached page; None if it is not recorded."""
         return self._origins[page]
 
-    def known_of(self, tenant: int | None) -> list[int]:
-        """Pages that the prefix cache maps to, the ends of prefixes first.
+    def cached_pages(self, tenant: int | None) -> list[int]:
+        """Return the pages in the prefix cache, deepest first.
 
         Args:
-            tenant: who took them; None for everybody.
+            tenant: that allocated them; None for all.
         """
         whose = self._is_known
         if tenant is not None:
             whose = whose & (np.array(self._owners) == tenant)
         pages = np.flatnonzero(whose)
-        found: list[int] = pages[np.argsort(-self.standing.depths()[pages], kind="stable")].tolist()
+        found: list[int] = pages[np.argsort(-self.tree.depths()[pages], kind="stable")].tolist()
         return found
 
-    def behind(self, page: int) -> list[int]:
-        """A known page and those that go on from it, the ends of prefixes first."""
+    def descendants(self, page: int) -> list[int]:
+        """Return a cached page and its descendants, deepest first."""
         known = self._is_known
-        parents = self.standing.parents(known)
-        parents[~known] = NOTHING
+        parents = self.tree.parents(known)
+        parents[~known] = NO_PARENT
         order = np.argsort(parents, kind="stable")
-        line = parents[order]
+        sorted_parents = parents[order]
         found = [page]
         for one in found:
-            first, end = np.searchsorted(line, (one, one + 1))
+            first, end = np.searchsorted(sorted_parents, (one, one + 1))
             found += order[first:end].tolist()
         return found[::-1]
 
@@ -330,21 +330,21 @@ class Pages:
     def _is_known(self) -> NDArray[np.bool_]:
         return np.frombuffer(bytes(self._known), np.bool_)
 
-    def follow(self, plan: StepPlan) -> None:
-        """Ask other strategies from now on, which know what those before did."""
+    def use(self, plan: StepPlan) -> None:
+        """Use other strategies that have taken over the state of their predecessors."""
         self._plan = plan
 
     def replace_eviction(self, plan: StepPlan) -> None:
-        """Order the cached pages by another strategy, which starts from what is cached now."""
+        """Use another eviction strategy, and hand all cached pages to it."""
         self._plan = plan
         self._free = []
         if self.quotas is not None:
-            # A fault in the middle of something may be why this is called.
-            self.quotas.take_all_back()
-            self.quotas.count(*self._counted)
+            # This may be called after a fault that left the accounts inconsistent.
+            self.quotas.drain_protected()
+            self.quotas.recount(*self._counted)
         if plan.cached is not None:
-            told = [(page, origin) for page, origin in enumerate(self._origins) if origin]
-            for page, origin in sorted(told, key=lambda entry: entry[1].depth):
+            cached = [(page, origin) for page, origin in enumerate(self._origins) if origin]
+            for page, origin in sorted(cached, key=lambda entry: entry[1].depth):
                 plan.cached(page, origin)
         for page in range(self.num_pages - 1, -1, -1):
             if self._refs[page]:
@@ -355,12 +355,12 @@ class Pages:
                 self._free.append(page)
 
     def replace_prefix_cache(self, plan: StepPlan) -> None:
-        """Another prefix cache, which knows nothing yet: cached pages are evicted and free.
+        """Use another, empty prefix cache: cached pages are evicted.
 
-        What begins prefixes comes last, as the latest of what is kept elsewhere.
+        The first pages of prefixes are evicted last, so that KV tiers see them as most recent.
 
         Args:
-            plan: with a fresh eviction too, for there is nothing to evict any more.
+            plan: with a fresh eviction strategy, because no cached pages remain.
         """
         if self.on_evict is not None:
             cached = [p for p in range(self.num_pages) if self._known[p] and not self._refs[p]]
@@ -375,10 +375,10 @@ class Pages:
         return 0 if origin is None else origin.depth
 
     def check(self, holders: Iterable[Iterable[int]]) -> None:
-        """Verify the accounts against the pages that each sequence says it holds.
+        """Verify the accounts against the pages that sequences hold.
 
         Raises:
-            PageInvariantError: they do not add up.
+            PageInvariantError: they do not match.
         """
         counted = array("i", [0]) * self.num_pages
         for pages in (*holders, *self._deferred):
@@ -392,7 +392,7 @@ class Pages:
         if any(self._refs[page] or self._known[page] for page in self._free):
             raise PageInvariantError("a free page is held or known")
         if self.quotas is not None and not self.quotas.agrees(*self._counted):
-            raise PageInvariantError("pages are counted for other tenants than hold or held them")
+            raise PageInvariantError("pages are counted for the wrong tenants")
         held = sum(1 for refs in self._refs if refs)
         if held + self.num_free + self.num_cached != self.num_pages:
             raise PageInvariantError(

@@ -1,9 +1,9 @@
-"""What tenants may hold of the pool, and what of their cached pages is kept for them.
+"""Page quotas of tenants: ceilings on held pages, and floors of protected cached pages.
 
 A ceiling bounds the pages that a tenant's sequences hold. A floor is a number of its cached pages
-that nobody else's need gives up; its own does. The eviction strategy knows no tenants: a page that
-it gives up although it is protected is set aside, out of its order, in the order in which it gave
-them up. So the strategy still decides which of a tenant's pages go first.
+that are not evicted for other tenants, only for its own. The eviction strategy does not know
+tenants: if it evicts a protected page, the page is removed from its order and set aside here, in
+order of eviction. So the strategy still decides which of a tenant's pages are evicted first.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-NOBODY = -1
-"""Takes pages for no tenant: no floor holds against it."""
+NO_TENANT = -1
+"""Tenant number of allocations that ignore all floors."""
 
 
 class PageQuota(NamedTuple):
-    """Of one tenant, in pages.
+    """Page quota of one tenant.
 
     Attributes:
-        floor: cached pages that are not given up for others.
-        ceiling: pages that its sequences may hold; None for all.
+        floor: cached pages that are not evicted for other tenants.
+        ceiling: pages that its sequences may hold; None for no limit.
     """
 
     floor: int = 0
@@ -32,147 +32,147 @@ NO_BOUNDS = PageQuota()
 
 
 class Quotas:
-    """Counts pages by tenant while any of them has bounds.
+    """Page counts by tenant, while any tenant has a quota.
 
     Args:
-        bounds: of tenants, by their numbers.
+        bounds: quotas by tenant number.
 
     Attributes:
-        bounds: the same.
-        held: pages with references, by the tenant that took them.
-        cached: pages that nobody holds whose content is known, by the same.
-        num_aside: cached pages that are set aside, of all tenants.
+        bounds: quotas by tenant number.
+        held: pages with references, by the tenant that allocated them.
+        cached: unreferenced pages in the prefix cache, by the tenant that allocated them.
+        num_protected: cached pages that are set aside, of all tenants.
     """
 
-    __slots__ = ("_aside", "bounds", "cached", "held", "num_aside")
+    __slots__ = ("_aside", "bounds", "cached", "held", "num_protected")
 
     def __init__(self, bounds: Mapping[int, PageQuota]) -> None:
         self.bounds = dict(bounds)
         self.held: dict[int, int] = {}
         self.cached: dict[int, int] = {}
         self._aside: dict[int, dict[int, None]] = {}
-        self.num_aside = 0
+        self.num_protected = 0
 
     def of(self, tenant: int) -> PageQuota:
-        """What a tenant may have."""
+        """Return the quota of a tenant."""
         return self.bounds.get(tenant, NO_BOUNDS)
 
-    def room(self, tenant: int) -> int | None:
-        """Pages that its sequences may hold yet; None for no bound."""
+    def headroom(self, tenant: int) -> int | None:
+        """Return the pages that a tenant may still allocate; None for no limit."""
         ceiling = self.of(tenant).ceiling
         return None if ceiling is None else ceiling - self.held.get(tenant, 0)
 
     def is_full(self, tenant: int) -> bool:
-        """Whether its sequences hold all that they may."""
-        room = self.room(tenant)
+        """Whether a tenant is at its ceiling."""
+        room = self.headroom(tenant)
         return room is not None and room <= 0
 
     @property
-    def num_kept(self) -> int:
-        """Cached pages that are given up for nobody but their own tenants."""
+    def num_reserved(self) -> int:
+        """Cached pages that are evicted only for their own tenants."""
         cached = self.cached
         return sum(min(one.floor, cached.get(tenant, 0)) for tenant, one in self.bounds.items())
 
-    def kept_from(self, tenant: int) -> int:
-        """Cached pages that must not be given up for a tenant's need."""
-        if tenant == NOBODY:
+    def reserved_from(self, tenant: int) -> int:
+        """Return the cached pages that must not be evicted for a tenant."""
+        if tenant == NO_TENANT:
             return 0
-        return self.num_kept - min(self.of(tenant).floor, self.cached.get(tenant, 0))
+        return self.num_reserved - min(self.of(tenant).floor, self.cached.get(tenant, 0))
 
     # Counting
 
-    def took(self, tenant: int) -> None:
-        """A page that nobody held, and that was not cached, is held for a tenant."""
+    def record_held(self, tenant: int) -> None:
+        """Count a newly allocated page."""
         self.held[tenant] = self.held.get(tenant, 0) + 1
 
-    def revived(self, tenant: int, page: int) -> bool:
-        """A cached page of a tenant is held again; whether it was set aside."""
-        self.took(tenant)
+    def record_reused(self, tenant: int, page: int) -> bool:
+        """Count a cached page that is held again; return whether it was set aside."""
+        self.record_held(tenant)
         self.cached[tenant] -= 1
-        return self._take_back(tenant, page)
+        return self._unprotect(tenant, page)
 
-    def released(self, tenant: int, *, is_cached: bool) -> None:
-        """Nobody holds a page of a tenant any more."""
+    def record_released(self, tenant: int, *, is_cached: bool) -> None:
+        """Count a page without references left."""
         self.held[tenant] -= 1
         if is_cached:
             self.cached[tenant] = self.cached.get(tenant, 0) + 1
 
-    def count(self, owners: Sequence[int], refs: Sequence[int], known: Sequence[int]) -> None:
-        """Count anew, from columns with an entry for each page."""
+    def recount(self, owners: Sequence[int], refs: Sequence[int], known: Sequence[int]) -> None:
+        """Recount from columns with an entry for each page."""
         self.held, self.cached = _counts(owners, refs, known)
 
     def agrees(self, owners: Sequence[int], refs: Sequence[int], known: Sequence[int]) -> bool:
-        """Whether that would change anything."""
+        """Whether the counts match columns with an entry for each page."""
         held, cached = _counts(owners, refs, known)
-        return held == _some(self.held) and cached == _some(self.cached)
+        return held == _nonzero(self.held) and cached == _nonzero(self.cached)
 
-    # Giving up
+    # Eviction
 
-    def is_aside(self, tenant: int, page: int) -> bool:
+    def is_protected(self, tenant: int, page: int) -> bool:
         """Whether a cached page of a tenant is set aside."""
         return page in self._aside.get(tenant, ())
 
-    def dropped(self, tenant: int, page: int) -> None:
-        """A cached page of a tenant is free, whatever is kept for it."""
-        self._take_back(tenant, page)
-        self._gone(page, tenant)
+    def record_uncached(self, tenant: int, page: int) -> None:
+        """Count a cached page of a tenant that was freed regardless of floors."""
+        self._unprotect(tenant, page)
+        self._count_evicted(page, tenant)
 
-    def chosen(self, page: int, tenant: int, taker: int) -> int | None:
-        """The eviction gives up a page of a tenant: which one goes instead.
+    def apply_floor(self, page: int, tenant: int, taker: int) -> int | None:
+        """Decide which page is evicted when the strategy evicts one of a tenant's.
 
         Args:
-            page: that it gives up; it is in its order no more.
-            tenant: whose it is.
-            taker: who needs a page.
+            page: the strategy's choice, which it no longer orders.
+            tenant: tenant of the page.
+            taker: tenant that needs a page.
 
         Returns:
-            That, or the first of the same tenant's that was set aside; None if all are protected.
+            That page, or the first one set aside of the same tenant; None if they are protected.
         """
         aside = self._aside.get(tenant)
-        is_kept = taker not in (tenant, NOBODY) and (
+        is_within_floor = taker not in (tenant, NO_TENANT) and (
             self.cached.get(tenant, 0) <= self.of(tenant).floor
         )
-        if not aside and not is_kept:
-            return self._gone(page, tenant)
+        if not aside and not is_within_floor:
+            return self._count_evicted(page, tenant)
         if aside is None:
             aside = self._aside[tenant] = {}
         aside[page] = None
-        self.num_aside += 1
-        return None if is_kept else self._first(tenant)
+        self.num_protected += 1
+        return None if is_within_floor else self._first(tenant)
 
-    def own(self, taker: int) -> int:
-        """Nothing is left but what was set aside: the first of the taker's own, or of anybody's.
+    def next_protected(self, taker: int) -> int:
+        """Return the first page set aside of the taker, or of any tenant for ``NO_TENANT``.
 
         Raises:
             LookupError: there is none.
         """
-        tenants = self._aside if taker == NOBODY else (taker,)
+        tenants = self._aside if taker == NO_TENANT else (taker,)
         for tenant in tenants:
             if self._aside.get(tenant):
                 return self._first(tenant)
-        raise LookupError("no page may be given up")
+        raise LookupError("no page may be evicted")
 
-    def take_all_back(self) -> list[int]:
-        """Everything that was set aside, in order for each tenant; nothing is any more."""
+    def drain_protected(self) -> list[int]:
+        """Return and clear the pages set aside, in order for each tenant."""
         pages = [page for aside in self._aside.values() for page in aside]
         self._aside.clear()
-        self.num_aside = 0
+        self.num_protected = 0
         return pages
 
     def _first(self, tenant: int) -> int:
         page = next(iter(self._aside[tenant]))
-        self._take_back(tenant, page)
-        return self._gone(page, tenant)
+        self._unprotect(tenant, page)
+        return self._count_evicted(page, tenant)
 
-    def _take_back(self, tenant: int, page: int) -> bool:
+    def _unprotect(self, tenant: int, page: int) -> bool:
         aside = self._aside.get(tenant)
         if not aside or page not in aside:
             return False
         del aside[page]
-        self.num_aside -= 1
+        self.num_protected -= 1
         return True
 
-    def _gone(self, page: int, tenant: int) -> int:
+    def _count_evicted(self, page: int, tenant: int) -> int:
         self.cached[tenant] -= 1
         return page
 
@@ -180,7 +180,7 @@ class Quotas:
 def _counts(
     owners: Sequence[int], refs: Sequence[int], known: Sequence[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Held and cached pages of each tenant."""
+    """Count held and cached pages of each tenant."""
     held: Counter[int] = Counter()
     cached: Counter[int] = Counter()
     for tenant, num_refs, is_known in zip(owners, refs, known, strict=True):
@@ -191,5 +191,5 @@ def _counts(
     return dict(held), dict(cached)
 
 
-def _some(counts: Mapping[int, int]) -> dict[int, int]:
+def _nonzero(counts: Mapping[int, int]) -> dict[int, int]:
     return {tenant: count for tenant, count in counts.items() if count}

@@ -1,4 +1,4 @@
-"""Pages that come back into the pool instead of being computed again."""
+"""Pages copied back into the pool instead of being recomputed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
-    """Some consecutive pages of a sequence.
+class IncomingPages:
+    """Consecutive pages of a sequence outside of the pool.
 
     Attributes:
-        first: which of its pages the first of them is.
-        pages: what each holds, uint8, shape ``[page_bytes]``.
-        num_tokens: computed of the sequence once they are there.
-        front: with which they begin; its pages are among them. None for those as computed.
+        first: index of the first page in the sequence.
+        pages: contents of each, uint8, shape ``[page_bytes]``.
+        num_tokens: computed tokens of the sequence once they are restored.
+        front: compacted prefix with which they begin; its pages are included. None without one.
     """
 
     first: int

@@ -1,15 +1,15 @@
-"""What things take, learned from what they took: a straight line through weighted samples."""
+"""Measured costs of transfers and computation: linear regression over weighted samples."""
 
 from __future__ import annotations
 
-_KEPT = 0.98
-"""Of a sample's weight, after the next one: the last fifty or so count."""
+_DECAY = 0.98
+"""Decay of a sample's weight with each further one: about the last fifty count."""
 
 
 class CostLine:
-    """Seconds as ``fixed + each * amount``, by least squares; older samples count less.
+    """Cost model ``fixed + each * amount`` in seconds, by least squares with decaying weights.
 
-    Neither is ever negative: if the samples say so, the other one explains them alone.
+    Neither coefficient is negative: where the fit is, the other one alone explains the samples.
     """
 
     __slots__ = ("_weight", "_x", "_xx", "_xy", "_y")
@@ -18,21 +18,21 @@ class CostLine:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def add(self, amount: float, seconds: float) -> None:
-        """So much took so long."""
-        keep = _KEPT
-        self._weight = self._weight * keep + 1
-        self._x = self._x * keep + amount
-        self._y = self._y * keep + seconds
-        self._xx = self._xx * keep + amount * amount
-        self._xy = self._xy * keep + amount * seconds
+        """Add a sample."""
+        decay = _DECAY
+        self._weight = self._weight * decay + 1
+        self._x = self._x * decay + amount
+        self._y = self._y * decay + seconds
+        self._xx = self._xx * decay + amount * amount
+        self._xy = self._xy * decay + amount * seconds
 
     @property
     def line(self) -> tuple[float, float]:
-        """``fixed`` and ``each``, seconds; zeros before the first sample."""
+        """The coefficients ``fixed`` and ``each``, in seconds; zeros before the first sample."""
         if not self._x:
             return 0.0, 0.0
         spread = self._weight * self._xx - self._x * self._x
-        # Samples of one size say nothing about what is fixed.
+        # Samples of one size do not determine the fixed part.
         if spread <= 1e-9 * self._weight * self._xx:
             return 0.0, self._y / self._x
         each = (self._weight * self._xy - self._x * self._y) / spread
@@ -44,6 +44,6 @@ class CostLine:
         return fixed, each
 
     def seconds(self, amount: float) -> float:
-        """What so much takes."""
+        """Return the expected seconds for an amount."""
         fixed, each = self.line
         return fixed + each * amount

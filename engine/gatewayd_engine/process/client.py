@@ -1,6 +1,6 @@
-"""The daemon's end of one engine: frames over an asyncio transport. Imports no torch.
+"""Client of one engine process: frames over an asyncio transport. Imports no torch.
 
-It knows nothing of requests; it says what the engine said, in order, and when it is lost.
+It is independent of requests: it delivers the engine's events in order, and reports its loss.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from gatewayd_engine.process.messages import Command, Event
 
 
 class EngineClient(asyncio.Protocol):
-    """Calls ``on_event`` for each event, then ``on_lost`` exactly once.
+    """Asyncio client: calls ``on_event`` for each event, then ``on_lost`` exactly once.
 
-    Both are called from the event loop. ``on_lost`` is told None when the engine closed the
-    stream, and otherwise why it ended. After ``close`` neither is called.
+    Both are called from the event loop. ``on_lost`` gets None when the engine closed the
+    stream, and otherwise the error. After ``close`` neither is called.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class EngineClient(asyncio.Protocol):
         on_event: Callable[[Event], None],
         on_lost: Callable[[Exception | None], None],
     ) -> EngineClient:
-        """Take over our end of a connected stream socket; it is closed with the client."""
+        """Take over the daemon's end of a connected stream socket; ``close`` closes it."""
         stream.setblocking(False)
         loop = asyncio.get_running_loop()
         client = cls(on_event, on_lost)
@@ -49,7 +49,7 @@ class EngineClient(asyncio.Protocol):
         return client
 
     def send(self, command: Command | EngineConfig) -> None:
-        """Send a command; never blocks. Silent when the engine is lost, as ``on_lost`` says so.
+        """Send a command; never blocks. Ignored after the loss of the engine.
 
         Raises:
             FrameError: the command is larger than a frame; nothing was sent.
@@ -59,17 +59,17 @@ class EngineClient(asyncio.Protocol):
             self._transport.write(frame)
 
     def close(self) -> None:
-        """Drop the connection; nothing is called from now on."""
+        """Close the connection; no callback is called afterwards."""
         self._is_over = True
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Asyncio: the stream is ours."""
+        """Asyncio: the stream is connected."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Asyncio: bytes have come."""
+        """Asyncio: data has arrived."""
         if self._is_over:
             return
         try:
@@ -78,7 +78,7 @@ class EngineClient(asyncio.Protocol):
             self._lose(error)
             return
         for event in events:
-            if self._is_over:  # an earlier event made the owner close us
+            if self._is_over:  # the callback of an earlier event closed this client
                 return
             self._on_event(event)
 

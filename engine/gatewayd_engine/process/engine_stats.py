@@ -9,7 +9,7 @@ STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """State after a step; totals count from the engine's start."""
+    """Statistics after a step; totals count from the engine's start."""
 
     step: int = 0
     num_running: int = 0
@@ -21,34 +21,34 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     prefix_queries: int = 0
     """Prompt tokens looked up in the prefix cache."""
     prefix_hits: int = 0
-    """Prompt tokens found there."""
+    """Prompt tokens found in the prefix cache or a KV tier."""
     computed_tokens: int = 0
     step_tokens: int = 0
     step_seconds: float = 0.0
     faults: int = 0
-    """Strategy faults answered by the default."""
+    """Strategy faults after which the default took over."""
     num_deferred: int = 0
-    """Of the waiting, those that wait for a sibling to compute their prompt."""
+    """Waiting sequences that wait for a sibling to compute their prompt."""
     step_sizes: list[int] = []
-    """Steps that computed tokens, by how many: up to each of ``STEP_SIZES``, then more."""
+    """Non-empty steps by number of tokens: up to each of ``STEP_SIZES``, then more."""
     num_drafts: int = 0
-    """Times that a sequence had drafts in a step."""
+    """Number of verifications: decoding sequences with drafts, summed over steps."""
     draft_tokens: int = 0
     accepted_tokens: int = 0
-    """Drafts that were kept."""
+    """Draft tokens that were accepted."""
     accepted_at: list[int] = []
-    """Of those, how many as the first, second, ... of their step."""
+    """Accepted draft tokens by their position in the draft."""
     swaps: int = 0
-    """Of the preemptions, those that copied what was computed to host memory."""
+    """Preemptions that copied the computed pages to host memory."""
     tier_hits: dict[str, int] = {}
-    """Of ``prefix_hits``, those in a KV tier, by its name."""
+    """Part of ``prefix_hits`` found in each KV tier, by name."""
     num_held: int = 0
-    """Of the waiting, those that an operator holds."""
+    """Waiting sequences that an operator holds."""
     busy_seconds: float = 0.0
-    """In which steps were computed."""
+    """Total time in which steps were computed."""
     evictions: int = 0
-    """Cached pages that were given up for others."""
+    """Cached pages that were evicted."""
     compactions: int = 0
-    """Prompts of which few keys and values are left."""
+    """Prompts that were compacted."""
     compacted_pages: int = 0
-    """Pages that those have given back, less the ones that they took."""
+    """Pages released by compactions, less those allocated for them."""

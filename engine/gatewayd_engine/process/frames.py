@@ -28,14 +28,14 @@ _events: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
 
 
 class FrameError(Exception):
-    """The other side sent what is not a frame, or a frame that is no message of its side.
+    """Invalid data on the stream: not a frame, or not a message of the other side.
 
-    The stream cannot be trusted any more: close it.
+    The stream is out of sync: close it.
     """
 
 
 def encode(message: Command | Event | EngineConfig) -> bytes:
-    """Make one frame.
+    """Encode a message as one frame.
 
     Raises:
         FrameError: the message is larger than a frame may be.
@@ -50,7 +50,7 @@ def encode(message: Command | Event | EngineConfig) -> bytes:
 
 
 class FrameParser(Generic[MessageT]):
-    """Bytes in, messages out; keeps the beginning of a frame until the rest has come."""
+    """Incremental parser of frames; buffers an incomplete frame."""
 
     def __init__(self, decoder: msgspec.msgpack.Decoder[MessageT]) -> None:
         self._decoder = decoder
@@ -59,11 +59,11 @@ class FrameParser(Generic[MessageT]):
 
     @property
     def num_pending_bytes(self) -> int:
-        """Bytes of a frame that is not complete."""
+        """Number of buffered bytes of an incomplete frame."""
         return len(self._rest)
 
     def feed(self, data: bytes) -> list[MessageT]:
-        """Take the next bytes and return the messages they complete, in order.
+        """Parse the next bytes; return the completed messages, in order.
 
         Raises:
             FrameError: an oversized or malformed frame; messages before it are lost.
@@ -96,16 +96,16 @@ class FrameParser(Generic[MessageT]):
         try:
             return self._decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FrameError(f"a frame of {len(body)} bytes is no message: {error}") from error
+            raise FrameError(f"a frame of {len(body)} bytes is not a message: {error}") from error
 
 
 def event_parser() -> FrameParser[Event]:
-    """A parser of what an engine says."""
+    """Return a parser of an engine's events."""
     return FrameParser(_events)
 
 
 class EngineSocket:
-    """The engine's end: one configuration in, then commands in and events out.
+    """The engine's end of the stream: one configuration in, then commands in and events out.
 
     Only the engine's main loop uses it. ``send`` blocks while the daemon does not read, which
     slows the engine instead of filling memory; the daemon never blocks, so both cannot wait
@@ -128,8 +128,8 @@ class EngineSocket:
         """Wait for the first frame.
 
         Raises:
-            EOFError: the daemon has gone.
-            FrameError: it is not a configuration.
+            EOFError: the daemon has closed the stream.
+            FrameError: the frame is not a configuration.
         """
         (size,) = _LENGTH.unpack(self._read_exactly(_LENGTH.size))
         if size > MAX_FRAME_BYTES:
@@ -138,14 +138,14 @@ class EngineSocket:
         try:
             return _configs.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise FrameError(f"the first frame is no configuration: {error}") from error
+            raise FrameError(f"the first frame is not a configuration: {error}") from error
 
     def read_available(self) -> list[Command]:
-        """Take the commands that have arrived, without waiting.
+        """Return the commands that have arrived, without waiting.
 
         Raises:
-            EOFError: the daemon has gone; commands before the end are not returned, for
-                nobody waits for their answers.
+            EOFError: the daemon has closed the stream; commands before the end are discarded,
+                because there is no one to answer.
             FrameError: the stream is broken.
         """
         commands: list[Command] = []
@@ -155,28 +155,28 @@ class EngineSocket:
             except BlockingIOError:
                 return commands
             except ConnectionError as error:
-                raise EOFError("the daemon has gone") from error
+                raise EOFError("the daemon has closed the stream") from error
             if not data:
-                raise EOFError("the daemon has gone")
+                raise EOFError("the daemon has closed the stream")
             commands += self._parser.feed(data)
-            if len(data) < _READ_BYTES:  # drained; what comes meanwhile is for the next step
+            if len(data) < _READ_BYTES:  # drained; later data is for the next step
                 return commands
 
     def wait_readable(self, timeout: float) -> bool:
-        """Sleep until something has arrived (the end included), at most ``timeout`` seconds."""
+        """Wait until data (or the end of the stream) has arrived, up to ``timeout`` seconds."""
         return bool(self._poll.poll(timeout * 1000))
 
     def send(self, event: Event) -> None:
         """Send one event.
 
         Raises:
-            EOFError: the daemon has gone.
+            EOFError: the daemon has closed the stream.
             FrameError: the event is larger than a frame; nothing was sent.
         """
         try:
             self._socket.sendall(encode(event))
         except ConnectionError as error:
-            raise EOFError("the daemon has gone") from error
+            raise EOFError("the daemon has closed the stream") from error
 
     def close(self) -> None:
         """Close the socket."""
@@ -188,8 +188,8 @@ class EngineSocket:
             try:
                 part = self._socket.recv(size - len(data))
             except ConnectionError as error:
-                raise EOFError("the daemon has gone") from error
+                raise EOFError("the daemon has closed the stream") from error
             if not part:
-                raise EOFError("the daemon has gone")
+                raise EOFError("the daemon has closed the stream")
             data += part
         return bytes(data)

@@ -1,28 +1,28 @@
-"""What an operator asks of an engine to look at it, and the answers; see ``messages``."""
+"""Operator requests to inspect an engine, and the answers; see ``messages``."""
 
 from __future__ import annotations
 
 import msgspec
 
 PAGE_STATES = ".casp"
-"""Of a page of the pool, a character each: free; cached, and given up when needed; active; shared
-by several sequences; pinned, and held by none."""
+"""One character per state of a page: free; cached and evictable; active; shared by several
+sequences; pinned and unreferenced."""
 
 
 class Inspect(msgspec.Struct, tag="inspect", array_like=True, frozen=True, gc=False):
-    """Say how all sequences and pages are; answered by ``Inspected``, between two steps."""
+    """Request the state of all sequences and pages; answered by ``Inspected``, between steps."""
 
     number: int
-    """The daemon's own, for the answer."""
+    """Number assigned by the daemon, echoed in the answer."""
 
 
 class Browse(msgspec.Struct, tag="browse", array_like=True, frozen=True, gc=False):
-    """Say which cached pages go on from one; answered by ``Browsed``."""
+    """Request the cached pages that continue a page; answered by ``Browsed``."""
 
     number: int
-    """The daemon's own, for the answer."""
+    """Number assigned by the daemon, echoed in the answer."""
     parent: int = -1
-    """-1 for those that prompts begin with, or whose page before is cached no more."""
+    """-1 for first pages of prompts, and pages whose predecessor is no longer cached."""
     limit: int = 200
 
 
@@ -30,81 +30,81 @@ Looking = Inspect | Browse
 
 
 class PoolLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The pages of the pool."""
+    """State of the KV pool."""
 
     pages_per_cell: int
     cells: bytes
-    """Of ``PAGE_STATES``, a character a cell; of several pages the commonest."""
+    """One character of ``PAGE_STATES`` per cell; the commonest state of several pages."""
     owners: bytes
-    """int32 place in ``tenants`` of each cell's first page of that state, -1 for nobody."""
+    """int32 index into ``tenants`` of each cell's first page of that state, -1 for none."""
     counts: list[int]
-    """Pages in each of ``PAGE_STATES``; they add up to the pool."""
+    """Pages by ``PAGE_STATES``; they add up to the pool."""
     tenants: list[str]
-    """Those with most pages, held or cached."""
+    """Tenants with the most pages, held or cached."""
     tenant_pages: list[int]
 
 
 class MachineLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the engine takes of its machine; None for what is not known, or not there."""
+    """Resource usage of an engine process; None for unknown or inapplicable values."""
 
     resident_bytes: int | None = None
-    """Of memory, that its process has."""
+    """Resident memory of the process."""
     cpu_seconds: float = 0.0
-    """Of all its threads, since its start."""
+    """CPU time of all threads since the process started."""
     cpu_cores: float | None = None
-    """Of these seconds in each second since the look before."""
+    """CPU seconds per second since the previous measurement."""
     device_used: int | None = None
-    """Bytes of the device that somebody has, also others."""
+    """Bytes of device memory in use, by all processes."""
     device_total: int | None = None
     device_utilization: float | None = None
     """Share of the driver's last sample in which a kernel ran, 0 to 1."""
 
 
 class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True, gc=False):
-    """How all is; columns over the sequences, int32 where nothing else is said."""
+    """State of an engine; columns over the sequences, int32 unless stated otherwise."""
 
     number: int
     sequences: bytes
-    """int64 ids of those that wait or run, shape ``[n]``."""
+    """int64 ids of waiting and running sequences, shape ``[n]``."""
     computed: bytes
-    """Tokens, of which the step has landed."""
+    """Computed tokens, in-flight ones not included."""
     pages: bytes
-    """That each holds, shared ones included; of waiting ones 0."""
+    """Pages held by each sequence, shared ones included; 0 for waiting ones."""
     cached: bytes
-    """Tokens of a waiting one that need not be computed; -1 for those that nobody asked about."""
+    """Cached tokens of a waiting sequence; -1 where it was not looked up."""
     drafted: bytes
-    """Tokens that were guessed for it."""
+    """Draft tokens."""
     accepted: bytes
-    """Of these."""
+    """Accepted draft tokens."""
     pool: PoolLook
     tiers: dict[str, int]
-    """Pages in each KV tier, by its name."""
+    """Pages in each KV tier, by name."""
     machine: MachineLook = MachineLook()
 
 
 class Browsed(msgspec.Struct, tag="browsed", array_like=True, frozen=True, gc=False):
-    """Pages that go on from one, those first that most go on from; int32 columns, shape ``[n]``."""
+    """Pages that continue a page, those with most descendants first; int32 columns ``[n]``."""
 
     number: int
     pages: bytes
     depths: bytes
-    """Pages before each."""
+    """Number of pages before each."""
     counts: bytes
-    """Tokens that each holds."""
+    """Tokens in each."""
     holders: bytes
-    """Sequences that hold it now."""
+    """Reference count of each."""
     below: bytes
-    """Pages that go on from it, all of them."""
+    """Number of descendants of each."""
     pinned: bytes
-    """Whether it is pinned, 0 or 1."""
+    """Whether each is pinned, 0 or 1."""
     hits: bytes
-    """Requests that found it since it is known, each once, however many answers it has."""
+    """Requests that found it since it was cached, each once, however many sequences it has."""
     tenants: list[str]
-    """Whose each is."""
+    """Tenant of each."""
     tokens: list[bytes]
-    """int32 ids of each where they are kept: not of tenants."""
+    """int32 token ids of each where they are recorded: not for tenants."""
     more: int = 0
-    """Beyond the limit."""
+    """Number of further pages beyond the limit."""
 
 
 Looked = Inspected | Browsed

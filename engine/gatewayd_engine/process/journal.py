@@ -1,7 +1,7 @@
-"""Standard error that ends in systemd's journal: lines begin with how urgent they are.
+"""Log lines for systemd's journal: each starts with a priority prefix.
 
-``<3>`` and the like are explained in sd-daemon(3); the journal takes them away and keeps them as
-PRIORITY, so that `journalctl -p warning` finds what matters.
+Prefixes like ``<3>`` are explained in sd-daemon(3); the journal strips them and stores them as
+PRIORITY, so that `journalctl -p warning` works.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import os
 from collections.abc import Mapping
 
 _STDERR = 2
-_URGENCIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
+_PRIORITIES = ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6))
 _DEBUG = 7
 
 
 def is_journal(environ: Mapping[str, str] = os.environ, fd: int = _STDERR) -> bool:
     """Whether a descriptor is the stream that systemd has connected to the journal.
 
-    A child that writes elsewhere inherits the variable all the same, so the numbers are compared.
+    A child process with another stderr inherits the variable as well, so the inodes are compared.
     """
     try:
         found = os.fstat(fd)
@@ -28,15 +28,15 @@ def is_journal(environ: Mapping[str, str] = os.environ, fd: int = _STDERR) -> bo
 
 
 def prefix(level: int) -> str:
-    """What a line begins with: ``prefix(logging.WARNING) == "<4>"``."""
-    return f"<{next((number for least, number in _URGENCIES if level >= least), _DEBUG)}>"
+    """Return the prefix of a level: ``prefix(logging.WARNING) == "<4>"``."""
+    return f"<{next((number for least, number in _PRIORITIES if level >= least), _DEBUG)}>"
 
 
-class Urgent(logging.Formatter):
-    """Another formatter's lines, each with its urgency in front.
+class JournalFormatter(logging.Formatter):
+    """Formatter that adds priority prefixes to another formatter's lines.
 
     Args:
-        formatter: makes the text.
+        formatter: formats the records.
     """
 
     def __init__(self, formatter: logging.Formatter) -> None:
@@ -44,6 +44,6 @@ class Urgent(logging.Formatter):
         self._formatter = formatter
 
     def format(self, record: logging.LogRecord) -> str:
-        """All lines of a record; a traceback's are as urgent as its first."""
+        """Format a record; each line of a traceback gets the same prefix."""
         text, mark = self._formatter.format(record), prefix(record.levelno)
         return "\n".join(mark + line for line in text.splitlines())

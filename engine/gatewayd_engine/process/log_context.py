@@ -1,4 +1,4 @@
-"""Which request the engine works on, where it works on one alone: for its log lines."""
+"""Log context: the request that the engine works on, where it works on a single one."""
 
 from __future__ import annotations
 
@@ -7,25 +7,23 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 Names = tuple[str, str]
-"""The gateway's own id, and what the client is told; empty where the gateway said none."""
+"""The gateway's request id, and the one returned to the client; empty where unknown."""
 
-NOBODY: Names = ("", "")
-_current: ContextVar[Names] = ContextVar("about", default=NOBODY)
+NO_NAMES: Names = ("", "")
+_current: ContextVar[Names] = ContextVar("about", default=NO_NAMES)
 
 
 def current() -> dict[str, str]:
-    """What a log line says of it; nothing where it works on many, or on none."""
-    ours, told = _current.get()
+    """Return the fields that log lines get; none outside of a single request."""
+    ours, external = _current.get()
     if not ours:
         return {}
-    return (
-        {"request_id": ours} if told in ("", ours) else {"request_id": ours, "x_request_id": told}
-    )
+    return {"request_id": ours} | ({} if external in ("", ours) else {"x_request_id": external})
 
 
 @contextmanager
 def about(names: Names) -> Iterator[None]:
-    """What is logged within is about this request."""
+    """Attribute log lines within the context to a request."""
     before = _current.set(names)
     try:
         yield

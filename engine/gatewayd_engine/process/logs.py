@@ -1,4 +1,4 @@
-"""The engine's log lines; told like the daemon's, of which it is one more voice."""
+"""Log lines of the engine, in the daemon's format."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from types import TracebackType
 from typing import Any
 
 from gatewayd_engine.process.config import EngineConfig
-from gatewayd_engine.process.journal import Urgent, is_journal
+from gatewayd_engine.process.journal import JournalFormatter, is_journal
 from gatewayd_engine.process.log_context import current
 
 _QUIET_SECONDS = 60.0
 
 
-class Rarely:
-    """Lets what is said again and again through once in a while.
+class MessageThrottle:
+    """Rate limit of repeated log messages.
 
     Args:
-        seconds: for which the same words are not repeated.
+        seconds: for which the same message is not repeated.
     """
 
     def __init__(self, seconds: float = _QUIET_SECONDS) -> None:
         self._seconds = seconds
         self._until: dict[str, float] = {}
 
-    def may(self, words: str) -> bool:
-        """Whether to say this now."""
+    def should_log(self, message: str) -> bool:
+        """Whether to log a message now."""
         now = time.monotonic()
-        if now < self._until.get(words, now):
+        if now < self._until.get(message, now):
             return False
-        # Few are alike for long; what is over is forgotten.
+        # Few messages repeat for long; expired entries are removed.
         self._until = {other: until for other, until in self._until.items() if until > now}
-        self._until[words] = now + self._seconds
+        self._until[message] = now + self._seconds
         return True
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""A text as one line that drives no terminal: ``a\nb`` has a backslash and an ``n`` in it.
+    r"""Escape a text to one line without control characters: a newline becomes ``\n``.
 
     Args:
-        text: also of somebody who would like to write lines of his own.
-        keep: characters that stay as they are.
+        text: possibly untrusted text, which must not forge log lines.
+        keep: characters that are not escaped.
     """
     if text.isprintable():
         return text
@@ -54,11 +54,11 @@ def visible(text: str, keep: str = "") -> str:
 
 
 class EngineLogLines(logging.Formatter):
-    """One line for each record, with the engine's number.
+    """Formatter of records as single lines, with the engine's number.
 
     Args:
-        engine: which of the daemon's engines this is.
-        is_json: whether lines are JSON objects with the daemon's names; otherwise they are text.
+        engine: index of this engine in the daemon.
+        is_json: whether lines are JSON objects with the daemon's keys; otherwise they are text.
     """
 
     def __init__(self, engine: int, *, is_json: bool) -> None:
@@ -67,18 +67,18 @@ class EngineLogLines(logging.Formatter):
         self._is_json = is_json
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        """The line without its traceback."""
+        """Format the line without its traceback."""
         record.levelname = record.levelname.lower()
         named = "".join(f" {key}={value}" for key, value in current().items())
         record.message = f"engine {self._engine}: {visible(record.message + named)}"
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: ANN401 - logging's
-        """A traceback; only its own lines are lines."""
+        """Format a traceback, escaping everything but its own line breaks."""
         return visible(super().formatException(ei), keep="\n")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The whole line."""
+        """Format the whole record."""
         if not self._is_json:
             return super().format(record)
         moment = datetime.fromtimestamp(record.created, UTC).isoformat()
@@ -96,16 +96,16 @@ class EngineLogLines(logging.Formatter):
 
 
 def configure(config: EngineConfig) -> None:
-    """Send every logger's records, warnings and what ends the process to standard error."""
+    """Send log records, warnings and uncaught exceptions to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     lines = EngineLogLines(config.replica, is_json=config.log_json)
-    handler.setFormatter(Urgent(lines) if is_journal() else lines)
+    handler.setFormatter(JournalFormatter(lines) if is_journal() else lines)
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
-    sys.excepthook = _last_words
+    sys.excepthook = _log_uncaught
 
 
-def _last_words(
+def _log_uncaught(
     kind: type[BaseException], error: BaseException, trace: TracebackType | None
 ) -> None:
     logging.getLogger(__name__).critical(

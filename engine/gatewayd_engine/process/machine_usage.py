@@ -1,4 +1,4 @@
-"""What the engine takes of its machine; looked at when an operator asks, once a second at most."""
+"""Resource usage of the engine process; measured on request, once a second at most."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 from gatewayd_engine.process.inspect_messages import MachineLook
 
 EACH_SECONDS = 1.0
-"""Between two looks; who asks sooner is told what the last one found."""
+"""Interval below which the last measurement is returned again."""
 _STATM = Path("/proc/self/statm")
 
 _log = logging.getLogger(__name__)
 
 
 class Meter:
-    """Looks at the process and at its device; no step waits for it, and the device for nothing.
+    """Meter of the process and its device, which never synchronises with the device.
 
     Args:
-        device: where the engine computes, ``cpu`` or ``cuda``.
+        device: device of the engine, ``cpu`` or ``cuda``.
     """
 
     def __init__(self, device: str) -> None:
@@ -32,7 +32,7 @@ class Meter:
         self._when, self._cpu = time.monotonic(), time.process_time()
 
     def look(self) -> MachineLook:
-        """What it takes now, or took less than a second ago."""
+        """Return the current usage, or a measurement less than a second old."""
         now = time.monotonic()
         if self._seen is None or now - self._when >= EACH_SECONDS:
             self._seen = self._look(now)
@@ -53,30 +53,30 @@ class Meter:
         )
 
     def _memory(self) -> tuple[int | None, int | None]:
-        """Bytes of the device that are free, and all of them."""
+        """Return the free and the total bytes of device memory."""
         if not self._has_memory:
             return None, None
         try:
             return torch.cuda.mem_get_info(self._device)
-        except Exception as error:  # noqa: BLE001 - of a lost device the next step tells
+        except Exception as error:  # noqa: BLE001 - the next step reports a lost device
             _log.warning("device memory is no longer reported: %s", error)
             self._has_memory = False
             return None, None
 
     def _utilization(self) -> float | None:
-        """Share of the driver's last sample in which a kernel ran; it asks NVML."""
+        """Return the share of the driver's last sample in which a kernel ran, from NVML."""
         if not self._has_utilization:
             return None
         try:
             return torch.cuda.utilization(self._device) / 100
-        except Exception as error:  # noqa: BLE001 - NVML has errors of its own, and may not be there
+        except Exception as error:  # noqa: BLE001 - NVML may be missing, and has its own errors
             _log.info("device utilization is not available: %s", error)
             self._has_utilization = False
             return None
 
 
 def _resident() -> int | None:
-    """Bytes of memory that the process has now; None where the system does not tell."""
+    """Return the resident memory in bytes; None where the system does not report it."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:

@@ -26,10 +26,10 @@ POOLINGS = ("mean", "last")
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How to choose tokens. Bounds are checked by the gateway and again by the engine.
+    """Sampling parameters. Bounds are checked by the gateway and again by the engine.
 
     Temperature acts before top-k, top-p and min-p; the penalties before temperature.
-    ``temperature`` 0 is greedy. ``top_k`` 0 is off. ``seed`` None lets the engine draw one.
+    ``temperature`` 0 is greedy. ``top_k`` 0 disables it. ``seed`` None lets the engine draw one.
     """
 
     max_tokens: int
@@ -46,27 +46,27 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     logit_bias: list[tuple[int, float]] = []
     stop_token_ids: list[int] = []
     logprobs: int | None = None
-    """Alternatives to report for each generated token; 0 reports the chosen one alone."""
+    """Number of top alternatives to report for each generated token; 0 reports only its own."""
     prompt_logprobs: int | None = None
     """The same for each prompt token but the first; the prompt is then computed in full."""
     extra: dict[str, Any] = {}
     tenant: str = ""
-    """For logits processors; the engine takes it from ``Submit.tenant``."""
+    """Tenant, for logits processors; the engine copies it from ``Submit.tenant``."""
     guide: tuple[str | bool, ...] | None = None
-    """What the answer must follow: a ``GuideSpec``."""
+    """Constraint of the output: a ``GuideSpec``."""
     pooling: str | None = None
-    """One of ``POOLINGS``: the prompt's hidden states are told, all of them or the last one's."""
+    """One of ``POOLINGS``: return the prompt's hidden states, of all tokens or of the last one."""
     guide_behind: tuple[str, str] | None = None
-    """The marks of the reasoning that may stand before it, as ``Bounds``; None for none."""
+    """Marks of reasoning that may precede the constrained part, as ``Bounds``; None for none."""
     may_be_shorter: bool = False
-    """``max_tokens`` is what is left of the context: its tenant's part of the KV cache may have
-    less."""
+    """Whether ``max_tokens`` is merely the rest of the context, which the tenant's KV quota may
+    reduce."""
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=False):
-    """Generate from a prompt, once for each of ``sequences`` (``n`` of them share it).
+    """Generate from a prompt, once for each of ``sequences``, which share it.
 
-    Sequence ids are chosen by the gateway and never reused while an engine lives.
+    Sequence ids are assigned by the gateway and never reused during an engine's lifetime.
     """
 
     sequences: list[int]
@@ -77,136 +77,136 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     priority: int = 1
     tenant: str = ""
     queued_seconds: float = 0.0
-    """How long ago the request came to the gateway: keeps its place after a restart."""
+    """Time since the request's arrival: preserves its order after a restart."""
     has_returned: bool = False
-    """It was on an engine before: it waits in front of those that were not."""
+    """Whether it was on an engine before: then it is queued before new requests."""
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
-    """Priority of its pages when cached ones are given up, 0 to 100, and for how many seconds
-    after their last use it counts."""
+    """Eviction priority of its pages, 0 to 100, and for how many seconds after their last use it
+    applies."""
     weight: float = 1.0
-    """What is due to the tenant, as ratio to others."""
+    """Fair-share weight of the tenant, relative to others."""
     deadline: float | None = None
-    """Seconds from the request's arrival to the first token that is wanted; None for no wish."""
+    """Seconds from arrival to the wanted time of the first token; None for no deadline."""
     is_held: bool = False
-    """An operator holds it, see ``HoldRequest``: it waits until it is released."""
+    """Whether an operator holds it, see ``HoldRequest``: it waits until it is released."""
     request_id: str = ""
-    """The gateway's own, for the log."""
+    """Request id of the gateway, for the log."""
     x_request_id: str = ""
-    """What its client is told, for the log."""
+    """Request id returned to the client, for the log."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):
-    """Forget sequences at the next step boundary; ``StepOutput.ended`` names all of them."""
+    """Abort sequences at the next step boundary; ``StepOutput.ended`` lists all of them."""
 
     sequences: list[int]
 
 
 class HoldRequest(msgspec.Struct, tag="hold", array_like=True, frozen=True, gc=False):
-    """Let sequences make no progress until ``Release``; unknown ids are ignored. No reply.
+    """Stop the progress of sequences until ``Release``; unknown ids are ignored. No reply.
 
-    Those that run give back their rows and pages at the next step boundary.
+    Running ones release their rows and pages at the next step boundary.
     """
 
     sequences: list[int]
 
 
 class Release(msgspec.Struct, tag="release", array_like=True, frozen=True, gc=False):
-    """Let sequences go on that were held; others are ignored. No reply."""
+    """Release held sequences; others are ignored. No reply."""
 
     sequences: list[int]
 
 
 class Bump(msgspec.Struct, tag="bump", array_like=True, frozen=True, gc=False):
-    """Change the class of sequences, or put them first in theirs; unknown ids are ignored."""
+    """Change the priority class of sequences, or move them to its front; unknown ids ignored."""
 
     sequences: list[int]
     priority: int | None = None
-    """The new class; None puts them first in the one they have."""
+    """The new class; None moves them to the front of their own."""
     deadline: float | None = None
-    """With a class, see ``Submit``."""
+    """New deadline along with a class, see ``Submit``."""
 
 
 class Evict(msgspec.Struct, tag="evict", array_like=True, frozen=True, gc=False):
-    """Give up cached pages that no sequence uses; answered by ``Evicted``."""
+    """Evict unreferenced cached pages; answered by ``Evicted``."""
 
     number: int
-    """The daemon's own, for the answer."""
+    """Number assigned by the daemon, echoed in the answer."""
     page: int | None = None
-    """This one and those behind it; None for those of a tenant."""
+    """Evict this page and its descendants; None for those of a tenant."""
     tenant: str | None = None
-    """Whose; None for everybody's."""
+    """Evict the pages of this tenant; None for all."""
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=False):
     """End the process after the current step."""
 
     seconds: float = 0.0
-    """For which KV tiers may write what a later engine finds again."""
+    """Time limit for KV tiers to save pages for a later engine."""
 
 
 class SwapStrategy(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
-    """Fill a slot with another strategy between two steps, once it is open.
+    """Replace a strategy between two steps, once the new one is open.
 
-    Answered by ``Swapped``; several are made one after the other.
+    Answered by ``Swapped``; several are carried out in order.
 
-    ``choices`` has one strategy, none to leave the slot empty, or for logits processors the
-    whole chain in its order.
+    ``choices`` has one strategy, none to disable the kind, or for logits processors the whole
+    chain in its order.
     """
 
     number: int
-    """The daemon's own, for the answer."""
+    """Number assigned by the daemon, echoed in the answer."""
     kind: str
     choices: list[StrategyChoice]
     holds: bool = False
-    """No step is made before it: what was asked before it is answered as after it."""
+    """Whether steps wait for the swap, so that all pending requests use the new strategy."""
 
 
 class SetLimits(msgspec.Struct, tag="limits", array_like=True, frozen=True, gc=False):
-    """Change what a step may cost; no reply. Values beyond those of the start are cut to them."""
+    """Change limits of a step; no reply. Values are capped at the initial ones."""
 
     max_batch_tokens: int
     strategy_budget_ms: float
 
 
 class Amount(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Pages of the KV pool; one of the two is 0."""
+    """A number of pages of the KV pool; one of the two fields is 0."""
 
     pages: int = 0
     share: float = 0.0
-    """Of all that there are."""
+    """Share of the pool."""
 
 
 class TenantQuota(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a tenant is promised of the KV pool of an engine."""
+    """Quota of a tenant in the KV pool of an engine."""
 
     tenant: str
     floor: Amount | None = None
-    """Cached pages that are not given up for others."""
+    """Cached pages that are not evicted for other tenants."""
     ceiling: Amount | None = None
     """Pages that its sequences may hold."""
 
 
 class SetQuotas(msgspec.Struct, tag="quotas", array_like=True, frozen=True, gc=False):
-    """Bound these tenants from now on, and no others; no reply."""
+    """Replace all tenant quotas; no reply."""
 
     quotas: list[TenantQuota]
 
 
 class PinPrefix(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
-    """Keep the cached pages of a prompt while others can be given up; answered by ``Pinned``.
+    """Pin the cached pages of a prompt against eviction; answered by ``Pinned``.
 
     Or a page and those before it.
     """
 
     number: int
-    """The daemon's own, for the answer."""
+    """Number assigned by the daemon, echoed in the answer."""
     prompt: bytes
-    """int32 token ids; none, and 0 seconds, takes all pins back."""
+    """int32 token ids; empty, with 0 seconds, removes all pins."""
     seconds: float
-    """From now on; 0 takes the pin back."""
+    """Duration; 0 removes the pin."""
     salt: bytes = b""
     page: int | None = None
-    """The last one of what is pinned, instead of a prompt."""
+    """Last page to pin, instead of a prompt."""
 
 
 _OfRequests = Submit | Abort | HoldRequest | Release | Bump
@@ -216,14 +216,14 @@ Command = (
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
-    """Progress while starting."""
+    """Progress of the engine's start."""
 
     stage: str
     fraction: float
 
 
 class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the engine serves."""
+    """Description of the served model."""
 
     architecture: str
     num_parameters: int
@@ -237,19 +237,19 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     max_running: int
     max_batch_tokens: int
     strategies: dict[str, str] = {}
-    """Kind to name of what is bound."""
+    """Names of the active strategies, by kind."""
     hidden_size: int = 0
-    """Numbers of a hidden state."""
+    """Size of a hidden state."""
     page_bytes: int = 0
-    """Of a page of the KV pool; 0 where nobody knows."""
+    """Bytes of a page of the KV pool; 0 if unknown."""
     kv_record_bytes: int = 0
-    """Of a token's key, or value, of one head in one layer; 0 where nobody knows."""
+    """Bytes of a token's key, or value, of one head in one layer; 0 if unknown."""
     weight_bytes: int = 0  # of the weights as they are computed with; 0 if unknown
-    tuning_file: str = ""  # of what was chosen by measuring; empty for none
+    tuning_file: str = ""  # table of measured kernel choices; empty for none
 
 
 class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
-    """The engine serves from now on."""
+    """The engine is ready to serve."""
 
     version: int
     pid: int
@@ -258,7 +258,7 @@ class EngineReady(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Log-probabilities of the raw logits at one position, best first."""
+    """Logprobs of the raw logits at one position, best first."""
 
     sequence: int
     token: int
@@ -274,13 +274,13 @@ class PooledOutput(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     sequence: int
     count: int
-    """Tokens that were summed up."""
+    """Number of tokens summed up."""
     vector: bytes
-    """Their sum, float32, shape ``[hidden_size]``."""
+    """Sum of their hidden states, float32, shape ``[hidden_size]``."""
 
 
 class Admitted(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A sequence left the queue for the first time."""
+    """First admission of a sequence."""
 
     sequence: int
     cached_tokens: int
@@ -288,10 +288,10 @@ class Admitted(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Finished(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A sequence ended; its last tokens are in the same message.
+    """End of a sequence; its last tokens are in the same message.
 
     ``reason`` indexes ``FINISH_REASONS``. ``stop_token`` is the token that ended it, which is
-    not among the tokens, or None. ``error`` is a code and a sentence when it failed.
+    not among the tokens, or None. ``error`` is a code and a message when it failed.
     """
 
     sequence: int
@@ -301,80 +301,80 @@ class Finished(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=False):
-    """What one step produced, as columns."""
+    """Output of one step, as columns."""
 
     stats: EngineStats
     sequences: bytes = b""
-    """int64 id of the sequence that got each token, shape ``[n]``; those of one stand together."""
+    """int64 sequence id of each token, shape ``[n]``; tokens of a sequence are consecutive."""
     tokens: bytes = b""
     """int32 token ids, shape ``[n]``."""
     admitted: list[Admitted] = []
     finished: list[Finished] = []
     logprobs: list[TokenLogprobs] = []
-    """In the order of ``tokens``, for those sequences that asked."""
+    """In the order of ``tokens``, for sequences that requested them."""
     prompt_logprobs: list[TokenLogprobs] = []
-    """In prompt order; a sequence's own are complete before its first token."""
+    """In prompt order; complete before the sequence's first token."""
     pooled: list[PooledOutput] = []
-    """In prompt order; a sequence's own are complete before its first token."""
+    """In prompt order; complete before the sequence's first token."""
     preempted: list[int] = []
-    """Sequences that had to give up their pages, once for each time."""
+    """Ids of preempted sequences, once for each preemption."""
     moved: bytes = b""
-    """int64 ids of sequences that did something else since the step before this one than before it,
-    and of those of whose prompt this one computed a chunk; shape ``[m]``."""
+    """int64 ids of sequences whose ``Cause`` has changed since the previous step, and of those
+    with a prefill chunk in this one; shape ``[m]``."""
     causes: bytes = b""
     """int8 ``Cause`` of each, shape ``[m]``."""
     shares: bytes = b""
-    """float32 share of the tokens of this step that were its own chunk's, shape ``[m]``."""
+    """float32 share of this step's tokens in its prefill chunk, shape ``[m]``."""
     reached: bytes = b""
-    """int32 tokens of the prompt up to the end of its chunk in this step, else 0; ``[m]``."""
+    """int32 prompt tokens up to the end of its chunk in this step, else 0; ``[m]``."""
     crowd: float = 0.0
-    """Share of the tokens of this step that were chunks of prompts."""
+    """Share of this step's tokens in prefill chunks."""
     plugins: dict[str, float] = {}
-    """Seconds in calls of strategies since the step before, by ``kind.name``."""
+    """Seconds in calls of strategies since the previous step, by ``kind.name``."""
     ended: bytes = b""
-    """int64 ids of sequences that have ended in any way, perhaps before; shape ``[k]``."""
+    """int64 ids of sequences that have ended in any way, perhaps in earlier steps; ``[k]``."""
     spent: bytes = b""
-    """float64 ``[k]``: seconds, shared by tokens; all add up to ``EngineStats.busy_seconds``."""
+    """float64 ``[k]``: engine seconds; all shares add up to ``EngineStats.busy_seconds``."""
     counts: bytes = b""
     """int32 ``[3, k]``: prompt tokens computed or cached, the cached ones, generated tokens."""
 
 
 class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=False):
-    """What became of a swap."""
+    """Result of a swap."""
 
     number: int
     error: str = ""
-    """Why it was refused and the one before goes on; empty if it was not."""
+    """Reason of a failure, after which the old strategy stays in place; empty on success."""
     has_state: bool = False
-    """Whether what the one before knew was handed over."""
+    """Whether the old strategy's state was handed over."""
 
 
 class Pinned(msgspec.Struct, tag="pinned", array_like=True, frozen=True, gc=False):
-    """What became of a pin."""
+    """Result of a pin."""
 
     number: int
     tokens: int = 0
-    """Of the prompt that are pinned now; for a page those up to its end, 0 if it is not cached."""
+    """Tokens of the prompt that are pinned; for a page those up to its end, 0 if not cached."""
     error: str = ""
-    """Why nothing can be pinned; empty if it can."""
+    """Why pins are not supported; empty on success."""
 
 
 class Evicted(msgspec.Struct, tag="evicted", array_like=True, frozen=True, gc=False):
-    """What became of an eviction."""
+    """Result of an eviction."""
 
     number: int
     pages: int = 0
-    """That are free now."""
+    """Evicted pages."""
     kept: int = 0
-    """That sequences use, and which therefore stay."""
+    """Pages not evicted because sequences hold them."""
     left: int = 0
-    """That are to go, too, and that nobody was kept waiting for: ask again."""
+    """Pages that exceed the limit of one step boundary: repeat the request."""
     error: str = ""
-    """Why nothing can be evicted; empty if it can."""
+    """Why eviction is not supported; empty on success."""
 
 
 class StrategyRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One strategy that an engine has used; figures count from the engine's start."""
+    """Statistics of one strategy, since the engine's start."""
 
     kind: str
     name: str
@@ -388,18 +388,18 @@ class StrategyRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class StrategyReport(msgspec.Struct, tag="strategies", array_like=True, frozen=True, gc=False):
-    """What strategies have cost so far; about once a second while the engine works."""
+    """Statistics of all strategies; sent about once a second while the engine works."""
 
     rows: list[StrategyRow]
 
 
 class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False):
-    """The engine cannot go on; it exits after this."""
+    """Fatal error of the engine, which exits after this."""
 
     code: str
     message: str
     strategy: list[str] = []
-    """Kind and name of the strategy without which the next engine is to start; none for none."""
+    """Kind and name of the strategy to quarantine in the next engine; empty for none."""
 
 
 Event = (

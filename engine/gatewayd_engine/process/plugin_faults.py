@@ -1,4 +1,4 @@
-"""Faults of strategies: how the engine names them and finds out whose they are."""
+"""Faults of strategies: exceptions, attribution to the responsible strategy, and log lines."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ __all__ = [
     "StrategyHang",
     "blame",
     "culprit",
-    "deed",
+    "describe_fault",
     "failure",
-    "tell_fault",
+    "log_fault",
 ]
 
 _log = logging.getLogger(__name__)
 
 
 Fault = tuple[str, str]
-"""Code and sentence of a request that fails, for its client."""
+"""Error code and message of a failed request, for its client."""
 STRATEGY_ERROR = "strategy_error"
-"""Code of a request that fails by a plugin."""
+"""Error code of a request that fails because of a plugin."""
 
 
 class RequestFault(Exception):
-    """A request cannot be served, by no fault of the engine; it ends with an error.
+    """A request cannot be served, though the engine works; it ends with an error.
 
     Attributes:
-        slot: whose it is.
-        code, sentence: what its client is told.
+        slot: queue slot of its sequence.
+        code, sentence: error code and message for the client.
     """
 
     def __init__(self, slot: int, code: str, sentence: str) -> None:
@@ -53,11 +53,11 @@ class RequestFault(Exception):
 
 
 class OutOfService(Exception):
-    """A request asks for a processor that cannot serve it; the sentence is for its client."""
+    """A request needs a processor that cannot serve it; the message is for its client."""
 
 
 class RequestRejected(Exception):
-    """A submission that this engine cannot serve; the sentence says why, a code what kind."""
+    """A submission cannot be served by this engine; the message says why, for the client."""
 
     def __init__(self, sentence: str, code: str = "invalid_request") -> None:
         super().__init__(sentence)
@@ -65,7 +65,7 @@ class RequestRejected(Exception):
 
 
 class blame:
-    """Whatever is raised while a strategy is asked, and its answer looked at, is its fault."""
+    """Context manager that attributes any exception within it to a strategy."""
 
     __slots__ = ("_kind",)
 
@@ -73,7 +73,7 @@ class blame:
         self._kind = kind
 
     def __enter__(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing."""
 
     def __exit__(
         self,
@@ -81,54 +81,54 @@ class blame:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Name the strategy.
+        """Convert an exception to a fault of the strategy.
 
         Raises:
-            StrategyFault: instead of what was raised.
+            StrategyFault: instead of the original exception.
         """
         if error is not None and not isinstance(error, StrategyFault | RequestFault):
             raise StrategyFault(self._kind, repr(error)) from error
 
 
 def failure(name: str) -> str:
-    """What a client is told of a logits processor; what it said itself is for the log."""
+    """Return the error message for clients of a failed logits processor; details are logged."""
     return f"the logits processor {name} failed; try again, or send the request without it"
 
 
-def tell_fault(who: str, error: BaseException, strategy: object, count: int, limit: int) -> None:
-    """Write a fault to the log, in one line.
+def log_fault(who: str, error: BaseException, strategy: object, count: int, limit: int) -> None:
+    """Log a fault of a strategy, in one line.
 
     Args:
-        who: the strategy, and the distribution that it came in.
-        error: what came of it.
-        strategy: itself, as far as known.
+        who: the strategy and its distribution.
+        error: the fault.
+        strategy: the strategy itself, if known.
         count: its faults so far.
-        limit: the fault at which it is quarantined.
+        limit: number of faults after which it is quarantined.
     """
     is_last = count == limit
     _log.log(
         logging.ERROR if is_last else logging.WARNING,
         "%s %s (fault %d of %d)%s",
         who,
-        deed(error, strategy),
+        describe_fault(error, strategy),
         count,
         limit,
         "; quarantined until `gatewayd swap` selects it again" if is_last else "",
     )
 
 
-def deed(error: BaseException, strategy: object = None) -> str:
-    """What a strategy did, and where, in one line for the log.
+def describe_fault(error: BaseException, strategy: object = None) -> str:
+    """Describe a fault, and where it occurred, in one line for the log.
 
     Args:
-        error: what came of it.
-        strategy: named as the place when it did not raise.
+        error: the fault.
+        strategy: named as the location if it did not raise.
     """
     is_named = isinstance(error, StrategyFault)
     cause = (error.__cause__ if is_named else None) or error
     if place := _place_of_raise(cause):
         return f"raised {told(cause)} at {place}"
-    what = f"gave what cannot be used, {told(cause)}"
+    what = f"returned an invalid result, {told(cause)}"
     if isinstance(cause, StrategyFault):
         what = " ".join(cause.reason.split())
     if isinstance(cause, StrategyHang) or strategy is None:
@@ -137,7 +137,7 @@ def deed(error: BaseException, strategy: object = None) -> str:
 
 
 def _place_of_raise(error: BaseException) -> str:
-    """Where in a plugin's own code something was raised; empty if it was elsewhere."""
+    """Return where in a plugin's own code an exception was raised; empty if elsewhere."""
     package, place, is_next = None, "", False
     for frame, line in traceback.walk_tb(error.__traceback__):
         if isinstance(frame.f_locals.get("account"), Account):
@@ -159,9 +159,9 @@ def _place_of_class(of: type) -> str:
 
 
 def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
-    """Find the strategy, of those that fill a slot, in whose call an exception arose.
+    """Return the kind of the active strategy in whose call an exception was raised.
 
-    Looking at the traceback afterwards costs nothing while all goes well.
+    The traceback is only examined after a fault, so calls without faults have no overhead.
     """
     if isinstance(error, StrategyFault):
         return error.kind
@@ -169,6 +169,6 @@ def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
     for frame, _ in traceback.walk_tb(error.__traceback__):
         account = frame.f_locals.get("account")
         if isinstance(account, Account) and account.kind in bound:
-            # The innermost: a scheduler asks what is cached, and the cache may fail it.
+            # The innermost one: a scheduler may call the prefix cache, which may fail.
             found = account.kind
     return found

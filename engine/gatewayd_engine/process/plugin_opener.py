@@ -1,7 +1,7 @@
-"""Opens strategies in a thread beside the steps, and waits for them no longer than it is told.
+"""Opening of strategies in a background thread, concurrently with steps, with a time limit.
 
-A model is read from disk for seconds, and a plugin may never come back: neither is a reason for
-running requests to wait.
+Loading a model from disk takes seconds, and a plugin may hang: running requests must not wait for
+either.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _log = logging.getLogger(__name__)
 
 
 class NotOpened(Exception):
-    """A strategy does not come back from ``open``, or wants to end the process."""
+    """A strategy did not return from ``open`` in time, or tried to end the process."""
 
 
 class Opener:
-    """Makes strategies and opens them.
+    """Factory of opened strategies.
 
     Args:
         host: loads plugins.
-        resources: what they are given.
-        ledger: times what is opened between two steps, and says what is opened beside them.
-        seconds: that an opening beside the steps may take.
+        resources: passed to ``open``.
+        ledger: measures synchronous openings, and marks background ones.
+        seconds: time limit of a background opening.
     """
 
     def __init__(
@@ -45,20 +45,20 @@ class Opener:
         self._seconds = seconds
 
     def open(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
-        """Open a strategy, here and now.
+        """Open a strategy synchronously.
 
         Raises:
-            Exception: whatever is wrong with it.
+            Exception: any error of the strategy.
         """
         strategy = self._host.strategy(kind, choice.name, choice.settings)
         return self._opened(kind, strategy, self._ledger.watch(kind, choice.name, strategy))
 
-    def begin(self, kind: Kind, choices: Sequence[StrategyChoice]) -> Opening:
-        """Begin to open strategies beside the steps."""
+    def start(self, kind: Kind, choices: Sequence[StrategyChoice]) -> Opening:
+        """Start to open strategies in the background."""
         mark = self._ledger.marking(kind, [choice.name for choice in choices])
-        return Opening(kind, choices, partial(self._open_beside, kind), mark, self._seconds)
+        return Opening(kind, choices, partial(self._open_in_background, kind), mark, self._seconds)
 
-    def _open_beside(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
+    def _open_in_background(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
         strategy = self._host.strategy(kind, choice.name, choice.settings)
         return self._opened(kind, strategy, strategy)
 
@@ -72,7 +72,7 @@ class Opener:
 
 
 class _Opened(NamedTuple):
-    """A strategy that is open, and the seconds that this took."""
+    """An opened strategy, and the seconds that opening took."""
 
     choice: StrategyChoice
     strategy: Any
@@ -80,14 +80,14 @@ class _Opened(NamedTuple):
 
 
 class Opening:
-    """Strategies of one kind, opened one after the other.
+    """Background opening of strategies of one kind, one after the other.
 
     Args:
-        kind: theirs.
-        choices: what to open; none is over at once.
-        make: gives an open strategy; called in the thread.
-        mark: told, in the thread, which one is being opened, and None when that is over.
-        seconds: that all of them may take together.
+        kind: kind of the strategies.
+        choices: strategies to open; with none it is over at once.
+        make: returns an opened strategy; called in the thread.
+        mark: called in the thread with the name of the strategy being opened, None at the end.
+        seconds: time limit for all of them together.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Opening:
         self._error: BaseException | None = None
         self._lock = threading.Lock()
         self._is_done = not choices
-        self._is_given_up = False
+        self._is_cancelled = False
         self._thread = threading.Thread(target=self._work, name=f"open {kind}", daemon=True)
         if choices:
             self._thread.start()
@@ -122,41 +122,41 @@ class Opening:
                 began = time.perf_counter()
                 strategy = self._make(choice)
                 self._opened.append(_Opened(choice, strategy, time.perf_counter() - began))
-        except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
+        except BaseException as error:  # noqa: BLE001 - raised again by ``result``
             self._error = error
         with self._lock:
-            # Before anybody sees that it is over: the mark may be another opening's then.
-            if not self._is_given_up:
+            # Before it is visibly over, because afterwards the mark may be another opening's.
+            if not self._is_cancelled:
                 self._mark(None)
             self._is_done = True
-            is_given_up = self._is_given_up
-        if is_given_up:
+            is_cancelled = self._is_cancelled
+        if is_cancelled:
             self.close_rest()
 
     def _marked(self, choice: StrategyChoice) -> bool:
-        """Say what is opened next; False if nobody wants it any more."""
+        """Mark the next strategy to open; return False after cancellation."""
         with self._lock:
-            if not self._is_given_up:
+            if not self._is_cancelled:
                 self._now = choice.name
                 self._mark(choice.name)
-            return not self._is_given_up
+            return not self._is_cancelled
 
     @property
     def is_over(self) -> bool:
-        """Whether they are open, or will not be."""
+        """Whether all are open, opening failed, or the time limit is exceeded."""
         return self._is_done or time.monotonic() >= self._until
 
-    def settle(self) -> dict[str, float]:
-        """What it came to; only when it is over.
+    def result(self) -> dict[str, float]:
+        """Return the result; call only when it is over.
 
         Returns:
             Seconds that each took, by name.
 
         Raises:
-            Exception: what is wrong with one of them; all that were opened are closed.
+            Exception: the error of one of them; all that were opened are closed.
         """
         if not self._is_done:
-            self.give_up()
+            self.cancel()
             raise NotOpened(
                 f"{self._kind}.{self._now} did not return from open within {self._seconds:g} s"
             )
@@ -167,11 +167,11 @@ class Opening:
             raise NotOpened(f"{self._kind}.{self._now} raised {self._error!r} in open")
         return {one.choice.name: one.seconds for one in self._opened}
 
-    def take(self, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
-        """The strategy that was opened for a choice, whose closing is the caller's from now on.
+    def pop(self, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
+        """Pop the strategy opened for a choice; the caller must close it.
 
         Returns:
-            None if there is none.
+            The strategy; None if there is none.
         """
         for one in self._opened:
             if one.choice is choice:
@@ -179,14 +179,14 @@ class Opening:
                 return one.strategy
         return None
 
-    def give_up(self) -> None:
-        """Nobody wants them any more; the thread closes what it opens, whenever that is.
+    def cancel(self) -> None:
+        """Cancel the opening; the thread closes what it opens, whenever that is.
 
-        Nothing is raised in it: that might end a thread which the strategy has just begun, or
-        leave one of its locks held, and nobody could open it again.
+        No exception is raised in the thread: it might end a thread that the strategy has just
+        started, or leave one of its locks held, so that the strategy could not be opened again.
         """
         with self._lock:
-            self._is_given_up = True
+            self._is_cancelled = True
             is_done = self._is_done
             if not is_done:
                 self._mark(None)
@@ -194,19 +194,19 @@ class Opening:
             self.close_rest()
 
     def wait(self, seconds: float) -> None:
-        """Wait until the thread has ended, so long at most."""
+        """Wait until the thread has ended, up to a time limit."""
         if self._choices:
             self._thread.join(seconds)
 
     def close_rest(self) -> None:
-        """Close what nobody has taken."""
+        """Close the opened strategies that were not popped."""
         while self._opened:
             close(self._kind, self._opened.pop().strategy)
 
 
 def close(kind: Kind, strategy: Any) -> None:  # noqa: ANN401 - any kind, watched or not
-    """Close a strategy, whatever it says to that."""
+    """Close a strategy, and log its errors."""
     try:
         strategy.close()
-    except Exception as error:  # noqa: BLE001 - it is gone anyway
+    except Exception as error:  # noqa: BLE001 - the strategy is discarded anyway
         _log.warning("%s strategy failed while closing: %r", kind, error)

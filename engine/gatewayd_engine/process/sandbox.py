@@ -1,4 +1,4 @@
-"""Sandboxes this process: drops access to files, other processes and sockets. Linux only.
+"""Sandbox of this process: drops access to files, other processes and sockets. Linux only.
 
 Landlock leaves read access to the listed files and denies all other reads and every write; with a
 recent kernel also signals to processes outside of the sandbox, and their memory and environment. A
@@ -92,7 +92,7 @@ class ConfinementFailed(Exception):
 
 
 def readable(folder: str) -> list[str]:
-    """Paths that Python needs for imports in this environment, and a checkpoint's.
+    """Return the paths that Python needs for imports in this environment, and a checkpoint's.
 
     Args:
         folder: of the checkpoint. Targets of symbolic links in it are included only if they are
@@ -113,7 +113,7 @@ def readable(folder: str) -> list[str]:
 
 
 def _blobs_of(folder: str) -> str | None:
-    """The blob folder of a Hugging Face cache, for ``MODEL/snapshots/REVISION``."""
+    """Return the blob folder of a Hugging Face cache, for ``MODEL/snapshots/REVISION``."""
     snapshots = os.path.dirname(folder)
     if os.path.basename(snapshots) != "snapshots":
         return None
@@ -148,7 +148,10 @@ def confine(paths: Iterable[str]) -> None:
         raise CannotConfine("the kernel refuses PR_SET_NO_NEW_PRIVS")
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     lacks = []
-    for apply in (partial(_filter_calls, libc, version), partial(_keep, libc, version, paths)):
+    for apply in (
+        partial(_filter_calls, libc, version),
+        partial(_restrict_files, libc, version, paths),
+    ):
         try:
             apply()
         except CannotConfine as error:  # still apply the other one
@@ -157,8 +160,8 @@ def confine(paths: Iterable[str]) -> None:
         raise CannotConfine(", and ".join(lacks))
 
 
-def _keep(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
-    """Apply the Landlock rules."""
+def _restrict_files(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
+    """Restrict file access with Landlock rules."""
     if version < 1:
         raise CannotConfine("the kernel has no Landlock")
     num_rights = max(count for since, count in _RIGHTS.items() if since <= version)
@@ -217,7 +220,7 @@ def _failed(what: str) -> ConfinementFailed:
 
 
 def _program(machine: str, landlock: int, pid: int) -> bytes:
-    """The BPF program; it compares the low half of arguments, as the kernel does for ``int``."""
+    """Build the BPF program; it compares the low half of arguments, as the kernel does for int."""
     refused = [*_REFUSED[machine], *_EVERYWHERE]
     judged = [
         (number, [_Argument(place, (value,), True) for place, value in enumerate(values)])
@@ -232,7 +235,7 @@ def _program(machine: str, landlock: int, pid: int) -> bytes:
         refused.append(_TRUNCATE[machine])
     load, equal, at_least, done = 0x20, 0x15, 0x35, 0x06
     allow, refuse = 0x7FFF0000, 0x00050000 | 1
-    # What is done, where to go if so and if not: so many steps on, or to the last one.
+    # Opcode, jumps if true and if false (relative, None for the last instruction), and operand.
     steps: list[tuple[int, int | None, int | None, int]] = [
         (load, 0, 0, 4),
         (equal, 0, None, _AUDIT_ARCH[machine]),

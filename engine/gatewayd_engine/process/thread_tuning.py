@@ -1,9 +1,9 @@
-"""Chooses how many threads a step runs on, by what lately was faster.
+"""Choice of the number of threads of each step by recent measurements.
 
-Two threads halve a step of an idle machine. Once another process has a core, every operation
-waits for the thread that was put off it, and the same step takes three times as long as on one
-thread. Which of the two is the case cannot be known in advance, so it is measured: steps of
-similar size are compared, and the loser is tried again now and then.
+Two threads halve the time of a step on an idle machine. Once another process needs a core, every
+operation waits for the thread that was descheduled, and the step takes three times as long as on
+one thread. Which case applies cannot be known in advance, so it is measured: steps of similar size
+are compared, and the slower choice is retried at intervals.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 _WEIGHT = 0.1
-"""Of the newest step in the running average."""
+"""Weight of the newest step in the running average."""
 _OUTLIER = 1.5
-"""A step counts for at most this much of the average: a few slow ones in a row, whenever the
-gateway has some milliseconds of work, are not a busy machine."""
+"""A step counts for at most this multiple of the average: a few slow ones in a row, whenever the
+gateway has some milliseconds of work, do not mean a busy machine."""
 _TRIAL = 3
-"""Steps of a trial; the best of them counts."""
+"""Steps of a trial; the fastest of them counts."""
 _LARGE = 128
-"""Larger steps, prompts above all, take too long for trials: they run as was last found best."""
+"""Larger steps, mainly prefill, take too long for trials: they use the last best choice."""
 _FIRST_RETRY = 16
 _LAST_RETRY = 512
-"""Steps until the loser is tried again; doubled each time it loses clearly."""
+"""Steps until the slower choice is retried; doubled each time it is clearly slower."""
 
 
 @dataclass(slots=True)
 class _Record:
-    """What is known of steps of one size.
+    """Measurements of steps of one size class.
 
     Attributes:
-        seconds: per token, by number of threads; of the best a running average.
+        seconds: seconds per token, by number of threads; of the best a running average.
         on_trial: number of threads that is being tried, 0 for none.
-        trial: its steps so far.
-        until_retry: steps until the loser is tried.
-        interval: how long that was the last time.
+        trial: measurements of the trial so far.
+        until_retry: steps until the slower choice is retried.
+        interval: initial value of the current ``until_retry``.
     """
 
     seconds: dict[int, float] = field(default_factory=dict)
@@ -46,12 +46,12 @@ class _Record:
 
 
 class ThreadTuning:
-    """One thread or all of them, step by step.
+    """Choice between one thread and all of them, step by step.
 
     Args:
-        threads: how many all are.
-        use: sets the number of threads; others may have set another since the last step.
-        clock: seconds.
+        threads: number of all threads.
+        use: sets the number of threads; other code may have changed it since the last step.
+        clock: returns seconds.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class ThreadTuning:
         self._began = 0.0
         self._num_tokens = 1
 
-    def begin(self, num_tokens: int) -> None:
-        """A step of so many tokens begins."""
+    def start_step(self, num_tokens: int) -> None:
+        """Set the number of threads for a step of so many tokens, and start measuring."""
         self._num_tokens = num_tokens
         if num_tokens > _LARGE:
             choice = self._favourite
@@ -80,8 +80,8 @@ class ThreadTuning:
         self._current = choice
         self._began = self._clock()
 
-    def end(self) -> None:
-        """The step has ended."""
+    def end_step(self) -> None:
+        """Record the duration of the step."""
         if self._num_tokens > _LARGE:
             return
         seconds = (self._clock() - self._began) / self._num_tokens
@@ -98,7 +98,7 @@ class ThreadTuning:
         record.seconds[self._current] = before + _WEIGHT * (seconds - before)
         self._favourite = self._best(record)
         if self._favourite != self._current:
-            # What was seen of the new loser may be over already.
+            # The conditions under which the other choice was slower may have changed.
             record.interval = record.until_retry = _FIRST_RETRY
 
     def _best(self, record: _Record) -> int:
@@ -110,7 +110,7 @@ class ThreadTuning:
         return record.on_trial or self._best(record)
 
     def _next_trial(self, record: _Record) -> int:
-        """Who is to be tried now; 0 for nobody."""
+        """Return the number of threads to try now; 0 for none."""
         for candidate in self._candidates:
             if candidate not in record.seconds:
                 return candidate
@@ -118,7 +118,7 @@ class ThreadTuning:
         if record.until_retry > 0 or len(self._candidates) == 1:
             return 0
         best, loser = sorted(self._candidates, key=record.seconds.__getitem__)
-        # Near misses are looked at again soon; clear defeats ever more rarely.
+        # Close results are rechecked soon; clear ones at growing intervals.
         is_close = record.seconds[loser] < 1.2 * record.seconds[best]
         record.interval = _FIRST_RETRY if is_close else min(2 * record.interval, _LAST_RETRY)
         record.until_retry = record.interval

@@ -1,14 +1,15 @@
-"""Threads and memory of the engine on a CPU; must act before torch is imported.
+"""Thread and memory settings of the engine on a CPU; applied before torch is imported.
 
-OpenMP workers that spin without end while they wait collapse as soon as another process takes
-their core, and the gateway and its clients do. Workers that sleep at once are woken 150 times in
-a step, which takes longer than what they compute. So they spin for a moment, then sleep; whether
-one thread would be faster is seen step by step (``pace``).
+OpenMP workers that spin indefinitely while waiting stall as soon as another process needs their
+core, as the gateway and its clients do. Workers that sleep at once are woken 150 times per step,
+which takes longer than their work. So they spin for a moment, then sleep; ``thread_tuning``
+decides step by step whether a single thread is faster.
 
-Every operation of a step allocates its result and the next step frees it. By default glibc gives
-large ones back to the system each time, and takes them again as pages to be zeroed: of a step of
-512 tokens that was a third. What is kept must be of use to all, then: by default each thread that
-compiles a grammar leaves holes in a heap of its own, and nobody else can fill them.
+Every operation of a step allocates its result, and the next step frees it. By default glibc
+returns large blocks to the system each time, and gets them again as pages to be zeroed: a third of
+the time of a step of 512 tokens. So freed memory is retained, in a single heap for all threads: by
+default, each thread that compiles a grammar leaves holes in a heap of its own that no other thread
+can use.
 """
 
 from __future__ import annotations
@@ -17,50 +18,49 @@ import ctypes
 import os
 
 _SPINS = 10_000
-"""Some hundred microseconds: longer than the pauses inside a step. Embedded model, two cores,
+"""Some hundred microseconds: longer than the pauses within a step. Embedded model, two cores,
 tokens/s at batch 1 / 8 / 64: no spinning 144 / 1,067 / 3,468; this 453 / 2,465 / 5,674; one
 thread 338 / 1,596 / 3,934."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_KEPT_BYTES, _HEAP_BYTES = 1 << 30, 32 << 20
-"""Free memory is kept up to the first; allocations up to the second, glibc's limit, come from
-what is kept."""
+_RETAINED_BYTES, _HEAP_BYTES = 1 << 30, 32 << 20
+"""Free memory retained at most, and the largest allocation served from it (glibc's limit)."""
 
 
 def available_cores() -> int:
-    """Cores this process may run on."""
+    """Return the number of cores this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def choose(threads: int | None) -> int:
-    """Threads to use at most: the configured number, or one for each core.
+    """Return the maximum number of threads: as configured, or one per core.
 
-    Of more than three cores, one is left to the gateway.
+    With more than three cores, one is left to the gateway.
     """
     cores = available_cores()
     return threads or (cores if cores <= 3 else cores - 1)
 
 
-def settle(threads: int | None) -> int:
-    """Set OpenMP and malloc up for steps; returns the number of threads."""
+def configure_threads(threads: int | None) -> int:
+    """Configure OpenMP and malloc for steps; return the number of threads."""
     chosen = choose(threads)
-    _keep_memory()
+    _retain_memory()
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
     os.environ["KMP_BLOCKTIME"] = "1"  # milliseconds; the same for Intel's and LLVM's runtimes
-    # Weights and contexts are read from end to end each step: with pages of 4 KiB a third of that
-    # time went into address translation.
+    # Weights and contexts are read sequentially in each step: with 4 KiB pages, a third of that
+    # time was spent in address translation.
     os.environ["THP_MEM_ALLOC_ENABLE"] = "1"
     os.environ["OMP_NUM_THREADS"] = str(chosen)
     os.environ["MKL_NUM_THREADS"] = str(chosen)
     return chosen
 
 
-def _keep_memory() -> None:
-    """Let malloc keep what is freed, for all threads; without effect where it is not glibc's."""
+def _retain_memory() -> None:
+    """Make malloc retain freed memory for all threads; no effect without glibc."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _RETAINED_BYTES)
         mallopt(_M_ARENA_MAX, 1)

@@ -1,4 +1,4 @@
-"""What a sequence's time at an engine is spent on; the numbers are what the wire carries."""
+"""Causes of a sequence's time in an engine; the numbers are part of the wire format."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from enum import IntEnum
 
 
 class Cause(IntEnum):
-    """What a sequence does, or what it waits for. It is one of them at every moment."""
+    """Current activity of a sequence, or what it waits for; exactly one at any time."""
 
     TURN = 0
-    """Its turn: the tokens of the steps went to others, or the scheduler holds it back."""
+    """Scheduling: the steps' tokens went to others, or the scheduler holds it back."""
     ROWS = 1
-    """A free row of the batch."""
+    """A free batch row."""
     PAGES = 2
     """Free pages of the KV pool."""
     LEADER = 3
-    """Another one computes the beginning that both share."""
+    """Another sequence that computes their shared prefix."""
     TIER = 4
-    """A KV tier brings its pages."""
+    """A KV tier that is loading its pages."""
     GRAMMAR = 5
-    """What it must follow is compiled."""
+    """Compilation of its grammar."""
     PREEMPTED = 6
-    """It had to give way, and waits again."""
+    """It was preempted, and waits again."""
     PREFILL = 7
-    """Its prompt is computed."""
+    """Its prompt is being prefilled."""
     RECOMPUTE = 8
-    """What it lost when it had to give way is computed again."""
+    """Tokens lost by a preemption are being recomputed."""
     DECODE = 9
-    """Its tokens are generated."""
+    """Its tokens are being generated."""
     KV_QUOTA = 10
-    """Pages that its tenant may have: it holds all, or others' cached ones are kept for them."""
+    """Its tenant's quota: it is at the ceiling, or cached pages are reserved for others."""
     HELD = 11
-    """An operator holds it."""
+    """It is held by an operator."""

@@ -1,4 +1,4 @@
-"""A thread that works beside the steps, and is left behind if it does not come back."""
+"""A background thread for work concurrent with steps, abandoned if it hangs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queue import SimpleQueue
 
 
 class WorkerThread:
-    """Does one thing after the other in a thread of its own."""
+    """Background thread that runs one function after another."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -16,12 +16,12 @@ class WorkerThread:
         self._is_idle = threading.Event()
         self._is_idle.set()
 
-    def begin(self, work: Callable[[], None]) -> None:
-        """Do something; what is under way must be over. It must not raise."""
+    def submit(self, work: Callable[[], None]) -> None:
+        """Start a function; the previous one must have returned. It must not raise."""
         if self._asked is None:
             self._asked = SimpleQueue()
             self._is_idle = threading.Event()
-            # It must keep no engine from ending, whatever it is in.
+            # A daemon thread: a hanging function must not keep the engine from exiting.
             thread = threading.Thread(
                 target=_serve, args=(self._asked, self._is_idle), name=self._name, daemon=True
             )
@@ -30,14 +30,14 @@ class WorkerThread:
         self._asked.put(work)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it is done; whether it is. If not, another thread serves from now on."""
+        """Wait until the function has returned; if it has not, abandon the thread."""
         if self._is_idle.wait(seconds):
             return True
         self.close()
         return False
 
     def close(self) -> None:
-        """Let the thread end when it has done what it does."""
+        """End the thread once the current function has returned."""
         if self._asked is not None:
             self._asked.put(None)
             self._asked = None
@@ -46,6 +46,6 @@ class WorkerThread:
 def _serve(asked: SimpleQueue[Callable[[], None] | None], is_idle: threading.Event) -> None:
     while (work := asked.get()) is not None:
         work()
-        # What it was about is not to be kept until the next comes.
+        # Release the references of the function before the next one arrives.
         work = None
         is_idle.set()

@@ -127,10 +127,10 @@ class Runner:
             raise
         self._processors.settle()
         tokens = result.tokens
-        rows, last = batch.rows[tokens.lines], tokens.last
+        rows, last = batch.rows[tokens.entries], tokens.last
         self._sampled[rows] = last
         lost = self._processors.append(rows, last)
-        result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
+        result.lost = {int(tokens.entries[i]): fault for i, fault in lost.items()}
         if result.failed:
             self._attention.discard_copies()
         return result
@@ -139,23 +139,23 @@ class Runner:
     def fit(
         self, prompt: NDArray[np.int32], pages: list[int], last: int, covered: int, ask: Ask
     ) -> list[Compacted]:
-        """See ``Fits``."""
+        """See ``CompactionRunner``."""
         end = len(prompt)
         attend = CompactionQueries(
             self._decoder.spec.attention, self._pool, pages, end, covered, ask
         )
-        self._pool.arrivals.wait()
-        self._pace.begin(last)
+        self._pool.transfers.wait()
+        self._pace.start_step(last)
         self._decoder.hidden(
             torch.from_numpy(prompt[end - last :].astype(np.int64)),
             torch.arange(end - last, end),
             attend,
         )
-        self._pace.end()
+        self._pace.end_step()
         return attend.found
 
     def _run(self, batch: StepBatch) -> StepResult:
-        self._pace.begin(len(batch.ids))
+        self._pace.start_step(len(batch.ids))
         self._attention.plan(batch)
         lines = np.flatnonzero(batch.samples)
         drafts = None if batch.drafts is None else batch.drafts.at(lines)
@@ -175,7 +175,7 @@ class Runner:
             if len(lines) < len(hidden):
                 hidden = hidden[torch.from_numpy(batch.last[lines])]
             self._sample(batch, lines, hidden, result)
-        self._pace.end()
+        self._pace.end_step()
         return result
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:

@@ -12,7 +12,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.runner.gpu.draft_model import PAGE_SIZE
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines, gather
+from gatewayd_engine.state.step_batch import BatchDrafts, gather
 
 _FEW = 8
 """Most tokens of a row that are computed as a decoding sequence with drafts."""
@@ -81,19 +81,19 @@ class RowModel:
             ends.astype(np.int32),
             _chains(tokens, more) if more.any() else None,
         )
-        self._pace.begin(len(batch.ids))
+        self._pace.start_step(len(batch.ids))
         self._attention.plan(batch)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
         logits = self._decoder.logits(hidden[torch.from_numpy(batch.last)])
-        self._pace.end()
+        self._pace.end_step()
         return logits[torch.from_numpy(np.argsort(batch.slots))]
 
 
-def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
+def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> BatchDrafts:
     """Represent the tokens after the first of each row as a chain of drafts."""
-    return DraftLines(
+    return BatchDrafts(
         counts,
         tokens[:, 1 : 1 + int(counts.max())],
         None,

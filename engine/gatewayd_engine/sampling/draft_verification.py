@@ -23,7 +23,7 @@ from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.random import ACCEPT, uniform
 from gatewayd_engine.sampling.token_picker import TokenPicker
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines
+from gatewayd_engine.state.step_batch import BatchDrafts
 from gatewayd_engine.state.step_result import NOT_FINITE, Tokens
 
 
@@ -53,7 +53,7 @@ class DraftVerification:
         row: NDArray[np.int64],
         starts: NDArray[np.int64],
         first: NDArray[np.int64],
-        drafts: DraftLines,
+        drafts: BatchDrafts,
         logits: torch.Tensor,
         rows: RunningBatch,
         processors: Processors,

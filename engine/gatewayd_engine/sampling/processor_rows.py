@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.process.logs import Rarely
+from gatewayd_engine.process.logs import MessageThrottle
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, Fault, OutOfService, failure
 from gatewayd_hooks.host.errors import told
@@ -42,7 +42,7 @@ class ProcessorRows:
         self._names = tuple(names)
         self._processors = tuple(processors)
         self._record = record
-        self._rarely = Rarely()
+        self._throttle = MessageThrottle()
         self._quarantined: set[int] = set()
         # Replaced processors, which come first and are only used by rows in use.
         self._num_replaced = 0
@@ -144,7 +144,7 @@ class ProcessorRows:
             )
 
     def _warn(self, i: int, what: str, error: Exception) -> None:
-        if self._rarely.may(message := f"logits processor {self._names[i]} {what}"):
+        if self._throttle.should_log(message := f"logits processor {self._names[i]} {what}"):
             _log.warning("%s: %s", message, told(error))
 
     def _fault(self, i: int) -> Fault:

@@ -12,12 +12,12 @@ from gatewayd_engine.sampling.logprobs import report
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.token_picker import TokenPicker
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+from gatewayd_engine.state.step_batch import BatchDrafts, StepBatch
 from gatewayd_engine.state.step_result import StepResult, Tokens
 
 
 def tokens_to_verify(
-    batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64]
+    batch: StepBatch, drafts: BatchDrafts, lines: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Return the tokens whose logits are needed: each sequence's last token and its drafts."""
     counts = drafts.counts[lines] + 1
@@ -29,7 +29,7 @@ def tokens_to_verify(
 
 def verify(
     batch: StepBatch,
-    drafts: DraftLines,
+    drafts: BatchDrafts,
     lines: NDArray[np.int64],
     logits: torch.Tensor,
     rows: RunningBatch,
@@ -63,9 +63,9 @@ def verify(
     )
     result.tokens = tokens = verification.run()
     raw = logits if reported is None else reported
-    _report(tokens, first[np.searchsorted(lines, tokens.lines)], batch, raw, rows, result)
+    _report(tokens, first[np.searchsorted(lines, tokens.entries)], batch, raw, rows, result)
     record_failed(lines, verification.failed, result)
-    result.said = lines, verification.by_line()
+    result.model_tokens = lines, verification.by_line()
     spoilt: list[int] = lines[verification.spoilt].tolist()
     return spoilt
 
@@ -95,9 +95,9 @@ def _report(
         rows: batch rows, with what each request asks for.
         result: receives the log-probabilities.
     """
-    asked = rows.logprobs[batch.rows[tokens.lines]]
+    asked = rows.logprobs[batch.rows[tokens.entries]]
     chosen = [
-        (int(tokens.lines[i]), first[i] + tokens.nodes[i, j], int(tokens.ids[i, j]), asked[i])
+        (int(tokens.entries[i]), first[i] + tokens.nodes[i, j], int(tokens.ids[i, j]), asked[i])
         for i in np.flatnonzero(asked >= 0)
         for j in range(int(tokens.counts[i]))
     ]

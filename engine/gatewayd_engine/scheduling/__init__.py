@@ -1,1 +1,1 @@
-"""From a plan to pages: admission, deferral, page growth, preemption."""
+"""From a scheduler's plan to KV pages: admission, deferral, page growth, preemption."""

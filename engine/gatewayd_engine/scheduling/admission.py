@@ -1,4 +1,4 @@
-"""Admission: who may leave the queue, and with which pages."""
+"""Admission of waiting sequences into the running batch, with their KV pages."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from gatewayd_hooks.caching import Match
 from gatewayd_hooks.logits import RequestRefused
 
 _MAX_DOUBLINGS = 16
-"""Beyond any context; more would only overflow."""
+"""Upper bound of the exponent; beyond any context, and larger ones would overflow."""
 
 
-class _Beginning(NamedTuple):
-    """What others have computed of a sequence that is to be admitted."""
+class _ComputedPrefix(NamedTuple):
+    """The part of a sequence's prompt that is already computed when it is admitted."""
 
     shared: list[int]
     """Pages that hold it, in order."""
     computed: int
-    """Tokens in them; the last page may hold another's behind them."""
+    """Tokens in them; the last page may hold another sequence's tokens after these."""
     continued: Match | None = None
-    """What was cached, if pages come back from outside behind it."""
+    """The prefix cache match, if pages from a KV tier or swapped pages follow it."""
 
 
 class Admission:
-    """Gives waiting sequences rows and pages.
+    """Assignment of batch rows and KV pages to waiting sequences.
 
     Attributes:
-        admitted: who left the queue since it was last emptied.
-        short: pages that the last one needed who got none because of its tenant's ceiling, or of
-            others' floors; else 0.
+        admitted: sequences admitted since this list was last drained.
+        quota_shortfall: pages needed by the last sequence that was refused because of its tenant's
+            ceiling, or of other tenants' floors; else 0.
     """
 
     def __init__(
@@ -54,122 +54,122 @@ class Admission:
         queue: Queue,
         rows: RunningBatch,
         pages: Pages,
-        holdings: BlockTables,
+        block_tables: BlockTables,
         prefixes: PrefixCache,
-        outside: KvOffload,
+        offload: KvOffload,
         strategies: Strategies,
     ) -> None:
         self._queue = queue
         self._rows = rows
         self._pages = pages
-        self._holdings = holdings
+        self._block_tables = block_tables
         self._prefixes = prefixes
-        self._outside = outside
+        self._offload = offload
         self._strategies = strategies
         self._page_size = rows.page_size
         self.admitted: list[Admitted] = []
-        self.short = 0
+        self.quota_shortfall = 0
 
-    def admit(self, slot: int, grant: int) -> int:
+    def try_admit(self, slot: int, grant: int) -> int:
         """Move a waiting sequence into the batch; returns the tokens it computes, 0 for no room.
 
-        There is room when the pages for all its tokens, and some to grow into, are to be had
-        beside those that were promised to the running ones: half-admitted prompts would preempt
-        one another, and so would those that fill their last page together.
+        There is room when the pages for all its tokens, and some to grow into, are available in
+        addition to those reserved for running sequences: half-admitted prompts would preempt one
+        another, and so would sequences that fill their last page at the same time.
         """
         queue, view, size = self._queue, self._queue.view, self._page_size
         sequence = queue[slot]
-        self.short = 0
+        self.quota_shortfall = 0
         num_tokens = int(view.num_tokens[slot])
         reserved = self._reserve(sequence, num_tokens)
-        beginning = self._fitting(sequence, self._find(sequence, num_tokens), reserved)
-        if beginning is None:
-            # With nobody running, only pages kept for forks can be in the way.
-            if not queue.running and self.drop_inherited():
-                return self.admit(slot, grant)
-            if self.short and self._may_drop_own(slot):
-                return self.admit(slot, grant)
+        prefix = self._fitting(sequence, self._find(sequence, num_tokens), reserved)
+        if prefix is None:
+            # With no running sequence, only pages retained for forks can be in the way.
+            if not queue.running and self.release_inherited():
+                return self.try_admit(slot, grant)
+            if self.quota_shortfall and self._release_own_inherited(slot):
+                return self.try_admit(slot, grant)
             return 0
         queue.num_reserved[slot] = reserved
-        if sequence.kept is None:
-            sequence.decodes_from, sequence.known = num_tokens, None
-        self._rows.take(sequence, num_tokens)
+        if sequence.swapped is None:
+            sequence.decodes_from, sequence.compression_state = num_tokens, None
+        self._rows.add(sequence, num_tokens)
         queue.start_running(slot)
         queue.row[slot] = sequence.row
         try:
             self._strategies.plan.dequeue(slot)
-            computed = beginning.computed
+            computed = prefix.computed
             with about(sequence.names):
-                self._seat(sequence, beginning.shared, computed)
-            if beginning.continued is not None:
-                computed = self._bring(sequence, beginning.continued, num_tokens)
-            whole = sequence.whole(num_tokens)
-            count = min(grant, (whole if computed < whole else num_tokens) - computed)
+                self._assign_pages(sequence, prefix.shared, computed)
+            if prefix.continued is not None:
+                computed = self._restore(sequence, prefix.continued, num_tokens)
+            exact = sequence.exact_len(num_tokens)
+            count = min(grant, (exact if computed < exact else num_tokens) - computed)
             while len(sequence.pages) * size < computed + count:
-                self._take(sequence)
+                self._append_page(sequence)
         except BaseException:
-            self.put_back(slot)
+            self.return_to_queue(slot)
             raise
-        self._prefixes.forget(sequence)
-        self._note_admission(sequence, computed, beginning.shared)
+        self._prefixes.discard_lookup(sequence)
+        self._record_admission(sequence, computed, prefix.shared)
         return count
 
-    def _find(self, sequence: Sequence, num_tokens: int) -> _Beginning:
-        """What a waiting sequence need not compute."""
+    def _find(self, sequence: Sequence, num_tokens: int) -> _ComputedPrefix:
+        """Find the computed prefix of a waiting sequence."""
         if sequence.inherited:
-            return _Beginning(sequence.inherited, sequence.prompt_len - 1)
+            return _ComputedPrefix(sequence.inherited, sequence.prompt_len - 1)
         match = self._prefixes.match(sequence, num_tokens)
-        if self._outside.has_more(sequence, match, num_tokens):
+        if self._offload.has_more(sequence, match, num_tokens):
             full = match.num_tokens // self._page_size
-            return _Beginning(list(match.pages)[:full], full * self._page_size, match)
-        return _Beginning(list(match.pages), match.num_tokens)
+            return _ComputedPrefix(list(match.pages)[:full], full * self._page_size, match)
+        return _ComputedPrefix(list(match.pages), match.num_tokens)
 
     def _reserve(self, sequence: Sequence, num_tokens: int) -> int:
-        """Pages for all tokens of a sequence, and to grow into: twice as many each preemption."""
+        """Return pages for all tokens plus room to grow, which doubles with each preemption."""
         size = self._page_size
         doubled = 1 << min(sequence.preemptions, _MAX_DOUBLINGS)
         return min(-(-num_tokens // size) + doubled, -(-sequence.limit // size))
 
     def _fitting(
-        self, sequence: Sequence, beginning: _Beginning, reserved: int
-    ) -> _Beginning | None:
-        """As much of a beginning as there is room for; None if there is none."""
-        shared, computed, continued = beginning
+        self, sequence: Sequence, prefix: _ComputedPrefix, reserved: int
+    ) -> _ComputedPrefix | None:
+        """Return as much of a computed prefix as there is room for; None if there is no room."""
+        shared, computed, continued = prefix
         if self._fits(sequence, shared, computed, reserved):
-            return beginning
+            return prefix
         part = computed % self._page_size
         if not part or sequence.inherited:
             return None
-        # A page is kept until it is copied: there may be room without it.
+        # A shared partial page is held until it is copied: there may be room without it.
         shared, computed = shared[:-1], computed - part
         if self._fits(sequence, shared, computed, reserved):
-            return _Beginning(shared, computed, continued)
+            return _ComputedPrefix(shared, computed, continued)
         return None
 
     def _fits(self, sequence: Sequence, shared: list[int], computed: int, reserved: int) -> bool:
-        """Whether the pages that a sequence needs beside shared ones are to be had."""
+        """Whether the pages that a sequence needs in addition to shared ones are available."""
         pages = self._pages
         revived = sum(not pages.is_held(page) for page in shared)
         copies = computed < len(shared) * self._page_size and (
             not sequence.inherited or pages.is_shared(shared[-1]) or pages.is_known(shared[-1])
         )
         needed = reserved - len(shared) + copies + revived
-        kept = sequence.kept
-        if kept is not None and kept.front is not None:
-            needed -= kept.front.num_absent(self._page_size)
-        is_there = needed <= pages.num_available - self.promised()
+        swapped = sequence.swapped
+        if swapped is not None and swapped.front is not None:
+            needed -= swapped.front.num_absent(self._page_size)
+        is_there = needed <= pages.num_available - self.reserved_pages()
         if pages.quotas is None:
             return is_there
         tenant = int(self._queue.view.tenant[sequence.slot])
-        is_within = needed <= self.room(tenant)
-        # Its ceiling keeps it, or a floor of others where there are pages enough.
-        over = pages.quotas.room(tenant)
-        is_over = over is not None and needed > over - self.promised(tenant)
-        self.short = needed if is_over or (is_there and not is_within) else 0
+        is_within = needed <= self.headroom(tenant)
+        # Refused by its own ceiling, or by other tenants' floors although enough pages are free.
+        over = pages.quotas.headroom(tenant)
+        is_over = over is not None and needed > over - self.reserved_pages(tenant)
+        self.quota_shortfall = needed if is_over or (is_there and not is_within) else 0
         return is_within
 
-    def _seat(self, sequence: Sequence, shared: list[int], computed: int) -> None:
-        """Give a sequence that has got a row the pages that others have computed."""
+    def _assign_pages(self, sequence: Sequence, shared: list[int], computed: int) -> None:
+        """Assign the shared computed pages to a sequence that has a batch row."""
         queue, slot, size = self._queue, sequence.slot, self._page_size
         num_tokens = int(queue.view.num_tokens[slot])
         try:
@@ -187,89 +187,95 @@ class Admission:
         is_fork = bool(sequence.inherited)
         if is_fork:
             sequence.inherited = []
-            self._holdings.forked.add(slot)
-            self._holdings.begin(sequence, shared)
+            self._block_tables.forked.add(slot)
+            self._block_tables.assign(sequence, shared)
         else:
             for page in shared:
                 self._pages.share(page)
-                self._holdings.append(sequence, page)
+                self._block_tables.append(sequence, page)
             full = shared[: computed // size]
-            self._prefixes.retain(sequence, full)
-            # A tier may have come after they were cached.
-            self._outside.note(sequence, len(full), set(full))
+            self._prefixes.extend_retention(sequence, full)
+            # A KV tier may have been added after these pages were cached.
+            self._offload.record_cached(sequence, len(full), set(full))
         queue.num_published[slot] = computed // size
         queue.view.num_computed[slot] = computed
-        is_own = is_fork and self._holdings.is_own(sequence, computed)
+        is_own = is_fork and self._block_tables.is_own(sequence, computed)
         if computed < len(shared) * size and not is_own:
-            # A cached page holds another's tokens behind the match, also if nobody holds it now.
-            self._holdings.copy(sequence, computed, self._taken(sequence))
+            # A cached page holds another sequence's tokens after the match, even if unreferenced.
+            self._block_tables.copy(sequence, computed, self._allocate_page(sequence))
 
     def _follow(self, sequence: Sequence, compiled: CompiledGrammar, num_tokens: int) -> None:
-        """Let a sequence that has got a row go on by its grammar where it was."""
+        """Resume a sequence's grammar at its current output after it got a batch row."""
         output = sequence.tokens[sequence.prompt_len : num_tokens]
         fault = self._strategies.processors.start_grammar(sequence.row, compiled, output)
         if fault is not None:
             raise RequestFault(sequence.slot, *fault)
 
-    def _bring(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
-        """Let pages come back behind those that a sequence has; returns its computed tokens."""
-        computed = self._outside.bring(sequence, match, num_tokens, partial(self._take, sequence))
-        kept = sequence.kept
-        if kept is not None and kept.front is not None:
-            front = kept.front
-            self._holdings.set_front(sequence, front.covered, front.kept, sequence.pages)
+    def _restore(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
+        """Restore pages from KV tiers or swap after the shared ones; returns computed tokens."""
+        computed = self._offload.restore(
+            sequence, match, num_tokens, partial(self._append_page, sequence)
+        )
+        swapped = sequence.swapped
+        if swapped is not None and swapped.front is not None:
+            front = swapped.front
+            self._block_tables.set_front(sequence, front.covered, front.kept, sequence.pages)
         self._queue.view.num_computed[sequence.slot] = computed
         return computed
 
-    def _take(self, sequence: Sequence) -> None:
-        self._holdings.append(sequence, self._taken(sequence))
+    def _append_page(self, sequence: Sequence) -> None:
+        self._block_tables.append(sequence, self._allocate_page(sequence))
 
-    def _taken(self, sequence: Sequence) -> int:
-        return self._pages.take(int(self._queue.view.tenant[sequence.slot]))
+    def _allocate_page(self, sequence: Sequence) -> int:
+        return self._pages.allocate(int(self._queue.view.tenant[sequence.slot]))
 
-    def drop_inherited(self, tenant: int | None = None) -> bool:
-        """Let waiting forks compute their prompt again, where nobody else holds its pages.
+    def release_inherited(self, tenant: int | None = None) -> bool:
+        """Release the inherited pages of waiting forks, which then recompute their prompt.
+
+        Only forks that hold pages no sequence outside their group shares are affected.
 
         Args:
-            tenant: whose; None for all.
+            tenant: number of the tenant; None for all.
 
         Returns:
-            Whether any page came free.
+            Whether any page was freed.
         """
         pages, whose = self._pages, self._queue.view.tenant
-        heirs = [
+        forks = [
             sequence
             for sequence in self._queue
             if sequence.inherited and tenant in (None, int(whose[sequence.slot]))
         ]
-        held = Counter(page for sequence in heirs for page in sequence.inherited)
-        is_spare = {page for page, count in held.items() if count == pages.num_holders(page)}
-        for sequence in heirs:
-            if not is_spare.isdisjoint(sequence.inherited):
+        held = Counter(page for sequence in forks for page in sequence.inherited)
+        freed = {page for page, count in held.items() if count == pages.num_holders(page)}
+        for sequence in forks:
+            if not freed.isdisjoint(sequence.inherited):
                 inherited, sequence.inherited = sequence.inherited, []
-                pages.give_back(inherited[::-1])
-        return bool(is_spare)
+                pages.release(inherited[::-1])
+        return bool(freed)
 
-    def _may_drop_own(self, slot: int) -> bool:
-        """Let go of what forks of a tenant keep, if none of its sequences runs."""
+    def _release_own_inherited(self, slot: int) -> bool:
+        """Release pages inherited by a tenant's forks, if none of its sequences is running."""
         view = self._queue.view
         tenant = view.tenant[slot]
-        return not (view.tenant[view.running] == tenant).any() and self.drop_inherited(int(tenant))
+        return not (view.tenant[view.running] == tenant).any() and self.release_inherited(
+            int(tenant)
+        )
 
-    def room(self, tenant: int) -> int:
-        """Pages for another sequence of a tenant, with its ceiling and others' floors."""
-        room = self._pages.available(tenant) - self.promised()
+    def headroom(self, tenant: int) -> int:
+        """Return the pages available for another sequence of a tenant, within all quotas."""
+        room = self._pages.available(tenant) - self.reserved_pages()
         quotas = self._pages.quotas
-        own = None if quotas is None else quotas.room(tenant)
-        return room if own is None else min(room, own - self.promised(tenant))
+        own = None if quotas is None else quotas.headroom(tenant)
+        return room if own is None else min(room, own - self.reserved_pages(tenant))
 
-    def promised(self, tenant: int | None = None) -> int:
-        """Pages that running sequences may still take before another is admitted.
+    def reserved_pages(self, tenant: int | None = None) -> int:
+        """Return the pages that running sequences may still claim before another is admitted.
 
         They are those that each was admitted with, and always one more than its tokens fill.
 
         Args:
-            tenant: whose; None for all.
+            tenant: number of the tenant; None for all.
         """
         queue, size = self._queue, self._page_size
         running = queue.view.running
@@ -280,11 +286,11 @@ class Admission:
         grown = np.minimum(
             -(-queue.view.num_tokens[running] // size) + 1, -(-queue.limit[running] // size)
         )
-        promised = np.maximum(grown, queue.num_reserved[running])
-        return int(np.maximum(promised - queue.num_pages[running], 0).sum())
+        reserved = np.maximum(grown, queue.num_reserved[running])
+        return int(np.maximum(reserved - queue.num_pages[running], 0).sum())
 
-    def _note_admission(self, sequence: Sequence, cached: int, shared: list[int]) -> None:
-        self._prefixes.count(sequence, cached, shared)
+    def _record_admission(self, sequence: Sequence, cached: int, shared: list[int]) -> None:
+        self._prefixes.record_admission(sequence, cached, shared)
         if sequence.was_admitted:
             return
         sequence.was_admitted = True
@@ -292,26 +298,26 @@ class Admission:
         sequence.cached = min(cached, sequence.prompt_len)
         self.admitted.append(Admitted(sequence.id, sequence.cached, waited))
 
-    # What follows must be whole even when a strategy raises in the middle: the engine goes on
-    # with another strategy and the same accounts.
+    # The rest must complete even when a strategy raises in the middle: the engine continues with
+    # another strategy and the same accounts.
 
-    def put_back(self, slot: int) -> None:
-        """A running sequence waits again; it keeps its tokens, not its pages."""
+    def return_to_queue(self, slot: int) -> None:
+        """Return a running sequence to the queue; it keeps its tokens, not its pages."""
         try:
-            self.leave(self._queue[slot], int(self._queue.view.num_tokens[slot]))
+            self.release_running(self._queue[slot], int(self._queue.view.num_tokens[slot]))
         finally:
-            self._queue.wait_again(slot)
+            self._queue.requeue(slot)
             self._strategies.plan.enqueue(slot, self._queue.view, front=True)
 
-    def leave(self, sequence: Sequence, num_tokens: int) -> None:
-        """A running sequence gives back its row and its pages, and keeps so many tokens."""
-        self._outside.settle()
-        self._holdings.forked.discard(sequence.slot)
-        self._holdings.drop_front(sequence)
+    def release_running(self, sequence: Sequence, num_tokens: int) -> None:
+        """Release the row and pages of a running sequence, which keeps ``num_tokens`` tokens."""
+        self._offload.wait()
+        self._block_tables.forked.discard(sequence.slot)
+        self._block_tables.clear_front(sequence)
         held, sequence.pages = only_pages(sequence.pages), []
         row = sequence.row
-        self._rows.give_back(sequence, num_tokens)
+        self._rows.remove(sequence, num_tokens)
         try:
             self._strategies.processors.remove(row)
         finally:
-            self._pages.give_back(held[::-1])
+            self._pages.release(held[::-1])

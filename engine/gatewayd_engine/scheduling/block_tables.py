@@ -1,4 +1,4 @@
-"""Pages of running sequences: appended, copied before they are written, blanked."""
+"""Block tables of running sequences: append, copy-on-write, and scrubbing of pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatewayd_engine.state.sequence import Sequence
 
 
 class BlockTables:
-    """Keeps a sequence's list of pages, its block table and its column alike.
+    """Page lists of sequences, kept in sync with their block table rows and page counts.
 
     Attributes:
         forked: slots whose next page to write may be shared with a fork.
@@ -28,23 +28,23 @@ class BlockTables:
         self.forked: set[int] = set()
 
     def append(self, sequence: Sequence, page: int) -> None:
-        """The sequence has taken a page for its next tokens."""
+        """Append a page for the sequence's next tokens."""
         sequence.pages.append(page)
         n = self._queue.num_pages[sequence.slot] = len(sequence.pages)
         self._rows.set_pages(sequence.row, n - 1, [page])
 
-    def begin(self, sequence: Sequence, pages: list[int]) -> None:
-        """The sequence starts with pages that others have computed."""
+    def assign(self, sequence: Sequence, pages: list[int]) -> None:
+        """Set the initial pages of a sequence, whose contents are already computed."""
         sequence.pages = pages
         self._queue.num_pages[sequence.slot] = len(pages)
         self._rows.set_pages(sequence.row, 0, pages)
 
     def is_own(self, sequence: Sequence, position: int) -> bool:
-        """Whether the page of a position, if there is one yet, may be written to.
+        """Whether the page of a position, if it exists yet, may be written to.
 
-        One that the prefix cache maps to may not, even if nobody else holds it: a parent may
-        have filled the last page of the prompt with its own answer. A page that is the
-        sequence's own stays so, and is not asked for again.
+        A page in the prefix cache may not, even if no other sequence holds it: a parent may have
+        filled the last page of the prompt with its own output. Once a page is exclusively owned
+        it stays so, and the slot is no longer checked.
         """
         index = position // self._pool.page_size
         if index < len(sequence.pages):
@@ -55,23 +55,24 @@ class BlockTables:
         return True
 
     def copy(self, sequence: Sequence, position: int, page: int) -> None:
-        """Copy on write: a page just taken replaces the shared one of a position."""
+        """Replace the shared page of a position by a newly allocated one (copy-on-write)."""
         index = position // self._pool.page_size
         shared = sequence.pages[index]
         self._pool.copy_page(shared, page)
         sequence.pages[index] = page
         self._rows.set_pages(sequence.row, index, [page])
         self.forked.discard(sequence.slot)
-        self._pages.give_back([shared])
+        self._pages.release([shared])
 
     def set_front(self, sequence: Sequence, covered: int, kept: int, pages: list[int]) -> None:
-        """A sequence begins with a front from now on.
+        """Give a sequence a compacted prefix.
 
         Args:
-            sequence: running.
-            covered: tokens that it stands for.
-            kept: keys and values that do.
-            pages: of the few, then of their biases, then of the tokens that are not covered.
+            sequence: a running sequence.
+            covered: number of tokens that the compacted prefix replaces.
+            kept: number of keys and values that replace them.
+            pages: those of the compacted keys and values, then of their biases, then of the
+                remaining tokens.
         """
         first = kept // self._pool.page_size
         end = first + bias_pages(self._pool, kept)
@@ -82,11 +83,11 @@ class BlockTables:
         self._queue.num_absent[sequence.slot] = len(absent)
         self._rows.set_front(sequence.row, sequence.front, sequence.pages)
 
-    def drop_front(self, sequence: Sequence) -> None:
-        """Blank the biases of a sequence that is about to give its pages back, if it has any.
+    def clear_front(self, sequence: Sequence) -> None:
+        """Zero the bias pages of a sequence that is about to release its pages, if it has any.
 
-        Their float32, read as records or as numbers of another type, may be no numbers: whoever
-        gets the page next reads beyond its own tokens under a mask, and a masked NaN is still one.
+        The bytes of float32 biases may be NaN in another data type: the next owner of the page
+        reads beyond its own tokens under a mask, and a masked NaN is still a NaN.
         """
         if sequence.front is not None:
             for page in sequence.front.bias:
@@ -94,9 +95,9 @@ class BlockTables:
             sequence.front = None
 
     def scrub(self, sequence: Sequence) -> None:
-        """Blank the pages only this sequence has written: it may have put NaN there.
+        """Zero the pages that only this sequence has written, because they may contain NaN.
 
-        Pages are read beyond their owner's tokens under a mask, and a masked NaN is still one.
+        Pages are read beyond their owner's tokens under a mask, and a masked NaN is still a NaN.
         """
         for page in only_pages(sequence.pages):
             if not self._pages.is_shared(page) and not self._pages.is_known(page):

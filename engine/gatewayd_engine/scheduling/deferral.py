@@ -1,7 +1,7 @@
-"""Waiting sequences that had better wait a step, so that schedulers pass over them.
+"""Deferral of waiting sequences for which waiting a step is cheaper than being scheduled.
 
-Another one computes the beginning they share, a KV tier brings their pages to memory, or what they
-must follow is compiled. Whether it still does is asked before each plan, of those alone.
+Another sequence computes the prefix they share, a KV tier is loading their pages, their grammar is
+being compiled, or their tenant is at its quota. Only deferred sequences are reviewed before a plan.
 """
 
 from __future__ import annotations
@@ -23,85 +23,88 @@ from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
 
 MAX_STEPS = 64
-"""Steps that a sequence waits for others: a prompt of 128k tokens at 2,048 a step."""
+"""Steps that a sequence is deferred at most: a prompt of 128k tokens at 2,048 a step."""
 _MOST_ALIKE = 256
-"""Waiting sequences that are looked at because another with their first page was held."""
+"""Waiting sequences that are checked because another with the same first page was deferred."""
 _MOST_ASKED = 32
-"""Sequences held for a KV tier that are looked at in a step: each costs a search in what it has."""
+"""Sequences deferred for a KV tier that are reviewed per step: each costs a tier lookup."""
 
 
 class _ForLeader(NamedTuple):
-    """What a sequence waits for that is held for another.
+    """Deferral for another sequence that computes a shared prefix.
 
-    The other's slot names it, without its id: a sequence that has just come to that slot has no
-    row, so it is not among those who computed.
+    The leader is identified by slot, without its id: a sequence that has just been assigned that
+    slot has no row, so it is not among those that computed.
     """
 
     sequence: int
-    """The id of the one that waits."""
+    """Id of the deferred sequence."""
     leader: int
-    """Slot of the one that computes."""
+    """Slot of the sequence that computes the prefix."""
     until: int
-    """Tokens that the leader has computed when nothing is left to wait for."""
+    """Tokens the leader has computed when the shared prefix is complete."""
 
 
 class _ForQuota(NamedTuple):
-    """What a sequence waits for whose tenant may have no more pages now."""
+    """Deferral because the tenant's page quota is exhausted."""
 
     sequence: int
-    """The id of the one that waits."""
+    """Id of the deferred sequence."""
     needed: int
-    """Pages that it would take."""
+    """Pages that it needs."""
 
 
 class Deferral:
-    """Who is held, for whom or what, and until when.
+    """Deferred waiting sequences: which, for which reason, and until when.
 
     Args:
-        queue: of the engine; its view says who is held.
-        prefixes: knows what is cached.
-        outside: knows what KV tiers bring.
-        strategies: the tiers, if there are any.
+        queue: the engine's sequence table; its view shows deferred sequences as ``held``.
+        prefixes: the prefix cache.
+        offload: KV tiers and their pending loads.
+        strategies: the KV tiers, if there are any.
         page_size: tokens per page.
-        room: pages that a tenant, by its number, may have for another sequence.
+        headroom: returns the pages available to a tenant, by its number, for another sequence.
 
     Attributes:
-        computing: slots that computed in the last step. Only they are waited for: whoever waits
-            for one that the scheduler holds back waits in vain.
+        computing: slots that computed in the last step. Sequences are only deferred for these:
+            waiting for one that the scheduler holds back would be in vain.
     """
 
     def __init__(
         self,
         queue: Queue,
         prefixes: PrefixCache,
-        outside: KvOffload,
+        offload: KvOffload,
         strategies: Strategies,
         page_size: int,
-        room: Callable[[int], int],
+        headroom: Callable[[int], int],
     ) -> None:
         self._queue = queue
-        self._room = room
+        self._headroom = headroom
         self._prefixes = prefixes
-        self._outside = outside
+        self._offload = offload
         self._strategies = strategies
         self._page_size = page_size
-        self._came: dict[int, None] = {}
+        self._new: dict[int, None] = {}
         self._for_leader: dict[int, _ForLeader] = {}
-        self._for_tier: dict[int, int] = {}  # ids by slot, first those asked longest ago
-        self._for_grammar: dict[int, int] = {}  # the same
+        self._for_tier: dict[int, int] = {}  # ids by slot, least recently reviewed first
+        self._for_grammar: dict[int, int] = {}  # ids by slot, least recently reviewed first
         self._for_quota: dict[int, _ForQuota] = {}
-        self._rooms: dict[int, int] = {}  # of tenants, when they were looked at last
+        self._last_headroom: dict[int, int] = {}  # headroom of tenants at the last review
         self._reviews = 0
         self.computing: NDArray[np.int32] = np.zeros(0, np.int32)
 
     @property
-    def any_for_others(self) -> bool:
-        """Whether anybody is held for what no step brings: one may have nothing to compute."""
+    def waits_for_external(self) -> bool:
+        """Whether any sequence is deferred for something that no step computes.
+
+        Then a plan may be empty without being the scheduler's fault.
+        """
         return bool(self._for_tier or self._for_grammar)
 
     @property
     def by_cause(self) -> list[tuple[Cause, Collection[int]]]:
-        """Slots of those that are held, for what."""
+        """Slots of deferred sequences, by cause."""
         held: tuple[tuple[Cause, Collection[int]], ...] = (
             (Cause.LEADER, self._for_leader),
             (Cause.TIER, self._for_tier),
@@ -110,26 +113,26 @@ class Deferral:
         )
         return [(cause, slots) for cause, slots in held if slots]
 
-    def came(self, sequence: Sequence) -> None:
-        """A sequence waits from now on: it is looked at before the next plan."""
-        self._came[sequence.slot] = None
+    def track(self, sequence: Sequence) -> None:
+        """Check a newly enqueued sequence before the next plan."""
+        self._new[sequence.slot] = None
 
-    def left(self, slot: int) -> None:
-        """A waiting sequence is not to be scheduled: nothing is done for it meanwhile."""
-        for line in (self._came, self._for_leader, self._for_tier, self._for_grammar):
-            line.pop(slot, None)
+    def discard(self, slot: int) -> None:
+        """Stop deferring a sequence that is not to be scheduled, and drop its pending check."""
+        for reason in (self._new, self._for_leader, self._for_tier, self._for_grammar):
+            reason.pop(slot, None)
         self._queue.view.held = self._queue.view.held - {slot}
 
     # Before a plan
 
     def review(self) -> None:
-        """Let those go who need not wait any more, and look at who has come.
+        """End deferrals whose reason no longer holds, and check newly enqueued sequences.
 
         Raises:
-            RequestFault: what a sequence must follow is refused.
+            RequestFault: the grammar of a sequence was rejected.
         """
         if not (
-            self._came or self._for_leader or self._for_tier or self._for_grammar or self._for_quota
+            self._new or self._for_leader or self._for_tier or self._for_grammar or self._for_quota
         ):
             return
         if self._for_grammar:
@@ -142,14 +145,14 @@ class Deferral:
             self._review_for_tier()
         if self._for_quota:
             self._review_for_quota()
-        if self._came:
+        if self._new:
             underway = SharedPrefills(queue, self._prefixes, self._page_size, computing)
-            for slot in list(self._came):
+            for slot in list(self._new):
                 if slot in queue.waiting and not (
                     slot in self._for_tier or slot in self._for_grammar
                 ):
-                    self._hold_for_leader(slot, underway)
-                del self._came[slot]
+                    self._defer_for_leader(slot, underway)
+                del self._new[slot]
         queue.view.held = frozenset(
             [*self._for_leader, *self._for_tier, *self._for_grammar, *self._for_quota]
         )
@@ -177,10 +180,10 @@ class Deferral:
             del self._for_tier[slot]
         for slot in list(islice(self._for_tier, _MOST_ASKED)):
             del self._for_tier[slot]
-            self.hold_for_tier(self._queue[slot])
+            self.defer_for_tier(self._queue[slot])
 
     def _review_for_grammar(self) -> None:
-        """Let those go whose grammar is compiled; one that is refused fails its request."""
+        """End deferrals whose grammar is compiled; a rejected grammar fails its request."""
         self._strategies.guides.review()
         slots = np.fromiter(self._for_grammar, np.int32, len(self._for_grammar))
         ids = np.fromiter(self._for_grammar.values(), np.int64, len(self._for_grammar))
@@ -192,10 +195,13 @@ class Deferral:
                 del self._for_grammar[slot]
                 if sequence.grammar is not None and sequence.grammar.refusal is not None:
                     raise RequestFault(slot, *sequence.grammar.refusal)
-                self._came[slot] = None
+                self._new[slot] = None
 
     def _review_for_quota(self) -> None:
-        """Let those go who fit by now; all of them now and then, for what they need may shrink."""
+        """End deferrals that fit the quota now.
+
+        At intervals all are released, because the number of pages they need may have shrunk.
+        """
         queue = self._queue
         self._reviews += 1
         is_due = self._reviews % MAX_STEPS == 0
@@ -204,8 +210,8 @@ class Deferral:
         tenants = queue.view.tenant[slots]
         stays = self._still_wait(slots, ids)
         for tenant in np.unique(tenants[stays]).tolist():
-            room, before = self._room(tenant), self._rooms.get(tenant, 0)
-            self._rooms[tenant] = room
+            room, before = self._headroom(tenant), self._last_headroom.get(tenant, 0)
+            self._last_headroom[tenant] = room
             if is_due:
                 stays &= tenants != tenant
             elif room > before:
@@ -213,70 +219,70 @@ class Deferral:
         for slot in slots[~stays].tolist():
             del self._for_quota[slot]
         if not self._for_quota:
-            self._rooms.clear()
+            self._last_headroom.clear()
 
     def _still_wait(self, slots: NDArray[np.int32], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which sequences wait in these slots yet; each may be another's by now."""
+        """Whether the same sequences still wait in these slots, shape ``[n]``."""
         is_theirs: NDArray[np.bool_] = self._queue.ids[slots] == ids
         return is_theirs & (self._queue.row[slots] < 0)
 
     # While a plan is carried out
 
-    def hold(self, slot: int, underway: SharedPrefills) -> bool:
-        """Hold a waiting sequence that a plan grants, if it had better wait this step.
+    def defer(self, slot: int, underway: SharedPrefills) -> bool:
+        """Defer a waiting sequence that was granted tokens, if waiting a step is cheaper.
 
         Args:
-            slot: the sequence.
-            underway: what this step computes.
+            slot: of the sequence.
+            underway: prompts that this step computes.
 
         Returns:
-            Whether it is held.
+            Whether it was deferred.
         """
-        return self._hold_for_leader(slot, underway) or self.hold_for_tier(self._queue[slot])
+        return self._defer_for_leader(slot, underway) or self.defer_for_tier(self._queue[slot])
 
-    def hold_alike(self, slots: list[int], underway: SharedPrefills) -> None:
-        """Some were held: hold those who wait behind them and begin alike.
+    def defer_alike(self, slots: list[int], underway: SharedPrefills) -> None:
+        """Defer waiting sequences that share the first page with some deferred ones.
 
-        Otherwise every step would find out about as many of a crowd as a budget is granted to.
+        Otherwise each step would discover only as many of them as its token budget grants.
         """
         for beginning in set(self._queue.beginning[slots].tolist()):
             alike = self._queue.waiting_alike(beginning).tolist()
-            unheld = (slot for slot in alike if slot not in self._for_leader)
-            for slot in islice(unheld, _MOST_ALIKE):
-                self._hold_for_leader(slot, underway)
+            not_deferred = (slot for slot in alike if slot not in self._for_leader)
+            for slot in islice(not_deferred, _MOST_ALIKE):
+                self._defer_for_leader(slot, underway)
 
-    def _hold_for_leader(self, slot: int, underway: SharedPrefills) -> bool:
-        """Hold a waiting sequence if another one computes more of its beginning."""
+    def _defer_for_leader(self, slot: int, underway: SharedPrefills) -> bool:
+        """Defer a waiting sequence if another one computes more of its prefix."""
         queue = self._queue
         if queue.waits[slot] >= MAX_STEPS:
             return False
-        ahead = underway.ahead_of(slot)
-        if ahead is None:
+        leader = underway.find_leader(slot)
+        if leader is None:
             return False
         queue.waits[slot] += 1
-        self._for_leader[slot] = _ForLeader(int(queue.ids[slot]), *ahead)
+        self._for_leader[slot] = _ForLeader(int(queue.ids[slot]), *leader)
         return True
 
-    def hold_for_quota(self, slot: int, needed: int) -> None:
-        """Hold a waiting sequence until its tenant may have so many pages."""
+    def defer_for_quota(self, slot: int, needed: int) -> None:
+        """Defer a waiting sequence until its tenant may have so many pages."""
         self._for_quota[slot] = _ForQuota(int(self._queue.ids[slot]), needed)
         tenant = int(self._queue.view.tenant[slot])
-        # Its room is less now than it may have been at the last review.
-        self._rooms[tenant] = min(needed - 1, self._rooms.get(tenant, needed))
+        # The headroom is less now than it may have been at the last review.
+        self._last_headroom[tenant] = min(needed - 1, self._last_headroom.get(tenant, needed))
 
-    def hold_for_grammar(self, sequence: Sequence) -> None:
-        """Hold a waiting sequence whose grammar is on its way, or refused."""
+    def defer_for_grammar(self, sequence: Sequence) -> None:
+        """Defer a waiting sequence whose grammar is being compiled, or was rejected."""
         grammar = sequence.grammar
         if grammar is not None and (not grammar.is_settled or grammar.refusal is not None):
             self._for_grammar[sequence.slot] = sequence.id
 
-    def hold_for_tier(self, sequence: Sequence) -> bool:
-        """Hold a waiting sequence if a KV tier brings more of its pages to memory."""
+    def defer_for_tier(self, sequence: Sequence) -> bool:
+        """Defer a waiting sequence if a KV tier is loading more of its pages."""
         if not self._strategies.tiers or sequence.inherited:
             return False
         num_tokens = int(self._queue.view.num_tokens[sequence.slot])
         match = self._prefixes.match(sequence, num_tokens)
-        if not self._outside.fetch(sequence, match, num_tokens):
+        if not self._offload.fetch(sequence, match, num_tokens):
             return False
         self._for_tier[sequence.slot] = sequence.id
         return True

@@ -1,4 +1,4 @@
-"""Moves sequences between the queue and the batch, with pages for what a plan grants."""
+"""Placement of sequences: moves them between queue and batch, and finds pages for a plan."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gatewayd_engine.process.messages import Admitted
 from gatewayd_engine.scheduling.admission import Admission
 from gatewayd_engine.scheduling.block_tables import BlockTables
 from gatewayd_engine.scheduling.deferral import Deferral
-from gatewayd_engine.scheduling.page_growth import Growth
+from gatewayd_engine.scheduling.page_growth import PageGrowth
 from gatewayd_engine.scheduling.preemption import Preemption
-from gatewayd_engine.scheduling.prompt_shortening import Shortening
+from gatewayd_engine.scheduling.prompt_shortening import PromptShortening
 from gatewayd_engine.scheduling.shared_prefills import SharedPrefills
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -26,20 +26,20 @@ from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 _AHEAD = 8
-"""Sequences whose pages are read while they wait for their turn."""
+"""Number of waiting sequences whose pages are prefetched from KV tiers."""
 
 
 class Placement:
-    """Lets sequences into the queue, into the batch and out of it.
+    """Transitions of sequences into the queue, into the running batch, and out of it.
 
     Attributes:
-        outside: what is kept outside the pool.
-        prefixes: what the prefix cache is asked and told.
-        pins: cached pages that an operator wants kept.
-        held: who had better wait.
-        preemption: who gives way.
-        growth: pages for those who run.
-        shortening: fewer pages for those of whose prompts few keys stay.
+        offload: KV tiers and swapped pages.
+        prefixes: the prefix cache.
+        pins: pages pinned by an operator.
+        deferral: waiting sequences that are not scheduled yet.
+        preemption: returns running sequences to the queue.
+        growth: page allocation for running sequences.
+        shortening: page replacement for compacted prompts.
     """
 
     def __init__(
@@ -49,79 +49,78 @@ class Placement:
         self._pages = pages
         self._strategies = strategies
         self._page_size = pool.page_size
-        self._holdings = BlockTables(queue, rows, pool, pages)
-        self.outside = KvOffload(pool, pages, strategies)
-        self.prefixes = PrefixCache(queue, pages, self.outside, strategies, rows)
+        self._block_tables = BlockTables(queue, rows, pool, pages)
+        self.offload = KvOffload(pool, pages, strategies)
+        self.prefixes = PrefixCache(queue, pages, self.offload, strategies, rows)
         self.pins = OperatorPins(pages, self.prefixes, strategies, pool.page_size)
         self._admission = Admission(
-            queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
+            queue, rows, pages, self._block_tables, self.prefixes, self.offload, strategies
         )
-        self.held = Deferral(
+        self.deferral = Deferral(
             queue,
             self.prefixes,
-            self.outside,
+            self.offload,
             strategies,
             pool.page_size,
-            self._admission.room,
+            self._admission.headroom,
         )
-        self.preemption = Preemption(queue, rows, self._admission, self.outside, strategies)
-        self.growth = Growth(
-            queue, pages, self._holdings, self._admission, self.preemption, pool.page_size
+        self.preemption = Preemption(queue, rows, self._admission, self.offload, strategies)
+        self.growth = PageGrowth(
+            queue, pages, self._block_tables, self._admission, self.preemption, pool.page_size
         )
-        self.shortening = Shortening(
-            pool, pages, self._holdings, self.growth, self.preemption, self.outside
+        self.shortening = PromptShortening(
+            pool, pages, self._block_tables, self.growth, self.preemption, self.offload
         )
 
     # Into the queue
 
     def enqueue(self, sequence: Sequence, *, front: bool, parent: Sequence | None = None) -> None:
-        """A new sequence waits; its prompt is that of ``parent``, if it has one."""
+        """Enqueue a new sequence; its prompt is that of ``parent``, if it has one."""
         slot = self._queue.add(sequence)
         try:
             if parent is None:
-                self.prefixes.begin(sequence)
+                self.prefixes.start_sequence(sequence)
             else:
                 self.prefixes.fork(parent, sequence)
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
-        self.waits(sequence)
+        self.on_enqueued(sequence)
 
-    def waits(self, sequence: Sequence) -> None:
-        """A sequence is in the scheduler's line: something may have to come first."""
-        self.held.came(sequence)
+    def on_enqueued(self, sequence: Sequence) -> None:
+        """Check whether a sequence that the scheduler has just got must be deferred."""
+        self.deferral.track(sequence)
         if sequence.grammar is not None:
-            self.held.hold_for_grammar(sequence)
+            self.deferral.defer_for_grammar(sequence)
         if len(self._queue.waiting) <= _AHEAD:
-            self.held.hold_for_tier(sequence)
+            self.deferral.defer_for_tier(sequence)
 
     # Into the batch
 
-    def take(self, plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Find pages for a checked plan.
+    def place(self, plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Find pages for a validated plan.
 
         Returns:
-            Slots to compute and tokens for each: what the plan grants, less those who were
-            preempted for others, those waiting ones for whom there is no room, and those who had
-            better wait.
+            Slots to compute and tokens for each: what the plan grants, without sequences that
+            were preempted for others, waiting ones for which there is no room, and deferred ones.
 
         Raises:
-            InFlight: a step that has not landed computes one who is to wait again.
+            InFlight: a launched step that has not completed computes a sequence to be preempted.
         """
         queue, view = self._queue, self._queue.view
-        self.preemption.make_way(plan)
+        self.preemption.preempt_planned(plan)
         is_running = queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
         if self._strategies.compacts is not None:
-            tokens = self._up_to_prompts(slots, tokens)
+            tokens = self._cap_at_prompt(slots, tokens)
         grants = zip(
             plan.slots[~is_running].tolist(), plan.tokens[~is_running].tolist(), strict=True
         )
         waiting = [(slot, count) for slot, count in grants if slot not in view.held]
         preempted = self.growth.grow(slots, tokens)
         if preempted:
-            # Whoever waits is behind those who were just put out.
-            keep = ~np.isin(slots, list(preempted))
-            slots, tokens = slots[keep], tokens[keep]
+            # Waiting sequences come after those that were just preempted.
+            stays = ~np.isin(slots, list(preempted))
+            slots, tokens = slots[stays], tokens[stays]
             unplaced = waiting
         else:
             admitted, unplaced = self._admit(waiting, slots)
@@ -129,13 +128,13 @@ class Placement:
             slots = np.concatenate([slots, more[:, 0]])
             tokens = np.concatenate([tokens, more[:, 1]])
         view.unplaced = frozenset(slot for slot, _ in unplaced)
-        self.held.computing = slots
+        self.deferral.computing = slots
         return slots, tokens
 
-    def _up_to_prompts(
+    def _cap_at_prompt(
         self, slots: NDArray[np.int32], tokens: NDArray[np.int32]
     ) -> NDArray[np.int32]:
-        """Grants of running sequences; one that may become shorter does so before it goes on."""
+        """Cap grants at the end of the prompt for sequences to be compacted there."""
         left = self._queue.prompt_len[slots] - self._queue.view.num_computed[slots]
         goes_on = (left > 0) & (tokens > left)
         for i in np.flatnonzero(goes_on).tolist():
@@ -145,94 +144,94 @@ class Placement:
     def _admit(
         self, waiting: list[tuple[int, int]], computing: NDArray[np.int32]
     ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-        """Admit those who wait, in the order of the plan, until one finds no pages.
+        """Admit waiting sequences, in the order of the plan, until one finds no pages.
 
         Args:
             waiting: slots and their grants.
             computing: slots of the running sequences that compute in this step.
 
         Returns:
-            Who was admitted and computes how many tokens, and the grants for which there is no
-            room. Those who had better wait are held, and among neither.
+            Admitted slots with the tokens they compute, and the grants for which there is no
+            room. Deferred sequences are in neither list.
         """
         if not waiting:
             return [], []
         admitted: list[tuple[int, int]] = []
         unplaced: list[tuple[int, int]] = []
         held: list[int] = []
-        before = self.held.computing
+        before = self.deferral.computing
         landing = before[self._queue.in_flight[before] > 0]
         if len(landing):
-            # What the step before computes is not in the cache yet.
+            # Results of an uncompleted step are not in the prefix cache yet.
             computing = np.union1d(computing, landing)
         underway = SharedPrefills(self._queue, self.prefixes, self._page_size, computing)
         for i, (slot, grant) in enumerate(waiting):
-            if self.held.hold(slot, underway):
+            if self.deferral.defer(slot, underway):
                 held.append(slot)
                 continue
-            count = self._admission.admit(slot, grant)
-            if not count and self._admission.short:
-                # Others have what it lacks, and need not wait for it.
-                self.held.hold_for_quota(slot, self._admission.short)
+            count = self._admission.try_admit(slot, grant)
+            if not count and self._admission.quota_shortfall:
+                # Only the tenant's quota is exhausted: sequences of other tenants may go on.
+                self.deferral.defer_for_quota(slot, self._admission.quota_shortfall)
                 continue
             if not count:
                 unplaced = waiting[i:]
                 break
             admitted.append((slot, count))
             underway.add(slot)
-        self.held.hold_alike(held, underway)
-        self.outside.start()
+        self.deferral.defer_alike(held, underway)
+        self.offload.start()
         return admitted, unplaced
 
     # Out of the batch
 
-    def take_admitted(self) -> list[Admitted]:
-        """Who left the queue since the last call."""
+    def drain_admitted(self) -> list[Admitted]:
+        """Return the sequences admitted since the last call."""
         admitted, self._admission.admitted = self._admission.admitted, []
         return admitted
 
     def scrub(self, sequence: Sequence) -> None:
         """See ``BlockTables``."""
-        self._holdings.scrub(sequence)
+        self._block_tables.scrub(sequence)
 
-    def keep_tail(self, sequence: Sequence) -> None:
-        """A sequence is about to end well; see ``PrefixCache``."""
+    def cache_tail(self, sequence: Sequence) -> None:
+        """Cache the last, partial page of a sequence about to finish; see ``PrefixCache``."""
         if sequence.row >= 0:
-            self.prefixes.keep_tail(sequence)
+            self.prefixes.cache_tail(sequence)
 
     def release(self, sequence: Sequence) -> None:
-        """A sequence has ended, running or waiting: everything it holds is given back."""
+        """Release everything that a running or waiting sequence holds, because it has ended."""
         inherited, sequence.inherited = sequence.inherited, []
-        self.prefixes.forget(sequence)
+        self.prefixes.discard_lookup(sequence)
         try:
             if sequence.row >= 0:
-                self._admission.leave(sequence, 0)
+                self._admission.release_running(sequence, 0)
             else:
                 self._strategies.plan.dequeue(sequence.slot)
         finally:
             self._queue.remove(sequence)
-            self._pages.give_back(inherited[::-1])
+            self._pages.release(inherited[::-1])
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Queue a sequence that shares the parent's computed prompt.
 
-        It computes the last prompt token again, for the logits; the page of that token is
-        copied by whoever writes to it first.
+        It computes the last prompt token again, for the logits; the page of that token is copied
+        by the sequence that writes to it first.
         """
         num_shared = -(-(parent.prompt_len - 1) // self._page_size)
         child.inherited = parent.pages[:num_shared]
         for page in child.inherited:
             self._pages.share(page)
-        self._holdings.forked.add(parent.slot)
+        self._block_tables.forked.add(parent.slot)
         child.was_counted = True
         self.enqueue(child, front=True, parent=parent)
 
     def adopt(self) -> None:
-        """Another strategy fills a slot, and knows all that the one before did."""
-        self._pages.follow(self._strategies.plan)
+        """Bind the allocator to a strategy that has taken over the state of its predecessor."""
+        self._pages.use(self._strategies.plan)
 
     def rebuild(self, kind: Kind) -> None:
-        """Another strategy fills a slot: let it learn what the engine knows."""
+        """Rebuild the state of a new strategy of a kind from the engine's own state."""
         plan = self._strategies.plan
         match kind:
             case Kind.SCHEDULER:
@@ -243,6 +242,6 @@ class Placement:
             case Kind.EVICTION:
                 self._pages.replace_eviction(plan)
             case Kind.PREFIX_CACHE:
-                self._strategies.renew_eviction()
+                self._strategies.reset_eviction()
                 self._pages.replace_prefix_cache(self._strategies.plan)
                 self.prefixes.rebuild()

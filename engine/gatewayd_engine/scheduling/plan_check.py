@@ -1,6 +1,6 @@
-"""Checks a scheduler's plan against the rules of ``Plan``: refuse, never repair.
+"""Validation of a scheduler's plan against the rules of ``Plan``: reject, never repair.
 
-A scheduler may also hold back, but not for long.
+A scheduler may also grant nothing, but not for long.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ MAX_IDLE_SECONDS = 1.0
 
 
 class IdleLimit:
-    """Waits for a scheduler that plans nothing while sequences wait."""
+    """Time limit for a scheduler that plans nothing while sequences wait."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def restart(self) -> None:
-        """Nobody has waited so far."""
+        """Restart the time limit."""
         self._since = None
 
-    def note(self, *, is_idle: bool) -> None:
-        """Note what a plan comes to.
+    def record(self, *, is_idle: bool) -> None:
+        """Record whether a plan was empty.
 
         Raises:
-            StrategyFault: there has been nothing to compute for too long.
+            StrategyFault: nothing was planned for too long.
         """
         if not is_idle:
             self._since = None
@@ -45,10 +45,10 @@ class IdleLimit:
 
 
 def check(plan: Plan, queue: Queue) -> None:
-    """Verify a plan.
+    """Validate a plan.
 
     Raises:
-        StrategyFault: it breaks a rule, which the message names.
+        StrategyFault: the plan breaks a rule, which the message names.
     """
     if not isinstance(plan, Plan):
         _refuse(f"returned {plan!r:.80} from plan, not a Plan")
@@ -79,23 +79,24 @@ def check(plan: Plan, queue: Queue) -> None:
     if any(slot not in queue.waiting for slot in admitted):
         _refuse("a granted slot is neither running nor waiting")
     if num_running + len(admitted) > view.max_running:
-        _refuse(f"{len(admitted)} more would run than the {view.max_running} that may")
+        _refuse(f"{len(admitted)} admissions exceed the limit of {view.max_running} rows")
 
 
 def _check_preempted(plan: Plan, view: QueueView) -> int:
-    """How many wait again."""
-    put_out = plan.preempt
-    if put_out is None:
+    """Validate the preempted slots; returns how many there are."""
+    preempted = plan.preempt
+    if preempted is None:
         return 0
-    if not isinstance(put_out, np.ndarray) or put_out.dtype.kind not in "iu" or put_out.ndim != 1:
-        _refuse(f"returned a Plan with {put_out!r:.80} to preempt, not a line of integers")
-    if len(np.unique(put_out)) < len(put_out):
+    is_array = isinstance(preempted, np.ndarray) and preempted.dtype.kind in "iu"
+    if not is_array or preempted.ndim != 1:
+        _refuse(f"returned a Plan with {preempted!r:.80} to preempt, not a 1-D array of integers")
+    if len(np.unique(preempted)) < len(preempted):
         _refuse("a slot is preempted twice")
-    if not np.isin(put_out, view.running).all():
+    if not np.isin(preempted, view.running).all():
         _refuse("a preempted slot is not running")
-    if np.isin(put_out, plan.slots).any():
+    if np.isin(preempted, plan.slots).any():
         _refuse("a slot is preempted and granted")
-    return len(put_out)
+    return len(preempted)
 
 
 def _refuse(reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Who gives way when pages are short, and how it waits again."""
+"""Preemption of running sequences when pages are short: choice of victims, and requeueing."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.strategies.active import Strategies
-from gatewayd_engine.strategies.kv_compression import take_along
+from gatewayd_engine.strategies.kv_compression import snapshot_compression
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS, PreemptionMode, Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 
 class Preemption:
-    """Puts running sequences back into the queue.
+    """Return of running sequences to the queue.
 
     Attributes:
-        count: of preemptions, since the start.
+        count: number of preemptions since the start.
     """
 
     def __init__(
@@ -31,36 +31,36 @@ class Preemption:
         queue: Queue,
         rows: RunningBatch,
         admission: Admission,
-        outside: KvOffload,
+        offload: KvOffload,
         strategies: Strategies,
     ) -> None:
         self._queue = queue
         self._rows = rows
         self._admission = admission
-        self._outside = outside
+        self._offload = offload
         self._strategies = strategies
         self.count = 0
         self._preempted: list[int] = []
 
-    def make_way(self, plan: Plan) -> None:
-        """Let those wait again whom the scheduler puts out, before anything is changed for it.
+    def preempt_planned(self, plan: Plan) -> None:
+        """Preempt the sequences that a plan names, before anything else of it is carried out.
 
         Raises:
-            InFlight: a step that has not landed computes one of them.
+            InFlight: a launched step that has not completed computes one of them.
         """
         if plan.preempt is None or not len(plan.preempt):
             return
         if self._queue.in_flight[plan.preempt].any():
             raise InFlight
         for i in range(len(plan.preempt)):
-            # The scheduler has chosen who; the preemption says how.
+            # The scheduler has chosen the victim; the preemption strategy chooses the mode.
             self.preempt(self.choose(plan.preempt[i : i + 1]))
 
-    def victim(self, tenant: int | None) -> Victim:
-        """Choose who gives way; whoever did so often is spared while there are others.
+    def choose_victim(self, tenant: int | None) -> Victim:
+        """Choose a victim; frequently preempted sequences are spared while there are others.
 
         Args:
-            tenant: of whom; None for anybody.
+            tenant: number of the tenant to choose from; None for all.
         """
         view = self._queue.view
         running = view.running
@@ -70,21 +70,21 @@ class Preemption:
         return self.choose(rested if len(rested) else running)
 
     def choose(self, candidates: NDArray[np.int32]) -> Victim:
-        """Let the preemption choose one of some running slots, and how it waits again."""
+        """Let the preemption strategy choose a victim among running slots, and its mode."""
         queue, plan = self._queue, self._strategies.plan
         with blame(Kind.PREEMPTION):
             if plan.learn is not None:
-                plan.learn(self._outside.costs)
+                plan.learn(self._offload.costs)
             slot, mode = plan.preempt(queue.view, candidates)
             if slot not in candidates:
-                raise ValueError(f"chose slot {slot}, which is no candidate")
+                raise ValueError(f"chose slot {slot}, which is not a candidate")
             return Victim(int(slot), PreemptionMode(mode))
 
     def preempt(self, victim: Victim) -> None:
-        """Put a running sequence back into the queue; it keeps its tokens, not its pages.
+        """Preempt a running sequence: it is requeued and keeps its tokens, not its pages.
 
         Raises:
-            InFlight: a step that has not landed computes it.
+            InFlight: a launched step that has not completed computes it.
         """
         slot = victim.slot
         if self._queue.in_flight[slot]:
@@ -92,18 +92,18 @@ class Preemption:
         sequence = self._queue[slot]
         self.count += 1
         self._preempted.append(sequence.id)
-        self.put_out(sequence, victim.mode)
+        self.requeue(sequence, victim.mode)
 
-    def put_out(self, sequence: Sequence, mode: PreemptionMode) -> None:
-        """The same, counted as no preemption; no step computes it."""
+    def requeue(self, sequence: Sequence, mode: PreemptionMode) -> None:
+        """Requeue a sequence that no step computes, without counting it as a preemption."""
         slot, view = sequence.slot, self._queue.view
         if mode is PreemptionMode.SWAP:
-            self._outside.keep(sequence, int(view.num_computed[slot]))
-            take_along(sequence, self._rows, self._strategies)
+            self._offload.swap_out(sequence, int(view.num_computed[slot]))
+            snapshot_compression(sequence, self._rows, self._strategies)
         view.preemptions[slot] += 1
-        self._admission.put_back(slot)
+        self._admission.return_to_queue(slot)
 
-    def take_preempted(self) -> list[int]:
-        """Who was put back into the queue since the last call, once for each time."""
+    def drain_preempted(self) -> list[int]:
+        """Return the ids of sequences preempted since the last call, once for each preemption."""
         preempted, self._preempted = self._preempted, []
         return preempted

@@ -1,4 +1,4 @@
-"""Pages of a running sequence of whose prompt few keys and values are to stay."""
+"""Replacement of a prompt's first KV pages by those of a compacted prefix."""
 
 from __future__ import annotations
 
@@ -8,73 +8,74 @@ from gatewayd_engine.kv.key_biases import bias_pages, write_front
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.scheduling.block_tables import BlockTables
-from gatewayd_engine.scheduling.page_growth import Growth
+from gatewayd_engine.scheduling.page_growth import PageGrowth
 from gatewayd_engine.scheduling.preemption import Preemption
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_hooks.preemption import PreemptionMode
 
 
-class Shortening:
-    """Gives old pages back and takes fresh ones.
+class PromptShortening:
+    """Replacement of the pages of a prompt's prefix by those of a compacted prefix.
 
     Args:
-        pool: holds keys and values.
-        pages: who holds which.
-        holdings: of the sequences.
-        growth: finds fresh ones.
-        preemption: puts out whom something went wrong with.
-        outside: what is kept of those who gave way.
+        pool: the KV pool.
+        pages: the page allocator.
+        block_tables: page lists of the sequences.
+        growth: allocates new pages.
+        preemption: requeues a sequence when an error occurs.
+        offload: swapped pages of preempted sequences.
 
     Attributes:
-        count: prompts that were shortened, since the start.
-        saved_pages: of those, less what they took.
+        count: prompts that were compacted since the start.
+        saved_pages: pages released by these, less the new ones.
     """
 
     def __init__(
         self,
         pool: KvPool,
         pages: Pages,
-        holdings: BlockTables,
-        growth: Growth,
+        block_tables: BlockTables,
+        growth: PageGrowth,
         preemption: Preemption,
-        outside: KvOffload,
+        offload: KvOffload,
     ) -> None:
         self._pool = pool
         self._pages = pages
-        self._holdings = holdings
+        self._block_tables = block_tables
         self._growth = growth
         self._preemption = preemption
-        self._outside = outside
+        self._offload = offload
         self.count = 0
         self.saved_pages = 0
 
-    def begin_anew(self, sequence: Sequence) -> None:
-        """A sequence gave way before it was shortened: it computes its prompt again, to be then.
+    def discard_swapped(self, sequence: Sequence) -> None:
+        """Discard the swapped pages of a sequence that was preempted before its compaction.
 
-        If it was swapped out it would come back whole, and answer as if nobody had been asked.
+        Restored from swap it would keep the full prefix, and its output would differ; instead it
+        recomputes its prompt and is compacted then.
         """
-        self._outside.forget(sequence)
+        self._offload.discard(sequence)
 
     def saves(self, covered: int, kept: int) -> bool:
-        """Whether so many keys, with their biases, take fewer pages than what they stand for."""
+        """Whether the compacted keys and their biases take fewer pages than what they replace."""
         size = self._pool.page_size
         return kept // size + bias_pages(self._pool, kept) < covered // size
 
     def shorten(self, sequence: Sequence, covered: int, kept: int, found: list[Compacted]) -> bool:
-        """Let few keys and values stand for the first tokens of a running sequence.
+        """Replace the first tokens of a running sequence by a compacted prefix.
 
-        Their pages are given back before fresh ones are taken: a sequence that fills the pool
-        must still fit. What others hold of them, or the prefix cache knows, stays as it is.
+        The replaced pages are released before new ones are allocated: a sequence that fills the
+        pool must still fit. Pages shared with other sequences or cached are not modified.
 
         Args:
-            sequence: whose prompt is computed; no step computes it.
-            covered: tokens that are stood for.
-            kept: keys and values that stand for them.
-            found: what stands for them, by layer.
+            sequence: its prompt is computed, and no step computes it.
+            covered: tokens that are replaced.
+            kept: keys and values that replace them.
+            found: the compacted keys and values, by layer.
 
         Returns:
-            Whether it could; else it had to give way, and computes its prompt anew.
+            Whether it succeeded; else the sequence was preempted and recomputes its prompt.
         """
         size, slot = self._pool.page_size, sequence.slot
         first = covered // size
@@ -83,19 +84,19 @@ class Shortening:
         sequence.pages[:first] = [NO_PAGE] * first
         preempted: set[int] = set()
         try:
-            self._pages.give_back(held[::-1])
+            self._pages.release(held[::-1])
             for i in range(num_fresh):
-                page = self._growth.take(preempted, slot)
+                page = self._growth.allocate(preempted, slot)
                 if page is None:
                     return False
                 sequence.pages[i] = page
         except BaseException:
             if sequence.row >= 0:
-                self._preemption.put_out(sequence, PreemptionMode.RECOMPUTE)
+                self._preemption.requeue(sequence, PreemptionMode.RECOMPUTE)
             raise
         pages = only_pages(sequence.pages)
         write_front(self._pool, pages[:num_fresh], kept, found)
-        self._holdings.set_front(sequence, covered, kept, pages)
+        self._block_tables.set_front(sequence, covered, kept, pages)
         self.count += 1
         self.saved_pages += first - num_fresh
         return True

@@ -1,6 +1,6 @@
-"""Checks a submission against the model, and makes its sequences.
+"""Validation of submissions against the model, and creation of their sequences.
 
-The engine does not trust the gateway with its life.
+The engine validates everything itself, because bad input from the gateway could crash it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _MAX_LOGPROBS = 256
 
 
 def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> NDArray[np.int32]:
-    """Verify what a step relies on.
+    """Validate everything in a submission that a step relies on.
 
     Returns:
-        The prompt's ids, shape ``[prompt_len]``.
+        The prompt's token ids, shape ``[prompt_len]``.
 
     Raises:
-        Refused: naming the parameter, its value and its bounds.
+        RequestRejected: naming the parameter, its value and its bounds.
     """
     if len(message.prompt) % 4:
-        raise RequestRejected("the prompt is not a column of int32")
+        raise RequestRejected("the prompt is not an int32 array")
     prompt = np.frombuffer(message.prompt, np.int32)
     _within("priority", message.priority, 0, len(Priority) - 1)
     _within("queued_seconds", message.queued_seconds, 0, 1e9)
@@ -58,9 +58,9 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
         )
     _check_pooling(message)
     if params.guide is not None and params.guide[0] not in get_args(GuideForm):
-        raise RequestRejected(f"{params.guide[0]!r} is no form of a guide")
+        raise RequestRejected(f"{params.guide[0]!r} is not a kind of guide")
     if params.guide_behind is not None and not params.guide_behind[1]:
-        raise RequestRejected("guide_behind has no mark that ends the reasoning")
+        raise RequestRejected("guide_behind needs a mark that ends the reasoning")
     _check_params(params, vocab_size)
     return prompt
 
@@ -68,18 +68,18 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
 def make_sequences(
     message: Submit, prompt: NDArray[np.int32], seed: int, *, compacts: bool = False
 ) -> list[Sequence]:
-    """Make a sequence for each answer of a checked request.
+    """Create a sequence for each output of a validated request.
 
     Args:
         message: the request.
-        prompt: its ids.
-        seed: of the request; each answer's own is drawn from it.
-        compacts: whether prompts are; one that several answers share never is.
+        prompt: its token ids.
+        seed: seed of the request, from which a seed per sequence is derived.
+        compacts: whether prompts may be compacted; a prompt shared by several sequences never is.
     """
     arrived = time.monotonic() - message.queued_seconds
     params = msgspec.structs.replace(message.params, tenant=message.tenant)
     if params.guide is not None:
-        # Where a grammar has ended nothing can follow.
+        # Nothing can follow a completed grammar, so EOS must end the sequence.
         params = msgspec.structs.replace(params, ignore_eos=False)
     sequences = [
         Sequence(
@@ -133,6 +133,6 @@ def _check_params(params: SamplingParams, vocab_size: int) -> None:
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:
-    # Written so that a NaN fails it.
+    # A NaN fails this comparison.
     if not (low <= value <= high and math.isfinite(value)):
         raise RequestRejected(f"{name} is {value}; it must be from {low:g} to {high:g}")

@@ -1,4 +1,4 @@
-"""What the sequences of a step are computing, so that those who wait need not compute it too."""
+"""Prefixes that the current step computes, so that waiting sequences need not compute them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gatewayd_engine.state.sequence import Sequence
 
 
 class SharedPrefills:
-    """The prompts of one step, by salt and first page; made anew for each step that admits.
+    """Prompts being computed in one step, by salt and first page; built for each admitting step.
 
     Args:
-        queue: of the engine.
-        prefixes: knows what is cached.
+        queue: the engine's sequence table.
+        prefixes: the prefix cache.
         page_size: tokens per page.
-        slots: running sequences that compute in it.
+        slots: running sequences that compute in the step.
     """
 
     __slots__ = ("_page_size", "_prefixes", "_prompts", "_queue")
@@ -31,45 +31,45 @@ class SharedPrefills:
         self._page_size = page_size
         self._prompts: dict[tuple[bytes, bytes], list[Sequence]] = {}
         full = queue.view.num_tokens[slots] // page_size * page_size
-        # What is computed by a step that has not landed is not in the cache yet.
-        landed = queue.view.num_computed[slots] - queue.in_flight[slots]
-        for slot in slots[full > landed].tolist():
+        # What an uncompleted step computes is not in the prefix cache yet.
+        completed = queue.view.num_computed[slots] - queue.in_flight[slots]
+        for slot in slots[full > completed].tolist():
             self.add(slot)
 
     def add(self, slot: int) -> None:
-        """A sequence that was just admitted computes, too."""
+        """Add a sequence that was just admitted."""
         sequence = self._queue[slot]
         first = sequence.tokens[: self._page_size].tobytes()
         self._prompts.setdefault((sequence.salt, first), []).append(sequence)
 
-    def ahead_of(self, slot: int) -> tuple[int, int] | None:
-        """Find one that is about to compute more full pages of a waiting sequence's beginning.
+    def find_leader(self, slot: int) -> tuple[int, int] | None:
+        """Find a sequence about to compute more full pages of a waiting sequence's prefix.
 
-        The sequence is then better off waiting: these pages will be cached.
+        Waiting is then cheaper than computing, because these pages will be cached.
 
         Returns:
-            The slot of the other, and how many tokens it has computed when it has nothing more
-            for this one.
+            The leader's slot, and the number of tokens it has computed when the shared prefix is
+            complete; None if there is no leader.
         """
         sequence, size = self._queue[slot], self._page_size
         others = self._prompts.get((sequence.salt, sequence.tokens[:size].tobytes()))
-        if others is None or sequence.inherited or not sequence.shares:
+        if others is None or sequence.inherited or not sequence.may_share:
             return None
         view = self._queue.view
-        num_tokens = sequence.whole(int(view.num_tokens[slot]))
+        num_tokens = sequence.exact_len(int(view.num_tokens[slot]))
         cached = self._prefixes.cached(sequence, num_tokens) // size * size
-        # Most of those that share the first page part from it here.
+        # Most prompts that share the first page diverge here.
         next_page = sequence.tokens[cached : min(cached + size, num_tokens - 1)]
         if len(next_page) < size:
             return None
         for other in others:
             if view.priority[other.slot] > view.priority[slot]:
-                continue  # a scheduler may let it get on as slowly as its class deserves
+                continue  # the scheduler may make slow progress with a lower priority class
             if not np.array_equal(other.tokens[cached : cached + size], next_page):
                 continue
-            most = min(num_tokens - 1, other.whole(int(view.num_tokens[other.slot])))
+            most = min(num_tokens - 1, other.exact_len(int(view.num_tokens[other.slot])))
             common = common_length(sequence.tokens[:most], other.tokens[:most]) // size * size
-            landed = view.num_computed[other.slot] - self._queue.in_flight[other.slot]
-            if common > cached and common > landed:
+            completed = view.num_computed[other.slot] - self._queue.in_flight[other.slot]
+            if common > cached and common > completed:
                 return other.slot, common
         return None

@@ -1,4 +1,4 @@
-"""What tenants are promised of the KV cache, by name, and who could never run within it."""
+"""KV cache quotas of tenants by name, and rejection of requests that could never fit them."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 
 _log = logging.getLogger(__name__)
-_MOST_KEPT = 0.9
-"""Of the pool, for all floors together: somebody without one must find room."""
+_MAX_FLOORS = 0.9
+"""Share of the pool that all floors may reserve: tenants without one must find room as well."""
 
 TOO_LARGE = "kv_quota_exceeded"
-"""The code of a request that is beyond what its tenant may ever hold."""
+"""Error code of a request that needs more pages than its tenant may ever hold."""
 
 
 class _Need(NamedTuple):
-    """What a sequence may come to hold that had begun when quotas changed."""
+    """Pages that a sequence admitted before a quota change may come to hold."""
 
     tenant: int
     pages: int
 
 
-class TenantBounds:
-    """The quotas of this engine.
+class TenantQuotas:
+    """The KV cache quotas of this engine.
 
-    A sequence that has begun ends as it was promised: while one lives for which the quotas leave
-    too little, its tenant's ceiling is as high as it needs, and floors are lower.
+    A quota change does not end started sequences: while one is live for which the new quotas leave
+    too little, its tenant's ceiling is raised to what it needs, and floors are lowered.
 
     Args:
-        queue: has the tenants' numbers.
-        pages: kept within them.
+        queue: the engine's sequence table, with the tenants' numbers.
+        pages: the page allocator that enforces the quotas.
     """
 
     def __init__(self, queue: Queue, pages: Pages) -> None:
         self._queue = queue
         self._pages = pages
         self._bounds: dict[int, PageQuota] = {}
-        self._spared: dict[int, _Need] = {}  # by sequence id
+        self._exempt: dict[int, _Need] = {}  # by sequence id
 
     def set(self, quotas: list[TenantQuota]) -> None:
-        """These from now on, and no others; those that have begun go on."""
+        """Replace all quotas; started sequences continue."""
         size = self._pages.num_pages
         wanted = {
             self._queue.tenants.number_of(quota.tenant): PageQuota(
@@ -58,52 +58,52 @@ class TenantBounds:
             )
             for quota in quotas
         }
-        self._bounds = _lowered(wanted, int(_MOST_KEPT * size))
+        self._bounds = _lowered(wanted, int(_MAX_FLOORS * size))
         if self._bounds != wanted:
-            kept = sum(one.floor for one in wanted.values())
+            total = sum(one.floor for one in wanted.values())
             _log.warning(
                 "KV floors of tenants add up to %d of %d pages: scaled down to %.0f %% in total",
-                *(kept, size, 100 * _MOST_KEPT),
+                *(total, size, 100 * _MAX_FLOORS),
             )
-        self._spared = {}
+        self._exempt = {}
         for sequence in self._queue:
             need, most = self._need(sequence), self._most(sequence.tenant)
-            if most is not None and need.pages > most and has_begun(sequence):
+            if most is not None and need.pages > most and has_started(sequence):
                 ids = (sequence.id, *(fork.id for fork in sequence.forks))
-                self._spared |= dict.fromkeys(ids, need)
+                self._exempt |= dict.fromkeys(ids, need)
         self._apply()
 
-    def tighten(self, lives: Callable[[int], bool]) -> None:
-        """Hold again what was lowered for sequences that have ended since.
+    def tighten(self, is_live: Callable[[int], bool]) -> None:
+        """Restore the configured quotas as sequences they were relaxed for end.
 
         Args:
-            lives: whether there is a sequence of an id.
+            is_live: whether there is a sequence with an id.
         """
-        left = {one: need for one, need in self._spared.items() if lives(one)}
-        if len(left) == len(self._spared):
+        left = {one: need for one, need in self._exempt.items() if is_live(one)}
+        if len(left) == len(self._exempt):
             return
-        self._spared = left
+        self._exempt = left
         self._apply()
 
     def _apply(self) -> None:
-        """Bound tenants as near to what was set as those that are spared can bear."""
+        """Apply the configured quotas, relaxed as far as exempt sequences require."""
         bounds = self._bounds
-        if self._spared:
-            most = max(need.pages for need in self._spared.values())
+        if self._exempt:
+            most = max(need.pages for need in self._exempt.values())
             bounds = _lowered(bounds, self._pages.num_pages - most)
-            for tenant, pages in self._spared.values():
+            for tenant, pages in self._exempt.values():
                 floor, ceiling = bounds.get(tenant, NO_BOUNDS)
                 if ceiling is not None:
                     bounds = {**bounds, tenant: PageQuota(floor, max(ceiling, pages))}
-        self._pages.bound(bounds)
+        self._pages.set_quotas(bounds)
 
-    def forget_idle(self) -> None:
-        """Of tenants that have no sequence, no page and no bounds nothing is kept, in time."""
+    def release_idle(self) -> None:
+        """Release the numbers of tenants without sequences, pages and quotas, when it is due."""
         tenants, pages, queue = self._queue.tenants, self._pages, self._queue
         if not tenants.is_due:
             return
         is_filled = pages.known() | (pages.holders() > 0)
-        tenants.keep(
+        tenants.retain_only(
             (
                 queue.view.tenant[queue.ids >= 0],
                 pages.owners()[is_filled],
@@ -115,11 +115,11 @@ class TenantBounds:
         pages = -(-sequence.limit // self._queue.view.page_size)
         return _Need(self._queue.tenants.number_of(sequence.tenant), pages)
 
-    def fitted(self, message: Submit, prompt_len: int) -> Submit:
-        """A request as long as its tenant may have it, where it did not say how long it is.
+    def clamp_to_quota(self, message: Submit, prompt_len: int) -> Submit:
+        """Reduce ``max_tokens`` to the tenant's quota, if the request allows a shorter output.
 
         Raises:
-            Refused: its tenant may never hold so many pages.
+            RequestRejected: its tenant may never hold so many pages.
         """
         params = message.params
         most = self._most(message.tenant)
@@ -134,14 +134,14 @@ class TenantBounds:
         return message
 
     def check(self, tenant: str, num_tokens: int) -> None:
-        """See that a sequence could run if it were alone.
+        """Verify that a sequence could run if it were alone.
 
         Args:
-            tenant: whose it is.
-            num_tokens: that it may reach.
+            tenant: name of its tenant.
+            num_tokens: tokens that it may reach.
 
         Raises:
-            Refused: its tenant may never hold so many pages.
+            RequestRejected: its tenant may never hold so many pages.
         """
         most = self._most(tenant)
         pages = -(-num_tokens // self._queue.view.page_size)
@@ -155,29 +155,29 @@ class TenantBounds:
                 TOO_LARGE,
             )
         raise RequestRejected(
-            f"{takes}; all but {most} of its {self._pages.num_pages} may be kept for other "
+            f"{takes}; all but {most} of its {self._pages.num_pages} may be reserved for other "
             "tenants: ask for fewer tokens",
             TOO_LARGE,
         )
 
     def _most(self, tenant: str) -> int | None:
-        """Pages that a tenant's sequence may hold when nobody else does; None without quotas."""
+        """Return the most pages that a sequence of a tenant may hold; None without quotas."""
         if not self._bounds:
             return None
         number = self._queue.tenants.number_of(tenant)
-        kept = sum(one.floor for other, one in self._bounds.items() if other != number)
-        left = max(0, self._pages.num_pages - kept)
+        reserved = sum(one.floor for other, one in self._bounds.items() if other != number)
+        left = max(0, self._pages.num_pages - reserved)
         ceiling = self._bounds.get(number, NO_BOUNDS).ceiling
         return left if ceiling is None else min(left, ceiling)
 
 
-def has_begun(sequence: Sequence) -> bool:
-    """Whether its client may have had something of its request: it runs, or has run."""
+def has_started(sequence: Sequence) -> bool:
+    """Whether the client may have received output: the sequence is running, or has run."""
     return sequence.was_admitted or bool(sequence.inherited)
 
 
 def _lowered(bounds: Mapping[int, PageQuota], most: int) -> dict[int, PageQuota]:
-    """With floors that add up to so many pages at most, each lowered in proportion."""
+    """Scale floors down in proportion, so that they add up to ``most`` pages at most."""
     total = sum(one.floor for one in bounds.values())
     if total <= most:
         return dict(bounds)
@@ -188,5 +188,5 @@ def _lowered(bounds: Mapping[int, PageQuota], most: int) -> dict[int, PageQuota]
 
 
 def _pages(amount: Amount, num_pages: int) -> int:
-    """An amount of a pool of so many pages."""
+    """Convert an amount to pages of a pool of ``num_pages``."""
     return min(num_pages, amount.pages + int(amount.share * num_pages))

@@ -1,1 +1,1 @@
-"""Speculative decoding: drafters, their models, and the controller."""
+"""Speculative decoding: drafters, draft models, and the controller."""

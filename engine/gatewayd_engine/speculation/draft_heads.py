@@ -1,4 +1,4 @@
-"""Reads small networks that were trained on a model, and refuses those of another model."""
+"""Loading of draft heads and predictors, small networks trained for one model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gatewayd_engine.speculation.draft_models import DraftTarget
 from gatewayd_hooks.resources import Heads
 
 PREDICTOR = "predictor"
-"""The kind that foresees attention; the others are for drafters."""
-_TOLERANCE = 0.01  # other types of numbers round otherwise
+"""Name of heads that predict attention; other heads are for drafters."""
+_TOLERANCE = 0.01  # other data types round differently
 
 
 def heads_folder(setting: str, kind: str, model: str | Path) -> Path:
-    """Where the heads of a kind are for a served checkpoint; see ``read_heads``."""
+    """Return the folder with the heads of a kind for a checkpoint; see ``read_heads``."""
     folder = Path(model)
     return Path(setting) if setting else folder.with_name(f"{folder.name}-{kind}")
 
@@ -26,18 +26,19 @@ def heads_folder(setting: str, kind: str, model: str | Path) -> Path:
 def read_heads(
     setting: str, kind: str, model: Path, target: DraftTarget, vocab_size: int, device: str
 ) -> Heads:
-    """Read the heads of a folder.
+    """Load the heads in a folder.
 
     Args:
-        setting: the folder; empty for the one beside the model's.
+        setting: the folder; empty for the default one next to the model's.
         kind: the drafter that they are for, or ``PREDICTOR``.
         model: the served checkpoint.
-        target: the same, as drafters see it.
+        target: the served model, as drafters see it.
         vocab_size: of the model.
-        device: where they go.
+        device: device of the tensors.
 
     Raises:
-        ValueError: there are none, or they are not this model's; the sentence says what to do.
+        ValueError: there are none, or they were trained for another model; the message says what
+            to do.
     """
     folder = heads_folder(setting, kind, model)
     if not (folder / "heads.json").is_file():
@@ -66,12 +67,12 @@ def read_heads(
         )
     served = _embedding(model, len(trained_on))
     if served is not None and (served.float() - trained_on.float()).abs().max() > _TOLERANCE:
-        raise ValueError(f"the heads in {folder} were trained for another model than {model}")
+        raise ValueError(f"the heads in {folder} were trained for a model other than {model}")
     return Heads({name: t.to(device, target.dtype) for name, t in tensors.items()}, facts)
 
 
 def _embedding(model: Path, count: int) -> torch.Tensor | None:
-    """Embeddings of the first tokens in a checkpoint, if it names them as most do."""
+    """Return the embeddings of the first tokens, if the checkpoint uses the common name."""
     for path in sorted(model.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             for name in file.keys():  # noqa: SIM118 - not a mapping

@@ -1,4 +1,4 @@
-"""What drafters get of models: the served one, and smaller ones beside it."""
+"""Models for drafters: access to the served model, and small draft models."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ RowModelT = TypeVar("RowModelT")
 
 
 class DraftTarget:
-    """See ``TargetModel``; empty until the model is loaded."""
+    """The served model as drafters see it (``TargetModel``); empty until it is loaded."""
 
     def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
         self.hidden_size = hidden_size
         self.dtype = dtype
         self._decoder: Decoder | None = None
 
-    def hold(self, decoder: Decoder) -> None:
-        """The model is loaded."""
+    def set_model(self, decoder: Decoder) -> None:
+        """Set the loaded model."""
         self._decoder = decoder
 
     @torch.inference_mode()
@@ -53,13 +53,12 @@ class DraftTarget:
 
 
 class LoadedDraftModels:
-    """Small models by folder: one that somebody has is not read again, nor needs memory twice.
+    """Cache of draft models by folder: a model in use is not loaded twice.
 
-    A drafter that takes the place of another finds in it what it has not computed itself, and
-    begins each row anew.
+    A drafter that replaces another reuses its model, and restarts each row.
 
     Args:
-        load: reads one.
+        load: loads the model of a folder.
     """
 
     def __init__(self, load: Callable[[str], DraftModel]) -> None:
@@ -67,7 +66,7 @@ class LoadedDraftModels:
         self._models: weakref.WeakValueDictionary[Path, DraftModel] = weakref.WeakValueDictionary()
 
     def __call__(self, folder: str) -> DraftModel:
-        """The model of a folder."""
+        """Return the model of a folder."""
         key = Path(folder).resolve()
         model = self._models.get(key)
         if model is None:
@@ -75,8 +74,10 @@ class LoadedDraftModels:
         return model
 
 
-def bytes_beside(folder: Path, max_running: int, max_model_len: int, dtype: torch.dtype) -> int:
-    """What the keys and values of a small model take, for whole contexts of all rows.
+def draft_bytes_needed(
+    folder: Path, max_running: int, max_model_len: int, dtype: torch.dtype
+) -> int:
+    """Return the KV bytes of a draft model for full contexts of all rows.
 
     Raises:
         SpecError: the checkpoint cannot be used.
@@ -86,12 +87,12 @@ def bytes_beside(folder: Path, max_running: int, max_model_len: int, dtype: torc
     return pages * max_running * page_bytes(spec.attention, PAGE_SIZE, dtype)
 
 
-def weights_beside(folder: Path) -> int:
-    """Bytes of the weights in a folder, as its files hold them; 0 if there are none."""
+def draft_weight_bytes(folder: Path) -> int:
+    """Return the file sizes of the weights in a folder; 0 if there are none."""
     return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
-def load_beside(
+def load_draft_model(
     folder: str,
     max_running: int,
     max_model_len: int,
@@ -101,23 +102,23 @@ def load_beside(
     memory: MemoryBudget | None = None,
     parts: LayerParts | None = None,
 ) -> RowModelT:
-    """Load a small model to guess for a larger one.
+    """Load a draft model.
 
-    Where there is too little memory for whole contexts its contexts are shorter.
+    If the memory is too small for full contexts, it drafts for shorter ones only.
 
     Args:
         folder: its checkpoint.
         max_running: rows of the engine.
         max_model_len: tokens that a sequence of the engine may reach.
-        dtype: of its weights.
-        device: where it goes.
-        make: of its decoder, how many rows and how many tokens of a row.
-        memory: what its keys and values are taken from while it lives; None for no limit.
-        parts: of its decoder; None for those of a CPU.
+        dtype: data type of its weights.
+        device: device of its weights.
+        make: builds the row model from the decoder, the number of rows and tokens per row.
+        memory: budget that its KV cache is reserved from during its lifetime; None for no limit.
+        parts: layer implementations of its decoder; None for those of a CPU.
 
     Raises:
         SpecError, LoadError: the checkpoint cannot be used.
-        ValueError: there is not even memory for a page of each row.
+        ValueError: there is not even memory for one page per row.
     """
     spec = read_spec(Path(folder), None)
     length = min(spec.max_model_len, max_model_len)
@@ -127,15 +128,15 @@ def load_beside(
     each = max_running * page_bytes(spec.attention, PAGE_SIZE, dtype)
     wanted = -(-length // PAGE_SIZE)
     free = mib(memory.free)
-    count = memory.take(each, wanted)
-    taken = count * each
+    count = memory.reserve(each, wanted)
+    reserved = count * each
     text = (
         f"the draft model in {folder} needs {mib(wanted * each)} of KV cache, "
         f"{max_running} sequences of {length} tokens, and {free} are free outside the KV pool"
     )
     if not count:
         raise ValueError(
-            f"{text}: swap to none first if a drafter has some, or restart with [engine] "
+            f"{text}: swap to none first if another drafter uses it, or restart with [engine] "
             f"draft_memory at {mib(wanted * each)}, or less for shorter contexts"
         )
     if count < wanted:
@@ -145,8 +146,8 @@ def load_beside(
         decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)
         model = make(decoder, max_running, length)
     except BaseException:
-        memory.give_back(taken)
+        memory.release(reserved)
         raise
-    weakref.finalize(model, memory.give_back, taken)
-    _log.info("draft model %s: %s of KV cache", folder, mib(taken))
+    weakref.finalize(model, memory.release, reserved)
+    _log.info("draft model %s: %s of KV cache", folder, mib(reserved))
     return model

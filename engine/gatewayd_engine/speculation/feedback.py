@@ -1,4 +1,4 @@
-"""Shows a drafter what came of a step: what the model said to its drafts, and hidden states."""
+"""Feedback of step results to drafters: the model's tokens for drafts, and hidden states."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.speculation import Choices, FeatureDrafter, Features, LearningDrafter
 from gatewayd_hooks.strategy import Kind
 
-_MOST_WAITING = 32
-"""Steps whose hidden states wait to be shown together: it costs nearly the same as for one."""
+_MOST_PENDING = 32
+"""Steps whose hidden states are batched: passing them together costs little more than one."""
 _MOST_BYTES = 8 << 20
-"""Of hidden states that wait."""
+"""Maximum bytes of batched hidden states."""
 
 
-class _Seen(NamedTuple):
-    """Tokens of a step, each of shape ``[n]``, and their hidden states."""
+class _StepFeatures(NamedTuple):
+    """Tokens of steps, each of shape ``[n]``, and their hidden states."""
 
     slots: NDArray[np.int32]
     sequences: NDArray[np.int64]
@@ -36,67 +36,67 @@ class _Seen(NamedTuple):
 
 
 class Feedback:
-    """For drafters that want any.
+    """Feedback of step results to drafters that support it.
 
-    Hidden states are shown when the drafter is to guess, and while it is not, for many steps at
-    once.
+    Hidden states are passed before the drafter proposes tokens, and otherwise batched over several
+    steps.
 
     Args:
-        strategies: has the drafter.
-        queue: knows whose rows are still theirs.
-        introduce: tells it which of some slots' rows, both of shape ``[n]``, have another sequence
-            than it knows.
+        strategies: the active drafter.
+        queue: tells which rows still belong to the same sequence.
+        register: registers those of some slots' rows, both of shape ``[n]``, whose sequence is new
+            to the drafter.
     """
 
     def __init__(
         self,
         strategies: Strategies,
         queue: Queue,
-        introduce: Callable[[NDArray[np.int32], NDArray[np.int64]], None],
+        register: Callable[[NDArray[np.int32], NDArray[np.int64]], None],
     ) -> None:
         self._strategies = strategies
         self._queue = queue
-        self._introduce = introduce
-        self._looked_at: object = None
+        self._register = register
+        self._checked: object = None
         self._learns = self._observes = False
-        self._waiting: list[_Seen] = []
+        self._pending: list[_StepFeatures] = []
         self._bytes = 0
-        # Where the states of a row that wait end.
+        # End position of each row's pending states.
         self._ends = np.zeros(queue.view.max_running, np.int64)
 
     @property
     def observes(self) -> bool:
-        """Whether the drafter looks at hidden states."""
-        self._look()
+        """Whether the drafter uses hidden states."""
+        self._check_drafter()
         return self._observes
 
-    def give(self, batch: StepBatch, result: StepResult) -> None:
-        """Show it a step, now or later."""
-        self._look()
+    def record_step(self, batch: StepBatch, result: StepResult) -> None:
+        """Pass the result of a step to the drafter, now or later."""
+        self._check_drafter()
         if self._learns:
-            self._teach(batch, result)
+            self._report_choices(batch, result)
         if self._observes and result.hidden is not None:
-            # A sequence that comes back begins anew: what is shown at once stays in order.
+            # A preempted sequence restarts: flush first, so that states stay in order.
             if (batch.starts < self._ends[batch.rows]).any():
-                self.show()
-            seen = _see(batch, result, result.hidden)
+                self.flush()
+            seen = _accepted_features(batch, result, result.hidden)
             self._ends[seen.rows] = seen.positions + 1
-            self._waiting.append(seen)
+            self._pending.append(seen)
             self._bytes += seen.hidden.nbytes
-            if len(self._waiting) == _MOST_WAITING or self._bytes > _MOST_BYTES:
-                self.show()
+            if len(self._pending) == _MOST_PENDING or self._bytes > _MOST_BYTES:
+                self.flush()
 
-    def show(self) -> None:
-        """Show it the hidden states of tokens that are settled, of sequences that still run."""
-        self._look()
-        waiting = self._forget()
-        if not waiting:
+    def flush(self) -> None:
+        """Pass the pending hidden states of accepted tokens, of sequences still running."""
+        self._check_drafter()
+        pending = self._drain()
+        if not pending:
             return
         queue = self._queue
-        seen = waiting[0]
-        if len(waiting) > 1:
-            *columns, hidden = zip(*waiting, strict=True)
-            seen = _Seen._make((*map(np.concatenate, columns), torch.cat(hidden)))
+        seen = pending[0]
+        if len(pending) > 1:
+            *columns, hidden = zip(*pending, strict=True)
+            seen = _StepFeatures._make((*map(np.concatenate, columns), torch.cat(hidden)))
         rows = seen.rows
         runs = np.flatnonzero(
             (queue.ids[seen.slots] == seen.sequences) & (queue.row[seen.slots] == rows)
@@ -105,49 +105,54 @@ class Feedback:
         if not len(order):
             return
         _, first = np.unique(rows[order], return_index=True)
-        self._introduce(seen.slots[order[first]], rows[order[first]])
+        self._register(seen.slots[order[first]], rows[order[first]])
         drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
         is_same = len(order) == len(rows) and bool((order[1:] > order[:-1]).all())
         states = seen.hidden if is_same else _picked(seen.hidden, order)
         with blame(Kind.DRAFTER):
             drafter.observe(Features(rows[order], seen.positions[order], seen.ids[order], states))
 
-    def _look(self) -> None:
-        """Another drafter may want other things; what waits was for the one before."""
+    def _check_drafter(self) -> None:
+        """Check what the drafter supports; pending states for a previous one are discarded."""
         drafter = self._strategies.bound.get(Kind.DRAFTER)
-        if drafter is not self._looked_at:
-            self._looked_at = drafter
+        if drafter is not self._checked:
+            self._checked = drafter
             self._learns = isinstance(drafter, LearningDrafter)
             self._observes = isinstance(drafter, FeatureDrafter)
-            self._forget()
+            self._drain()
 
-    def _forget(self) -> list[_Seen]:
-        waiting, self._waiting = self._waiting, []
+    def _drain(self) -> list[_StepFeatures]:
+        pending, self._pending = self._pending, []
         self._bytes = 0
         self._ends[:] = 0
-        return waiting
+        return pending
 
-    def _teach(self, batch: StepBatch, result: StepResult) -> None:
-        """What the model said to the drafts."""
+    def _report_choices(self, batch: StepBatch, result: StepResult) -> None:
+        """Pass the model's tokens for verified drafts."""
         drafts = batch.drafts
-        if drafts is None or result.said is None:
+        if drafts is None or result.model_tokens is None:
             return
         drafter = cast(LearningDrafter, self._strategies.watched[Kind.DRAFTER])
-        lines, said = result.said
-        had_some = drafts.counts[lines] > 0
-        lines = lines[had_some]
+        entries, model_tokens = result.model_tokens
+        has_drafts = drafts.counts[entries] > 0
+        entries = entries[has_drafts]
         with blame(Kind.DRAFTER):
             drafter.learn(
                 Choices(
-                    batch.rows[lines], drafts.tokens[lines], drafts.counts[lines], said[had_some]
+                    batch.rows[entries],
+                    drafts.tokens[entries],
+                    drafts.counts[entries],
+                    model_tokens[has_drafts],
                 )
             )
 
 
-def _see(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _Seen:
-    """Leave out drafts that were not kept."""
+def _accepted_features(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _StepFeatures:
+    """Select the tokens of a step without rejected drafts."""
     if len(batch.ids) == len(batch):
-        return _Seen(batch.slots, batch.sequences, batch.rows, batch.positions, batch.ids, hidden)
+        return _StepFeatures(
+            batch.slots, batch.sequences, batch.rows, batch.positions, batch.ids, hidden
+        )
     first = batch.last - batch.counts + 1
     settled = batch.settled
     offset = np.arange(len(batch.ids)) - np.repeat(first, batch.counts)
@@ -156,15 +161,15 @@ def _see(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _Seen:
         tokens = result.tokens
         width = tokens.nodes.shape[1]
         own = (np.arange(width) > 0) & (np.arange(width) < tokens.counts[:, None])
-        line, rank = np.nonzero(own)
-        of = tokens.lines[line]
-        is_kept[first[of] + settled[of] - 1 + tokens.nodes[line, rank]] = True
+        entry, rank = np.nonzero(own)
+        of = tokens.entries[entry]
+        is_kept[first[of] + settled[of] - 1 + tokens.nodes[entry, rank]] = True
     kept = np.flatnonzero(is_kept)
-    line = np.repeat(np.arange(len(batch)), batch.counts)[kept]
-    return _Seen(
-        batch.slots[line],
-        batch.sequences[line],
-        batch.rows[line],
+    entry = np.repeat(np.arange(len(batch)), batch.counts)[kept]
+    return _StepFeatures(
+        batch.slots[entry],
+        batch.sequences[entry],
+        batch.rows[entry],
         batch.positions[kept],
         batch.ids[kept],
         hidden if len(kept) == len(hidden) else _picked(hidden, kept),
@@ -172,5 +177,5 @@ def _see(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _Seen:
 
 
 def _picked(hidden: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
-    """Some of the states; a device is not waited for."""
+    """Select some of the states, without synchronising with the device."""
     return hidden.index_select(0, upload(index, hidden.device))

@@ -1,4 +1,4 @@
-"""Tells the drafter and the controller of sequences that they have not seen."""
+"""Registration of new sequences with the drafter and the controller."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gatewayd_hooks.strategy import Kind
 
 
 class Registration:
-    """Whose rows each strategy knows.
+    """Record of the sequences registered with each strategy, by batch row.
 
     Args:
-        queue: of the sequences.
-        rows: of the batch.
-        strategies: the drafter and the controller.
+        queue: the engine's sequence table.
+        rows: the running batch.
+        strategies: the active drafter and controller.
     """
 
     def __init__(self, queue: Queue, rows: RunningBatch, strategies: Strategies) -> None:
@@ -28,8 +28,8 @@ class Registration:
         self._owners: dict[Kind, NDArray[np.int64]] = {}
         self._known: dict[Kind, object] = {}
 
-    def make(self, kind: Kind, slots: NDArray[np.int32], rows: NDArray[np.int64]) -> None:
-        """Tell a strategy which of these rows have another sequence than it knows."""
+    def register(self, kind: Kind, slots: NDArray[np.int32], rows: NDArray[np.int64]) -> None:
+        """Register the rows whose sequence is new to a strategy."""
         strategy = self._strategies.bound[kind]
         if self._known.get(kind) is not strategy:
             self._known[kind] = strategy
@@ -43,6 +43,6 @@ class Registration:
                     strategy.admit(int(rows[i]))
             owners[rows[new]] = ids[new]
 
-    def forget(self, kind: Kind) -> None:
-        """Whoever comes next knows nobody."""
+    def reset(self, kind: Kind) -> None:
+        """Forget all registrations with a strategy, because it is not active any more."""
         self._known.pop(kind, None)

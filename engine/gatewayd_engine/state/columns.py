@@ -1,4 +1,4 @@
-"""Columns: arrays of equally many places, each named once with its type and empty value."""
+"""Sets of equally long arrays, each declared once with its type and empty value."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def column(dtype: type[_Scalar], empty: float = 0) -> NDArray[_Scalar]:
     """Declare a column in the body of a subclass of ``ColumnSet``.
 
     Args:
-        dtype: of its values.
-        empty: what a place holds that nobody has written to.
+        dtype: type of its values.
+        empty: initial value of each entry.
     """
     return cast("NDArray[_Scalar]", _Column(dtype, empty))  # an instance has the array
 
 
 class ColumnSet:
-    """Makes the columns that a subclass declares, and grows them together.
+    """Base class of column sets: creates the declared columns, and grows them together.
 
     Args:
-        places: of each column.
+        size: length of each column.
     """
 
     _declared: ClassVar[dict[str, _Column]] = {}
@@ -39,26 +39,26 @@ class ColumnSet:
         own = {name: value for name, value in vars(cls).items() if isinstance(value, _Column)}
         cls._declared = {**cls._declared, **own}
 
-    def __init__(self, places: int) -> None:
-        self._places = places
+    def __init__(self, size: int) -> None:
+        self._size = size
         for name, (dtype, empty) in self._declared.items():
-            setattr(self, name, np.full(places, empty, dtype))
+            setattr(self, name, np.full(size, empty, dtype))
 
     def columns(self) -> dict[str, Any]:
-        """The arrays by name; others after the next growth."""
+        """Return the arrays by name; they are replaced by the next growth."""
         return {name: getattr(self, name) for name in self._declared}
 
-    def grow_columns(self, places: int) -> None:
-        """Replace the arrays by longer ones, unless they are as long; what they hold stays."""
-        more = places - self._places
+    def grow_columns(self, size: int) -> None:
+        """Replace the arrays by longer ones with the same contents, unless they are as long."""
+        more = size - self._size
         if more <= 0:
             return
-        self._places = places
+        self._size = size
         for name, (dtype, empty) in self._declared.items():
             new = np.full(more, empty, dtype)
             setattr(self, name, np.concatenate([getattr(self, name), new]))
 
-    def clear_columns(self, places: int | NDArray[np.integer]) -> None:
-        """Empty a place, or some, of every column."""
+    def clear_columns(self, index: int | NDArray[np.integer]) -> None:
+        """Reset one or more entries of every column."""
         for name, (_, empty) in self._declared.items():
-            getattr(self, name)[places] = empty
+            getattr(self, name)[index] = empty

@@ -1,8 +1,9 @@
-"""Steps on their way: launched, counted as computed, their tokens not known yet.
+"""In-flight steps: launched, counted as computed, their sampled tokens not known yet.
 
-While a device computes a step the next one is planned, so the queue shows what it will have: each
-line's tokens as computed, and one more for those that sample. What that one is only the device
-knows until the step lands. Sequences for whom it is the last one are hidden from schedulers.
+While a device computes a step, the next one is planned. So the queue already shows the outcome:
+each sequence's tokens as computed, plus one placeholder token for those that sample, which only
+the device knows until the step completes. Sequences for which it is the last token are hidden from
+schedulers.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from gatewayd_engine.state.step_result import StepResult
 
 
 class InFlight(Exception):
-    """A sequence would have to give way whose pages a step may be writing to: land that first.
+    """A sequence to be preempted may still be written to by an in-flight step: complete that first.
 
-    It is not planned for: an eviction has fewer pages than it said.
+    Planning avoids this, but an eviction strategy may free fewer pages than it announced.
     """
 
 
@@ -29,12 +30,12 @@ class Launched(Protocol):
     """A step that is being computed."""
 
     def result(self) -> StepResult:
-        """Wait for what it produces; asked once."""
+        """Wait for the result; called once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A step that was computed when it was launched."""
+    """A step that was computed synchronously when it was launched."""
 
     outcome: StepResult
 
@@ -50,11 +51,11 @@ class InFlightSteps:
     batch: StepBatch
     launched: Launched
     began: float
-    """When it was planned, seconds of ``time.perf_counter``."""
+    """Time of its planning, seconds of ``time.perf_counter``."""
 
 
-def take_off(queue: Queue, batch: StepBatch) -> None:
-    """Let the queue show a batch as computed."""
+def mark_launched(queue: Queue, batch: StepBatch) -> None:
+    """Count a launched batch as computed in the queue."""
     view, slots = queue.view, batch.slots
     view.num_computed[slots] = batch.starts + batch.settled
     queue.in_flight[slots] += batch.settled.astype(np.int32)
@@ -66,12 +67,12 @@ def take_off(queue: Queue, batch: StepBatch) -> None:
         queue.hide(ending.tolist())
 
 
-def touch_down(queue: Queue, batch: StepBatch) -> NDArray[np.bool_]:
-    """A batch has been computed: its tokens are known now.
+def mark_completed(queue: Queue, batch: StepBatch) -> NDArray[np.bool_]:
+    """Clear the in-flight counts of a completed batch.
 
     Returns:
-        Which of its lines are still the sequences that they were; the others have ended since it
-        was launched, and what came of them is to be dropped, shape ``[lines]``.
+        Whether each batch entry still belongs to the same sequence, shape ``[n]``; the others have
+        ended since the launch, and their results must be discarded.
     """
     slots = batch.slots
     is_alive: NDArray[np.bool_] = queue.ids[slots] == batch.sequences

@@ -1,4 +1,4 @@
-"""The queue: every live sequence has a slot, and columns say what schedulers may see of it."""
+"""Table of live sequences: a slot for each, with the columns that schedulers see."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatewayd_hooks.scheduling import QueueView
 
 
 class _ViewColumns(ColumnSet):
-    """The columns of ``QueueView``, which holds the same arrays."""
+    """The columns of ``QueueView``, which refers to the same arrays."""
 
     num_tokens = column(np.int32)
     num_computed = column(np.int32)
@@ -32,39 +32,39 @@ class Queue(ColumnSet):
     Attributes:
         view: what strategies see; its arrays are replaced when the capacity grows.
         waiting: slots without a row, in no particular order.
-        parked: slots without a row that an operator holds: no scheduler knows them.
+        parked: slots without a row that an operator holds, unknown to the scheduler.
         running: slots with a row, in order of admission.
-        tenants: their numbers.
-        on_remove: told of a sequence that has ended, while it has its slot.
+        tenants: numbers of tenants.
+        on_remove: called with a sequence that has ended, while it still has its slot.
     """
 
     limit = column(np.int32)
-    """Tokens each may reach."""
+    """Maximum length in tokens."""
     prompt_len = column(np.int32)
     num_pages = column(np.int32)
-    """Pages each holds."""
+    """Pages of each sequence."""
     num_absent = column(np.int32)
-    """Of these, ``NO_PAGE``: those that its front has no need of."""
+    """Of these, ``NO_PAGE`` entries, replaced by a compacted prefix."""
     num_reserved = column(np.int32)
-    """Pages each was admitted with or promised."""
+    """Pages each was admitted with, allocated or reserved."""
     num_published = column(np.int32)
-    """Full pages that the prefix cache was told of."""
+    """Full pages published to the prefix cache."""
     row = column(np.int32, -1)
-    """Row of the batch, -1 for waiting ones."""
+    """Batch row, -1 for waiting sequences."""
     ids = column(np.int64, -1)
-    """The gateway's numbers, -1 for nobody."""
+    """Sequence ids of the gateway, -1 for free slots."""
     waits = column(np.int32)
-    """Steps each has waited for others to compute its beginning."""
+    """Steps each has been deferred for others to compute its prefix."""
     in_flight = column(np.int32)
-    """Of the computed tokens, those whose step has not landed."""
+    """Computed tokens of a step that has not completed."""
     placeholders = column(np.int32)
-    """Tokens that it has and only the device knows."""
+    """Tokens sampled on the device that are not known here yet."""
     beginning = column(np.int64)
-    """Equal for prompts with the same salt and first page."""
+    """Hash of the salt and the first page of the prompt."""
     drafted = column(np.int32)
-    """Tokens that were guessed for each."""
+    """Draft tokens of each sequence."""
     accepted = column(np.int32)
-    """Of these, those that the model accepted."""
+    """Draft tokens that were accepted."""
 
     def __init__(
         self,
@@ -103,18 +103,18 @@ class Queue(ColumnSet):
         return iter(self._by_id.values())
 
     def __getitem__(self, slot: int) -> Sequence:
-        """The live sequence of a slot; KeyError if there is none."""
+        """Return the live sequence of a slot; KeyError if there is none."""
         sequence = self._by_slot[slot] if 0 <= slot < len(self._by_slot) else None
         if sequence is None:
             raise KeyError(slot)
         return sequence
 
     def find(self, sequence_id: int) -> Sequence | None:
-        """The live sequence that the gateway calls by this number."""
+        """Return the live sequence with an id; None if there is none."""
         return self._by_id.get(sequence_id)
 
     def add(self, sequence: Sequence) -> int:
-        """Give a sequence a slot; it waits from now on."""
+        """Assign a slot to a new waiting sequence."""
         if not self._free:
             self._grow()
         slot = self._free.pop()
@@ -137,11 +137,11 @@ class Queue(ColumnSet):
         self.beginning[slot] = hash((sequence.salt, first))
         self.waiting[slot] = None
         if sequence.is_urgent:
-            self.urge(slot)
+            self.prioritize(slot)
         return slot
 
     def remove(self, sequence: Sequence) -> None:
-        """The sequence has ended; its slot is free."""
+        """Remove an ended sequence, and free its slot."""
         slot = sequence.slot
         if self.on_remove is not None:
             self.on_remove(sequence)
@@ -157,22 +157,22 @@ class Queue(ColumnSet):
         sequence.slot = -1
 
     def waiting_alike(self, beginning: int) -> NDArray[np.int64]:
-        """Slots of waiting sequences with this beginning, shape ``[n]``."""
-        is_live = self.ids >= 0  # a slot that nobody has keeps what was in its columns
+        """Return the slots of waiting sequences with this prefix hash, shape ``[n]``."""
+        is_live = self.ids >= 0  # a free slot keeps its old column values
         alike = np.flatnonzero((self.beginning == beginning) & (self.row < 0) & is_live)
         return alike[~np.isin(alike, list(self.parked))] if self.parked else alike
 
     def start_running(self, slot: int) -> None:
-        """A waiting sequence got a row."""
+        """Move a waiting sequence that got a batch row to the running ones."""
         del self.waiting[slot]
         self.running[slot] = None
         if slot in self.view.urgent:
-            self.urge(slot)
+            self.prioritize(slot)
         else:
             self._show_running()
 
     def stop_running(self, slot: int) -> None:
-        """A sequence has no row any more."""
+        """Remove a sequence from the running ones."""
         if slot in self.running:
             del self.running[slot]
             self._hidden.discard(slot)
@@ -181,12 +181,12 @@ class Queue(ColumnSet):
             self._show_running()
 
     def hide(self, slots: list[int]) -> None:
-        """Running sequences compute nothing any more: their last token is on its way."""
+        """Hide running sequences from the scheduler whose last token is in flight."""
         self._hidden.update(slots)
         self._show_running()
 
-    def wait_again(self, slot: int) -> None:
-        """A preempted sequence waits, with nothing computed."""
+    def requeue(self, slot: int) -> None:
+        """Move a preempted sequence back to the waiting ones, with nothing computed."""
         self.stop_running(slot)
         self.view.num_computed[slot] = 0
         self.num_pages[slot] = 0
@@ -194,17 +194,17 @@ class Queue(ColumnSet):
         self.waiting[slot] = None
 
     def park(self, slot: int) -> None:
-        """A waiting sequence is not to be scheduled."""
+        """Exclude a waiting sequence from scheduling."""
         del self.waiting[slot]
         self.parked[slot] = None
 
     def unpark(self, slot: int) -> None:
-        """It waits again."""
+        """Move a parked sequence back to the waiting ones."""
         del self.parked[slot]
         self.waiting[slot] = None
 
-    def urge(self, slot: int) -> None:
-        """A sequence goes first in its class; among those that run it is as if admitted first."""
+    def prioritize(self, slot: int) -> None:
+        """Move a sequence to the front of its class; if running, as if admitted first."""
         self.view.urgent = self.view.urgent | {slot}
         if slot in self.running:
             self.running = {slot: None, **self.running}
@@ -214,7 +214,7 @@ class Queue(ColumnSet):
         view, hidden = self.view, self._hidden
         shown = [slot for slot in self.running if slot not in hidden] if hidden else self.running
         view.running = np.fromiter(shown, np.int32, len(shown))
-        # They keep their rows until then.
+        # Hidden sequences keep their rows until their step completes.
         view.max_running = self._max_running - len(hidden)
 
     def _grow(self) -> None:

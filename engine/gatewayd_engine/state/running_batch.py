@@ -1,7 +1,7 @@
-"""Rows: the places of the running batch, and what each step gathers from them.
+"""The running batch: persistent rows with token ids, block table and sampling parameters.
 
-A row keeps its token ids, its block table and its sampling parameters in columns, so that a
-step is built by indexing with the rows it computes instead of walking over sequences.
+These are columns over the rows, so that a step is gathered by indexing with the rows it computes
+instead of iterating over sequences.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from gatewayd_engine.state.sequence import ALL_EXACT, CompressionState, Sequence
 
 @dataclass(slots=True)
 class Changes:
-    """Which parts of the columns a device does not know yet.
+    """Parts of the columns that a device copy does not have yet.
 
     Attributes:
-        taken: rows that another sequence has got.
-        pages: places of the block table: row, first place, how many.
+        taken: rows assigned to another sequence.
+        pages: changed ranges of the block table: row, first index, length.
     """
 
     taken: set[int] = field(default_factory=set)
@@ -31,54 +31,54 @@ class Changes:
 
 
 class RunningBatch(ColumnSet):
-    """ColumnSet of ``max_running`` rows, of shape ``[rows]`` where nothing else is said.
+    """Columns over ``max_running`` batch rows, of shape ``[rows]`` unless stated otherwise.
 
     Attributes:
         page_size: tokens per page.
-        tokens: ids of each row's sequence, shape ``[rows, max_model_len]``.
+        tokens: token ids of each row's sequence, shape ``[rows, max_model_len]``.
         block_table: pages of each row's sequence, shape ``[rows, max_pages]``.
-        fronts: of rows whose sequences have one, by row; their block tables begin with its pages.
-        stop_tokens: end tokens of the request's own.
-        follower: the KV compression of ``followed``, watched; after a swap or a fault another one,
-            or none, may sit in its place before it is asked.
-        known: what it knows of those that came back and were not followed since, by row.
-        changes: what has changed since a device was last told; None if no device has a copy.
+        fronts: compacted prefixes by row; the block table of such a row begins with their pages.
+        stop_tokens: stop token ids of the request.
+        follower: the KV compression strategy (watched) of the rows in ``followed``; after a swap
+            or a fault, the active one may differ.
+        known: state of this strategy for resumed sequences that were not followed since, by row.
+        changes: changes since the last update of a device copy; None if there is no device copy.
     """
 
     temperature = column(np.float32)
     top_p = column(np.float32, 1.0)
     min_p = column(np.float32)
     top_k = column(np.int64)
-    """0 for off."""
+    """0 to disable."""
     seed = column(np.uint64)
     is_seeded = column(np.bool_)
-    """Whether the request brought its seed, and so wants its answer again."""
+    """Whether the request specified the seed, and so expects reproducible output."""
     is_greedy = column(np.bool_, True)
-    """Whether the row takes the likeliest token."""
+    """Whether the row is decoded greedily."""
     is_filtered = column(np.bool_)
-    """Whether it cuts the tail by top-k, top-p or min-p."""
+    """Whether top-k, top-p or min-p apply."""
     logprobs = column(np.int32, -1)
-    """Alternatives to report, -1 for none."""
+    """Number of top alternatives to report, -1 for none."""
     prompt_logprobs = column(np.int32, -1)
-    """The same."""
+    """Number of top alternatives to report for prompt tokens, -1 for none."""
     pooling = column(np.int8)
-    """1 more than the place in ``POOLINGS``, 0 for none."""
+    """Index into ``POOLINGS`` plus 1, 0 for none."""
     ignores_eos = column(np.bool_)
     has_stop_tokens = column(np.bool_)
     min_len = column(np.int32)
-    """Tokens before an end token counts, prompt included."""
+    """Minimum length, prompt included, before an end token takes effect."""
     prompt_len = column(np.int32)
     reported = column(np.int32)
-    """Prompt tokens whose log-probabilities, or hidden states, were told."""
+    """Prompt tokens whose logprobs, or hidden states, have been reported."""
     exact_until = column(np.int32, ALL_EXACT)
-    """Tokens whose keys and values were computed from all before them; others may not have what
-    comes behind."""
+    """Tokens whose keys and values were computed with attention to all tokens before them; later
+    pages must not be shared with other sequences."""
     decodes_from = column(np.int32)
-    """Tokens that each had when its computation began; in front of that none is decoded, also
-    where a chunk has a single one."""
+    """Tokens that the sequence had when its computation started; up to there all steps are
+    prefill, even for a chunk of a single token."""
     followed = column(np.int64, -1)
-    """The sequence of each row that a KV compression follows; -1 if it has none, or one that has
-    just come."""
+    """Id of each row's sequence if a KV compression follows it; -1 for no sequence, or a newly
+    added one."""
 
     def __init__(self, max_running: int, max_model_len: int, page_size: int) -> None:
         n = max_running
@@ -95,11 +95,11 @@ class RunningBatch(ColumnSet):
 
     @property
     def num_free(self) -> int:
-        """Rows that nobody uses."""
+        """Number of unused rows."""
         return len(self._free)
 
-    def take(self, sequence: Sequence, num_tokens: int) -> int:
-        """Give a sequence a row and fill its columns."""
+    def add(self, sequence: Sequence, num_tokens: int) -> int:
+        """Assign a row to a sequence, and fill the row's columns."""
         row = self._free.pop()
         params = sequence.params
         self.tokens[row, :num_tokens] = sequence.tokens[:num_tokens]
@@ -108,15 +108,15 @@ class RunningBatch(ColumnSet):
         self.exact_until[row] = sequence.exact_until
         self.decodes_from[row] = sequence.decodes_from
         self.followed[row] = -1
-        if sequence.known is not None:
-            self.known[row], sequence.known = sequence.known, None
+        if sequence.compression_state is not None:
+            self.known[row], sequence.compression_state = sequence.compression_state, None
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
         self.top_k[row] = params.top_k
         self.seed[row] = sequence.seed
         self.is_seeded[row] = params.seed is not None
-        # Below this the others have no weight in float32, and what is not 0 there may be here.
+        # At lower temperatures all but the likeliest token underflow to 0 in float32.
         self.is_greedy[row] = params.temperature < 1e-7
         self.is_filtered[row] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
@@ -125,7 +125,7 @@ class RunningBatch(ColumnSet):
         self.ignores_eos[row] = params.ignore_eos
         self.has_stop_tokens[row] = bool(params.stop_token_ids)
         self.stop_tokens[row] = frozenset(params.stop_token_ids)
-        # A grammar that has ended ends the answer, however short that is.
+        # A completed grammar ends the output, however short it is.
         min_tokens = 0 if params.guide is not None else params.min_tokens
         self.min_len[row] = sequence.prompt_len + min_tokens
         self.prompt_len[row] = sequence.prompt_len
@@ -135,12 +135,12 @@ class RunningBatch(ColumnSet):
         return row
 
     def set_pages(self, row: int, first: int, pages: list[int]) -> None:
-        """Write pages of a row's sequence into its block table.
+        """Write pages into a row's block table.
 
         Args:
-            row: of the sequence.
-            first: which of its pages the first of them is.
-            pages: one after the other; none of a front.
+            row: row of the sequence.
+            first: index of the first of these pages in the sequence.
+            pages: consecutive pages, none of a compacted prefix.
         """
         if row in self.fronts:
             first -= self.fronts[row].shift // self.page_size
@@ -149,21 +149,21 @@ class RunningBatch(ColumnSet):
             self.changes.pages.append((row, first, len(pages)))
 
     def set_front(self, row: int, front: CompactedPrefix, pages: list[int]) -> None:
-        """The sequence of a row has a front; ``pages`` are all of its own, in token order."""
+        """Set a row's compacted prefix; ``pages`` are all of the sequence's, in token order."""
         size = self.page_size
-        few = [*pages[: front.kept // size], *pages[front.covered // size :]]
+        table = [*pages[: front.kept // size], *pages[front.covered // size :]]
         self.fronts.pop(row, None)
-        self.set_pages(row, 0, few)
+        self.set_pages(row, 0, table)
         self.fronts[row] = front
 
-    def give_back(self, sequence: Sequence, num_tokens: int) -> None:
-        """The sequence leaves the batch and keeps its tokens."""
+    def remove(self, sequence: Sequence, num_tokens: int) -> None:
+        """Remove a sequence from the batch; it keeps ``num_tokens`` tokens."""
         row = sequence.row
         self.fronts.pop(row, None)
         sequence.tokens = self.tokens[row, :num_tokens].copy()
         sequence.reported = int(self.reported[row])
         sequence.exact_until = int(self.exact_until[row])
         if row in self.known:
-            sequence.known = self.known.pop(row)
+            sequence.compression_state = self.known.pop(row)
         sequence.row = -1
         self._free.append(row)

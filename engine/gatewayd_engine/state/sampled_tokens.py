@@ -1,4 +1,4 @@
-"""Sampled tokens that are on their way from a device to those on the host that read them."""
+"""Asynchronous copies of sampled tokens from the device to the host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd_engine.kernels.transfers import HostCopier, PendingHostCopy
 
 
 class SampledTokens:
-    """Sends tokens to the host beside the next step, and delivers them in order once asked."""
+    """Copies of sampled tokens, made during the next step and delivered in order on request."""
 
     def __init__(self) -> None:
         self._sent: list[tuple[PendingHostCopy, Callable[[NDArray[np.int32]], None]]] = []
@@ -20,7 +20,7 @@ class SampledTokens:
 
     @property
     def is_pending(self) -> bool:
-        """Whether there is anything to deliver."""
+        """Whether there are copies to deliver."""
         return bool(self._sent)
 
     def send(self, tokens: torch.Tensor, read: Callable[[NDArray[np.int32]], None]) -> None:
@@ -28,7 +28,7 @@ class SampledTokens:
 
         Args:
             tokens: shape ``[n]``, int32 or int64, not written to afterwards.
-            read: given them by ``deliver``.
+            read: called with the tokens by ``deliver``.
         """
         if self._copier is None:
             self._copier = HostCopier(tokens.device)
@@ -36,7 +36,7 @@ class SampledTokens:
         self._sent.append((self._copier.copy([tokens], room), read))
 
     def deliver(self) -> None:
-        """Wait for what was sent, and hand each to its reader."""
+        """Wait for the queued copies, and pass each to its reader."""
         sent, self._sent = self._sent, []
         for pending, read in sent:
             (tokens,) = pending.read()

@@ -1,4 +1,4 @@
-"""One sequence in the engine: a prompt, what was generated, and what it holds."""
+"""State of one sequence: prompt, generated tokens, pages, and options."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.kv.compacted_prefix import CompactedPrefix
-from gatewayd_engine.kv.swapped_pages import Incoming
-from gatewayd_engine.process.log_context import NOBODY, Names
+from gatewayd_engine.kv.swapped_pages import IncomingPages
+from gatewayd_engine.process.log_context import NO_NAMES, Names
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 ALL_EXACT = np.iinfo(np.int32).max
-"""``exact_until`` of who has always attended to all."""
+"""``exact_until`` of a sequence that has always attended to all tokens."""
 
 
 class CompressionState(NamedTuple):
-    """What a KV compression knows of a sequence that was swapped out.
+    """State of a KV compression strategy for a sequence that was swapped out.
 
     Attributes:
-        whose: the strategy, watched; nobody else is told.
-        what: for itself alone.
+        strategy: the strategy, watched; the state is passed to no other.
+        state: opaque to the engine.
     """
 
-    whose: Any
-    what: object
+    strategy: Any
+    state: object
 
 
 class SequenceGrammar(Protocol):
-    """What a sequence's answer must follow, as far as scheduling looks at it.
+    """Grammar of a constrained sequence, as far as scheduling needs it.
 
     Attributes:
-        is_settled: whether it is compiled, or refused, for good.
-        refusal: code and sentence for the client; None if it is not refused.
+        is_settled: whether compilation has ended, successfully or not.
+        refusal: error code and message for the client; None if it was not rejected.
     """
 
     is_settled: bool
@@ -45,91 +45,91 @@ class SequenceGrammar(Protocol):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """A live sequence; numbers that schedulers see are in the queue's columns instead."""
+    """A live sequence; numbers shown to schedulers are in the queue's columns instead."""
 
     id: int
-    """The gateway's number for it."""
+    """Sequence id assigned by the gateway."""
     tokens: NDArray[np.int32]
-    """Its ids, at first those of the prompt. While it waits, exactly those it has, shape
-    ``[num_tokens]``; while it runs, a line of the batch's token table, shape ``[max_model_len]``,
+    """Token ids, at first those of the prompt. While it waits, exactly those it has, shape
+    ``[num_tokens]``; while it runs, a row of the batch's token table, shape ``[max_model_len]``,
     of which the first ``num_tokens`` are its own."""
     params: SamplingParams
-    """How to choose its tokens."""
+    """Sampling parameters."""
     _: KW_ONLY
     salt: bytes
-    """Of the prefix cache."""
+    """Cache salt: prefixes are shared only between sequences of the same salt."""
     tenant: str
-    """Whose it is."""
+    """Name of the tenant."""
     priority: int
-    """Its class."""
+    """Priority class."""
     seed: int
-    """Of its random numbers."""
+    """Seed of its random numbers."""
     limit: int
-    """Tokens it may reach, prompt included."""
+    """Maximum length in tokens, prompt included."""
     submitted: float
-    """``time.monotonic`` when the engine got it."""
+    """``time.monotonic`` of the request's arrival."""
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     """Eviction priority of its pages, and for how many seconds after their last use."""
     weight: float = 1.0
-    """What is due to its tenant, as ratio to others."""
+    """Fair-share weight of its tenant, relative to others."""
     deadline: float = math.inf
-    """``time.monotonic`` at which its first token is wanted; infinite for no wish."""
-    names: Names = NOBODY
-    """Of its request, for the log."""
+    """``time.monotonic`` by which its first token is wanted; infinite for none."""
+    names: Names = NO_NAMES
+    """Request ids for the log."""
     prompt_len: int = field(init=False)
-    """Tokens of the prompt."""
+    """Number of prompt tokens."""
     slot: int = field(init=False, default=-1)
-    """Its place in the columns while it lives."""
+    """Its queue slot while it is live."""
     row: int = field(init=False, default=-1)
-    """Its place in the running batch, -1 while it waits."""
+    """Its batch row, -1 while it waits."""
     pages: list[int] = field(init=False, default_factory=list)
-    """The pages it holds, in token order; ``NO_PAGE`` for what its front has no need of."""
+    """Its pages, in token order; ``NO_PAGE`` for those that its compacted prefix replaces."""
     front: CompactedPrefix | None = field(init=False, default=None)
-    """What stands for its first tokens; None where all are kept."""
+    """Its compacted prefix; None if all keys and values are kept."""
     compacts: bool = field(init=False, default=False)
-    """Whether it may get a front. Then its prompt is computed by itself, and nothing behind that
-    is taken from others: what follows sees what it saw the first time."""
+    """Whether its prompt may be compacted. Then the prompt is prefilled separately, and no cached
+    page after it is shared: later tokens must attend to the same keys when recomputed."""
     trail: Any = field(init=False, default=None)
-    """The prefix cache's note."""
+    """The prefix cache's lookup state."""
     forks: list[Sequence] = field(init=False, default_factory=list)
     """Sequences that share its prompt and wait until it is computed."""
     inherited: list[int] = field(init=False, default_factory=list)
-    """Full and partial pages of the prompt taken over from a finished prefill."""
-    keys: list[bytes] = field(init=False, default_factory=list)
-    """What KV tiers call its first full pages, as far as anybody asked."""
-    kept: Incoming | None = field(init=False, default=None)
-    """What it had computed when it was swapped out; None if it was not."""
+    """Full and partial pages of the prompt shared by a parent that has computed it."""
+    tier_keys: list[bytes] = field(init=False, default_factory=list)
+    """KV tier keys of its first full pages, as far as they were computed."""
+    swapped: IncomingPages | None = field(init=False, default=None)
+    """Its swapped-out pages; None if it was not swapped out."""
     grammar: SequenceGrammar | None = field(init=False, default=None)
-    """What its answer must follow, on its way or there; None for free text."""
+    """Grammar of its output; None for unconstrained output."""
     preemptions: int = field(init=False, default=0)
-    """How often it had to give up its pages for want of free ones."""
+    """Number of preemptions for lack of free pages."""
     reported: int = field(init=False, default=0)
-    """Prompt tokens whose log-probabilities were told."""
+    """Prompt tokens whose logprobs have been reported."""
     exact_until: int = field(init=False, default=int(ALL_EXACT))
-    """See ``RunningBatch``; kept here while it waits."""
+    """See ``RunningBatch``; saved here while it waits."""
     decodes_from: int = field(init=False, default=0)
-    """The same."""
-    known: CompressionState | None = field(init=False, default=None)
-    """The same; None for nothing."""
+    """See ``RunningBatch``."""
+    compression_state: CompressionState | None = field(init=False, default=None)
+    """State for the KV compression while it waits; None for none."""
     was_admitted: bool = field(init=False, default=False)
-    """Whether it has left the queue once."""
+    """Whether it has been admitted at least once."""
     cached: int = field(init=False, default=0)
-    """Prompt tokens that it found in the prefix cache when it first did."""
+    """Prompt tokens found in the prefix cache at the first admission."""
     was_counted: bool = field(init=False, default=False)
     """Whether its request is in the prefix cache's statistics."""
     is_urgent: bool = field(init=False, default=False)
-    """Whether an operator has put it first in its class."""
+    """Whether an operator has moved it to the front of its class."""
 
     def __post_init__(self) -> None:
         self.prompt_len = len(self.tokens)
 
     @property
-    def shares(self) -> bool:
-        """Whether it may use what others have computed."""
+    def may_share(self) -> bool:
+        """Whether it may use pages computed by other sequences."""
         wants_all = self.params.prompt_logprobs is not None or self.params.pooling == "mean"
-        is_shorter = self.kept is not None and self.kept.front is not None
+        is_shorter = self.swapped is not None and self.swapped.front is not None
         return self.trail is not None and not wants_all and not is_shorter
 
-    def whole(self, num_tokens: int) -> int:
-        """Of its first tokens, those that see all that is before them."""
+    def exact_len(self, num_tokens: int) -> int:
+        """Return how many of its first tokens attend to all tokens before them."""
         return min(num_tokens, self.prompt_len) if self.compacts else num_tokens

@@ -1,4 +1,4 @@
-"""The inputs of one step, gathered from the rows it computes."""
+"""Input batch of one step, gathered from the rows it computes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gatewayd_engine.state.running_batch import RunningBatch
 
 
 @dataclass(frozen=True, slots=True)
-class DraftLines:
-    """Guesses that a step computes behind the last tokens of its decoding sequences.
+class BatchDrafts:
+    """Draft tokens verified in a step, after the last tokens of its decoding sequences.
 
     Attributes:
-        counts: how many each line of the batch has, shape ``[n]``.
-        tokens: what they are, shape ``[n, width]``.
-        parents: which draft comes before each, -1 for the line's last token, shape
-            ``[n, width]``; None where each follows the one before.
-        probs: what drafts were drawn from, shape ``[drawn, width, vocab]``; None if none was.
-        source: which of ``probs`` a line's drafts were drawn from, -1 if they were chosen,
-            shape ``[n]``.
+        counts: draft tokens per batch entry, shape ``[n]``.
+        tokens: draft token ids, shape ``[n, width]``.
+        parents: index of each draft's parent draft, -1 for the entry's last token, shape
+            ``[n, width]``; None where each draft follows the previous one.
+        probs: draft distributions, shape ``[drawn, width, vocab]``; None if no draft was sampled.
+        source: index into ``probs`` of an entry's drafts, -1 if they were not sampled, shape
+            ``[n]``.
     """
 
     counts: NDArray[np.int64]
@@ -33,36 +33,36 @@ class DraftLines:
     probs: torch.Tensor | None
     source: NDArray[np.int64]
 
-    def at(self, lines: NDArray[np.int64]) -> DraftLines:
-        """The drafts of some lines."""
-        return DraftLines(
-            self.counts[lines],
-            self.tokens[lines],
-            None if self.parents is None else self.parents[lines],
+    def at(self, entries: NDArray[np.int64]) -> BatchDrafts:
+        """Return the drafts of some batch entries."""
+        return BatchDrafts(
+            self.counts[entries],
+            self.tokens[entries],
+            None if self.parents is None else self.parents[entries],
             self.probs,
-            self.source[lines],
+            self.source[entries],
         )
 
     @classmethod
-    def chains(cls, num_lines: int, chains: Mapping[int, Sequence[int]]) -> DraftLines:
-        """Tokens that follow one another, behind some of the lines."""
-        counts = np.zeros(num_lines, np.int64)
-        tokens = np.zeros((num_lines, max(map(len, chains.values()))), np.int32)
-        for line, chain in chains.items():
-            counts[line] = len(chain)
-            tokens[line, : len(chain)] = chain
-        return cls(counts, tokens, None, None, np.full(num_lines, -1, np.int64))
+    def chains(cls, num_entries: int, chains: Mapping[int, Sequence[int]]) -> BatchDrafts:
+        """Create linear drafts for some batch entries."""
+        counts = np.zeros(num_entries, np.int64)
+        tokens = np.zeros((num_entries, max(map(len, chains.values()))), np.int32)
+        for entry, chain in chains.items():
+            counts[entry] = len(chain)
+            tokens[entry, : len(chain)] = chain
+        return cls(counts, tokens, None, None, np.full(num_entries, -1, np.int64))
 
     @classmethod
-    def none(cls, num_lines: int) -> DraftLines:
-        """Lines without drafts."""
-        nothing = np.zeros((num_lines, 0), np.int32)
+    def none(cls, num_entries: int) -> BatchDrafts:
+        """Create a batch without drafts."""
+        nothing = np.zeros((num_entries, 0), np.int32)
         return cls(
-            np.zeros(num_lines, np.int64), nothing, None, None, np.full(num_lines, -1, np.int64)
+            np.zeros(num_entries, np.int64), nothing, None, None, np.full(num_entries, -1, np.int64)
         )
 
-    def joined(self, chains: DraftLines) -> DraftLines:
-        """The same with the chains of lines that have nothing here."""
+    def joined(self, chains: BatchDrafts) -> BatchDrafts:
+        """Add linear drafts for entries that have no drafts here."""
         width = max(self.tokens.shape[1], chains.tokens.shape[1])
         has = chains.counts > 0
         tokens = np.where(has[:, None], _wide(chains.tokens, width), _wide(self.tokens, width))
@@ -73,13 +73,13 @@ class DraftLines:
         if probs is not None and probs.shape[1] < width:
             probs = torch.nn.functional.pad(probs, (0, 0, 0, width - probs.shape[1]))
         counts = self.counts + chains.counts
-        return DraftLines(counts, tokens, parents, probs, self.source)
+        return BatchDrafts(counts, tokens, parents, probs, self.source)
 
-    def cut(self, most: int) -> DraftLines:
-        """At most so many drafts of each line, the first."""
+    def cut(self, most: int) -> BatchDrafts:
+        """Return the first ``most`` drafts of each entry."""
         if self.tokens.shape[1] <= most:
             return self
-        return DraftLines(
+        return BatchDrafts(
             np.minimum(self.counts, most),
             self.tokens[:, :most],
             None if self.parents is None else self.parents[:, :most],
@@ -88,11 +88,11 @@ class DraftLines:
         )
 
     def lineage(self, width: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Which tokens of a line come before which: first its last token, then its drafts.
+        """Return the draft trees as ancestor masks: token 0 is the last token, then the drafts.
 
         Returns:
-            Whether token i sees token j, shape ``[n, width, width]``, and how deep each stands,
-            0 for the last token, shape ``[n, width]``.
+            Whether token i attends to token j, shape ``[n, width, width]``, and the depth of each
+            token, 0 for the last token, shape ``[n, width]``.
         """
         n = len(self.counts)
         offset = np.arange(width)
@@ -102,41 +102,42 @@ class DraftLines:
         sees = np.zeros((n, width, width), np.bool_)
         sees[:, 0, 0] = True
         depths = np.zeros((n, width), np.int64)
-        line = np.arange(n)
+        entry = np.arange(n)
         for token in range(1, width):
             parent = self.parents[:, token - 1] + 1
-            sees[:, token] = sees[line, parent]
+            sees[:, token] = sees[entry, parent]
             sees[:, token, token] = True
-            depths[:, token] = depths[line, parent] + 1
+            depths[:, token] = depths[entry, parent] + 1
         return sees, depths
 
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Sequences of one step: first those that decode, longest first, then chunks of prompts.
+    """Sequences of one step: first decoding ones, longest first, then prefill chunks.
 
-    A sequence that decodes computes its last token, and drafts behind it if it has any. Tokens
+    A decoding sequence computes its last token, and draft tokens after it if it has any. Tokens
     are flat: all of the first sequence, then all of the second.
 
     Attributes:
-        slots, rows: who they are, shape ``[n]``.
-        sequences: the gateway's numbers for them, shape ``[n]``.
-        starts: tokens that each had computed before, shape ``[n]``.
-        counts: tokens that each computes now, drafts included, shape ``[n]``.
-        num_decode: how many sequences compute one token and drafts behind it.
-        ids: of the tokens, int64, shape ``[num_tokens]``.
-        places: where in its sequence's pages each is kept, if it has no front, int64, shape
-            ``[num_tokens]``.
-        positions: the same but for drafts of a tree, of which several share a position.
+        slots, rows: queue slot and batch row of each sequence, shape ``[n]``.
+        sequences: the gateway's sequence ids, shape ``[n]``.
+        starts: tokens computed before, shape ``[n]``.
+        counts: tokens to compute now, drafts included, shape ``[n]``.
+        num_decode: number of sequences that compute one token and drafts after it.
+        ids: token ids, int64, shape ``[num_tokens]``.
+        cache_positions: index of each token within its sequence's pages, if the sequence has no
+            compacted prefix, int64, shape ``[num_tokens]``.
+        positions: positions of the tokens in their sequences; they differ from ``cache_positions``
+            only for draft trees, of which several tokens share a position.
         last: index of each sequence's last token among the tokens, shape ``[n]``.
-        samples: whether the last of its tokens that is no draft is the last it has, so that the
-            next is sampled from it, shape ``[n]``.
-        block_table: their pages, shape ``[n, pages]``, as many as the longest context has; none
-            for runners that know them.
-        drafts: None if nobody has any.
-        unknown: lines whose one token is not known yet: the step before chooses it. None if there
-            are none, shape ``[m]``.
-        fronts: of its lines; None if nobody has any.
+        samples: whether the last token that is no draft completes the sequence's tokens, so that
+            the next one is sampled, shape ``[n]``.
+        block_table: pages, shape ``[n, pages]``, wide enough for the longest context; empty for
+            runners that keep their own.
+        drafts: draft tokens; None if no sequence has any.
+        unknown: batch entries whose single token is still a placeholder, sampled by the in-flight
+            step; None if there are none, shape ``[m]``.
+        fronts: compacted prefixes of the entries; None if no sequence has one.
     """
 
     slots: NDArray[np.int32]
@@ -146,12 +147,12 @@ class StepBatch:
     counts: NDArray[np.int64]
     num_decode: int
     ids: NDArray[np.int64]
-    places: NDArray[np.int64]
+    cache_positions: NDArray[np.int64]
     positions: NDArray[np.int64]
     last: NDArray[np.int64]
     samples: NDArray[np.bool_]
     block_table: NDArray[np.int64]
-    drafts: DraftLines | None
+    drafts: BatchDrafts | None
     unknown: NDArray[np.int64] | None = None
     fronts: CompactedPrefixes | None = None
 
@@ -160,11 +161,11 @@ class StepBatch:
 
     @property
     def settled(self) -> NDArray[np.int64]:
-        """Tokens that each sequence computes for good, drafts not counted, shape ``[n]``."""
+        """Tokens computed by each sequence, drafts not counted, shape ``[n]``."""
         return self.counts if self.drafts is None else self.counts - self.drafts.counts
 
     def only(self, index: int) -> StepBatch:
-        """The same step for one of its sequences alone."""
+        """Return a batch of one of the sequences."""
         first = int(self.last[index] - self.counts[index] + 1)
         end = int(self.last[index]) + 1
         one = slice(index, index + 1)
@@ -177,7 +178,7 @@ class StepBatch:
             counts=self.counts[one],
             num_decode=int(index < self.num_decode),
             ids=self.ids[first:end],
-            places=self.places[first:end],
+            cache_positions=self.cache_positions[first:end],
             positions=self.positions[first:end],
             last=self.counts[one] - 1,
             samples=self.samples[one],
@@ -189,43 +190,43 @@ class StepBatch:
             fronts=None if self.fronts is None else CompactedPrefixes.make(self.fronts.of[one]),
         )
 
-    def of(self, lines: NDArray[np.int64]) -> StepBatch:
-        """The same step for some of its sequences, in the order of the batch.
+    def of(self, entries: NDArray[np.int64]) -> StepBatch:
+        """Return a batch of some of the sequences, in the order of this one.
 
         Args:
-            lines: which, ascending; without fronts, shape ``[n]``.
+            entries: their batch entries, ascending, none with a compacted prefix, shape ``[n]``.
         """
         is_taken = np.zeros(len(self), np.bool_)
-        is_taken[lines] = True
+        is_taken[entries] = True
         tokens = np.repeat(is_taken, self.counts)
-        counts, drafts, unknown = self.counts[lines], self.drafts, self.unknown
+        counts, drafts, unknown = self.counts[entries], self.drafts, self.unknown
         if unknown is not None:
-            unknown = np.searchsorted(lines, unknown[is_taken[unknown]])
+            unknown = np.searchsorted(entries, unknown[is_taken[unknown]])
             unknown = unknown if len(unknown) else None
         if drafts is not None:
-            drafts = drafts.at(lines) if drafts.counts[lines].any() else None
+            drafts = drafts.at(entries) if drafts.counts[entries].any() else None
         return StepBatch(
-            slots=self.slots[lines],
-            rows=self.rows[lines],
-            sequences=self.sequences[lines],
-            starts=self.starts[lines],
+            slots=self.slots[entries],
+            rows=self.rows[entries],
+            sequences=self.sequences[entries],
+            starts=self.starts[entries],
             counts=counts,
-            num_decode=int(np.count_nonzero(lines < self.num_decode)),
+            num_decode=int(np.count_nonzero(entries < self.num_decode)),
             ids=self.ids[tokens],
-            places=self.places[tokens],
+            cache_positions=self.cache_positions[tokens],
             positions=self.positions[tokens],
             last=np.cumsum(counts) - 1,
-            samples=self.samples[lines],
-            block_table=self.block_table[lines],
+            samples=self.samples[entries],
+            block_table=self.block_table[entries],
             drafts=drafts,
             unknown=unknown,
         )
 
     def in_pool(self) -> StepBatch:
-        """The same by places in the pool, for whoever reads and writes there.
+        """Return the batch with positions in the pool instead of those in the sequences.
 
-        Behind a front they are not those of tokens. A sequence that has got one is another one
-        for whoever keeps what it had before.
+        They differ after a compacted prefix. Sequence ids change with it, so that state cached by
+        id from before the compaction is not reused.
         """
         if self.fronts is None:
             return self
@@ -234,17 +235,17 @@ class StepBatch:
             self,
             sequences=np.where(shift > 0, ~self.sequences, self.sequences),
             starts=self.starts - shift,
-            places=self.places - np.repeat(shift, self.counts),
+            cache_positions=self.cache_positions - np.repeat(shift, self.counts),
         )
 
     def without_drafts(self) -> StepBatch:
-        """The same for a batch of one sequence, with nothing behind its last token."""
+        """Return a batch of one sequence without its drafts."""
         count = int(self.settled[0])
         return replace(
             self,
             counts=self.settled,
             ids=self.ids[:count],
-            places=self.places[:count],
+            cache_positions=self.cache_positions[:count],
             positions=self.positions[:count],
             last=self.settled - 1,
             drafts=None,
@@ -259,24 +260,24 @@ def gather(
     starts: NDArray[np.int32],
     counts: NDArray[np.int32],
     num_tokens: NDArray[np.int32],
-    drafts: DraftLines | None = None,
+    drafts: BatchDrafts | None = None,
     placeholders: NDArray[np.int32] | None = None,
     with_tables: bool = True,
 ) -> StepBatch:
     """Build the batch of a step.
 
     Args:
-        rows: the running rows.
+        rows: the running batch.
         slots: sequences to compute, shape ``[n]``.
-        row: row of each, shape ``[n]``.
-        sequences: the gateway's number for each, shape ``[n]``.
+        row: batch row of each, shape ``[n]``.
+        sequences: the gateway's sequence ids, shape ``[n]``.
         starts: tokens computed before, shape ``[n]``.
         counts: tokens to compute, at least 1, shape ``[n]``.
-        num_tokens: tokens that each has, shape ``[n]``.
-        drafts: of those that have any; they are written behind the tokens of their rows.
-        placeholders: last tokens of each that only the device knows, 0 or 1; None if there is no
-            step on its way, shape ``[n]``.
-        with_tables: whether the block tables are copied; else they have no pages.
+        num_tokens: length of each sequence, shape ``[n]``.
+        drafts: draft tokens; they are written after the tokens of their rows.
+        placeholders: number of last tokens that only the device knows, 0 or 1; None if there is no
+            in-flight step, shape ``[n]``.
+        with_tables: whether to copy the block tables; else they have no columns.
     """
     # Longest first, so that neighbours in the batch have similar contexts to attend to.
     order = np.lexsort((-starts, counts != 1))
@@ -291,12 +292,12 @@ def gather(
         _write(rows, row_, first + 1, drafts)
     last = np.cumsum(counts_) - 1
     if num_decode == len(slots) and drafts is None:
-        places = first
+        cache_positions = first
         token_rows = row_
     else:
         token_rows = np.repeat(row_, counts_)
         offset = np.arange(len(token_rows)) - np.repeat(last + 1 - counts_, counts_)
-        places = np.repeat(first, counts_) + offset
+        cache_positions = np.repeat(first, counts_) + offset
     num_pages = -(-int((first + counts_).max()) // rows.page_size) if with_tables else 0
     batch = StepBatch(
         slots=slots,
@@ -305,9 +306,9 @@ def gather(
         starts=first,
         counts=counts_,
         num_decode=num_decode,
-        ids=rows.tokens[token_rows, places].astype(np.int64),
-        places=places,
-        positions=places,
+        ids=rows.tokens[token_rows, cache_positions].astype(np.int64),
+        cache_positions=cache_positions,
+        positions=cache_positions,
         last=last,
         samples=samples,
         block_table=rows.block_table[row_, :num_pages],
@@ -327,18 +328,18 @@ def _wide(column: NDArray[np.int32], width: int, fill: int = 0) -> NDArray[np.in
 
 
 def _write(
-    rows: RunningBatch, row: NDArray[np.int64], at: NDArray[np.int64], drafts: DraftLines
+    rows: RunningBatch, row: NDArray[np.int64], at: NDArray[np.int64], drafts: BatchDrafts
 ) -> None:
-    """Put drafts where the tokens of their rows would go on."""
-    line, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
-    rows.tokens[row[line], at[line] + draft] = drafts.tokens[line, draft]
+    """Write draft tokens after the committed tokens of their rows."""
+    entry, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
+    rows.tokens[row[entry], at[entry] + draft] = drafts.tokens[entry, draft]
 
 
-def _tree_positions(batch: StepBatch, drafts: DraftLines) -> NDArray[np.int64]:
-    """Drafts of a tree stand as far behind the last token as they are deep."""
-    positions = batch.places.copy()
-    line, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
-    token = batch.last[line] - drafts.counts[line] + 1 + draft
+def _tree_positions(batch: StepBatch, drafts: BatchDrafts) -> NDArray[np.int64]:
+    """Return positions where drafts of a tree follow the last token by their depth."""
+    positions = batch.cache_positions.copy()
+    entry, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
+    token = batch.last[entry] - drafts.counts[entry] + 1 + draft
     _, depths = drafts.lineage(drafts.tokens.shape[1] + 1)
-    positions[token] = batch.starts[line] + depths[line, draft + 1]
+    positions[token] = batch.starts[entry] + depths[entry, draft + 1]
     return positions

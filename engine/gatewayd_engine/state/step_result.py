@@ -1,4 +1,4 @@
-"""What a batch produced: tokens, reports, and which of its sequences failed."""
+"""Result of a step: sampled tokens, logprobs, and failed sequences."""
 
 from __future__ import annotations
 
@@ -14,53 +14,53 @@ from gatewayd_engine.process.plugin_faults import Fault
 from gatewayd_engine.state.step_batch import StepBatch
 
 NOT_FINITE = ("numerical_error", "the model's logits are not finite")
-"""Code and sentence of a request whose numbers went wrong."""
+"""Error code and message of a request whose logits are not finite."""
 
 
 @dataclass(slots=True)
 class Tokens:
-    """Tokens by line; with drafts a line may have several.
+    """Sampled tokens by batch entry; with drafts an entry may have several.
 
     Attributes:
-        lines: of the batch that got any, shape ``[n]``.
-        ids: int32, shape ``[n, width]``.
-        counts: how many each got, at least 1, shape ``[n]``.
-        nodes: from which of its line's tokens each was chosen: 0 for the last one that is no
-            draft, then its drafts, shape ``[n, width]``.
+        entries: batch entries with tokens, shape ``[n]``.
+        ids: token ids, int32, shape ``[n, width]``.
+        counts: number of tokens of each, at least 1, shape ``[n]``.
+        nodes: the token whose logits each was sampled from: 0 for the entry's last token, then its
+            drafts, shape ``[n, width]``.
     """
 
-    lines: NDArray[np.int64]
+    entries: NDArray[np.int64]
     ids: NDArray[np.int32]
     counts: NDArray[np.int64]
     nodes: NDArray[np.int64]
 
     @classmethod
-    def single(cls, lines: NDArray[np.int64], ids: NDArray[np.int32]) -> Tokens:
-        """One for each line."""
-        ones = np.ones(len(lines), np.int64)
-        return cls(lines, ids[:, None], ones, np.zeros((len(lines), 1), np.int64))
+    def single(cls, entries: NDArray[np.int64], ids: NDArray[np.int32]) -> Tokens:
+        """Create a result with one token for each batch entry."""
+        ones = np.ones(len(entries), np.int64)
+        return cls(entries, ids[:, None], ones, np.zeros((len(entries), 1), np.int64))
 
     @property
     def last(self) -> NDArray[np.int32]:
-        """The last token of each line, shape ``[n]``."""
+        """Last token of each entry, shape ``[n]``."""
         last: NDArray[np.int32] = self.ids[np.arange(len(self.ids)), self.counts - 1]
         return last
 
-    def without(self, lines: set[int]) -> Tokens:
-        """Those of other lines."""
-        keep = ~np.isin(self.lines, list(lines))
-        return Tokens(self.lines[keep], self.ids[keep], self.counts[keep], self.nodes[keep])
+    def without(self, entries: set[int]) -> Tokens:
+        """Return the tokens of all other batch entries."""
+        keep = ~np.isin(self.entries, list(entries))
+        return Tokens(self.entries[keep], self.ids[keep], self.counts[keep], self.nodes[keep])
 
     @classmethod
     def merge(cls, parts: list[Tokens]) -> Tokens:
-        """All of them, as wide as the widest."""
+        """Concatenate results, padded to the widest."""
         width = max(part.ids.shape[1] for part in parts)
 
         def wide(column: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
             return np.pad(column.astype(np.int64), ((0, 0), (0, width - column.shape[1])))
 
         return cls(
-            np.concatenate([part.lines for part in parts]),
+            np.concatenate([part.entries for part in parts]),
             np.concatenate([wide(part.ids) for part in parts]).astype(np.int32),
             np.concatenate([part.counts for part in parts]),
             np.concatenate([wide(part.nodes) for part in parts]),
@@ -70,21 +70,21 @@ class Tokens:
 def moves(
     batch: StepBatch, tokens: Tokens
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Drafts that were kept and stand where others were computed before them.
+    """Find accepted drafts whose keys and values must move, because rejected ones precede them.
 
     Args:
-        batch: with drafts.
-        tokens: that came of it.
+        batch: a batch with drafts.
+        tokens: the tokens accepted from it.
 
     Returns:
-        Lines of the batch, places where those drafts are, and places where they belong, all of
-        shape ``[n]``.
+        Batch entries, current cache positions of those drafts, and their final ones, all of shape
+        ``[n]``.
     """
     rank = np.arange(tokens.nodes.shape[1])
     index, at = np.nonzero((rank < tokens.counts[:, None]) & (tokens.nodes != rank))
-    lines = tokens.lines[index]
-    root = batch.starts[lines] + batch.settled[lines] - 1
-    return lines, root + tokens.nodes[index, at], root + at
+    entries = tokens.entries[index]
+    root = batch.starts[entries] + batch.settled[entries] - 1
+    return entries, root + tokens.nodes[index, at], root + at
 
 
 def _no_tokens() -> Tokens:
@@ -93,20 +93,21 @@ def _no_tokens() -> Tokens:
 
 @dataclass(slots=True)
 class StepResult:
-    """What a batch produced.
+    """Result of a computed batch.
 
     Attributes:
-        tokens: of those lines that were ready for one.
-        failed: line of the batch, code and sentence of those that could not be computed.
-        logprobs: of the new tokens of those rows that asked, in their order; ``sequence`` is
-            the line.
+        tokens: sampled tokens of the entries that were ready for one.
+        failed: batch entry, error code and message of sequences that could not be computed.
+        logprobs: logprobs of the new tokens where requested, in their order; ``sequence`` is the
+            batch entry.
         prompt_logprobs: the same for prompt tokens.
-        pooled: hidden states of prompts, of those rows that asked; ``sequence`` is the line.
+        pooled: hidden states of prompts where requested; ``sequence`` is the batch entry.
         reported: rows whose prompts were reported, and up to which token.
-        hidden: of all tokens of the batch, shape ``[num_tokens, hidden]``.
-        lost: faults by line that a processor lost count of: they have their token, and end.
-        said: lines of the batch that had drafts, and the model's token after the last token of
-            each and after each draft, -1 where it was not asked, shape ``[n, width + 1]``.
+        hidden: hidden states of all tokens of the batch, shape ``[num_tokens, hidden]``.
+        lost: faults by batch entry where a processor lost its state: the token counts, and the
+            sequence ends.
+        model_tokens: batch entries with drafts, and the model's token after the last token of each
+            and after each draft, -1 where it was not computed, shape ``[n, width + 1]``.
     """
 
     tokens: Tokens = field(default_factory=_no_tokens)
@@ -117,32 +118,32 @@ class StepResult:
     reported: list[tuple[int, int]] = field(default_factory=list)
     hidden: torch.Tensor | None = None
     lost: dict[int, Fault] = field(default_factory=dict)
-    said: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
+    model_tokens: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @classmethod
-    def failure(cls, line: int, code: str, sentence: str) -> StepResult:
-        """Nothing but one failure."""
-        return cls(failed=[(line, code, sentence)])
+    def failure(cls, entry: int, code: str, sentence: str) -> StepResult:
+        """Create a result with a single failure."""
+        return cls(failed=[(entry, code, sentence)])
 
     def shifted(self, by: int) -> StepResult:
-        """The same, for a batch in which the lines come later."""
+        """Return the result with all batch entries shifted."""
         tokens = self.tokens
         return StepResult(
-            Tokens(tokens.lines + by, tokens.ids, tokens.counts, tokens.nodes),
-            [(line + by, code, sentence) for line, code, sentence in self.failed],
+            Tokens(tokens.entries + by, tokens.ids, tokens.counts, tokens.nodes),
+            [(entry + by, code, sentence) for entry, code, sentence in self.failed],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.pooled],
             self.reported,
-            lost={line + by: fault for line, fault in self.lost.items()},
+            lost={entry + by: fault for entry, fault in self.lost.items()},
         )
 
     def of(self, is_alive: NDArray[np.bool_], rows: NDArray[np.int64]) -> StepResult:
-        """What came of some lines of the batch, and of no others.
+        """Return the result of some batch entries only.
 
         Args:
-            is_alive: which, shape ``[lines]``.
-            rows: of all lines, shape ``[lines]``.
+            is_alive: which entries, shape ``[n]``.
+            rows: batch rows of all entries, shape ``[n]``.
         """
         theirs = set(rows[is_alive].tolist())
         return replace(
@@ -153,12 +154,12 @@ class StepResult:
             prompt_logprobs=[one for one in self.prompt_logprobs if is_alive[one.sequence]],
             pooled=[one for one in self.pooled if is_alive[one.sequence]],
             reported=[one for one in self.reported if one[0] in theirs],
-            lost={line: fault for line, fault in self.lost.items() if is_alive[line]},
+            lost={entry: fault for entry, fault in self.lost.items() if is_alive[entry]},
         )
 
     @classmethod
     def merge(cls, parts: list[StepResult]) -> StepResult:
-        """Results of parts of a batch, in their order, as one; what drafters want is left out."""
+        """Concatenate results of parts of a batch; hidden states for drafters are left out."""
         return cls(
             Tokens.merge([part.tokens for part in parts]),
             [failure for part in parts for failure in part.failed],
@@ -166,5 +167,5 @@ class StepResult:
             [report for part in parts for report in part.prompt_logprobs],
             [pooled for part in parts for pooled in part.pooled],
             [reported for part in parts for reported in part.reported],
-            lost={line: fault for part in parts for line, fault in part.lost.items()},
+            lost={entry: fault for part in parts for entry, fault in part.lost.items()},
         )

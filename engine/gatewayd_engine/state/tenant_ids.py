@@ -1,4 +1,4 @@
-"""Small numbers that stand for tenants: columns over sequences and pages hold these, not names."""
+"""Tenant numbers: small integers for columns over sequences and pages, instead of names."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 _MANY = 4096
-"""Tenants up to which nobody looks whether anything is left of them."""
+"""Number of tenants below which unused numbers are not reclaimed."""
 
 
 class Tenants:
-    """Numbers by name. One of whom nothing is left makes room for others in time.
+    """Mapping of tenant names to numbers; numbers of unused tenants are reclaimed.
 
     Args:
-        many: tenants up to which none is forgotten.
+        many: number of tenants below which none is reclaimed.
     """
 
     def __init__(self, many: int = _MANY) -> None:
         self._many = self._due_at = many
         self._numbers: dict[str, int] = {}
-        self._names: list[str] = []  # of a number that nobody has, what it stood for last
+        self._names: list[str] = []  # for a free number, the last name it stood for
         self._free: list[int] = []
 
     def number_of(self, name: str) -> int:
-        """The number of a tenant; one that has none gets one."""
+        """Return the number of a tenant, assigning one if it has none."""
         number = self._numbers.get(name)
         if number is None:
             if self._free:
@@ -38,33 +38,33 @@ class Tenants:
         return number
 
     def find(self, name: str) -> int | None:
-        """The same, of one that has it already."""
+        """Return the number of a tenant; None if it has none."""
         return self._numbers.get(name)
 
     def name(self, number: int) -> str:
-        """Whom a number stands for."""
+        """Return the tenant name of a number."""
         return self._names[number]
 
     def __len__(self) -> int:
-        """Numbers that were given: all are smaller."""
+        """Upper bound of all assigned numbers."""
         return len(self._names)
 
     @property
     def is_due(self) -> bool:
-        """Whether there are so many that it is time to ``keep`` some."""
+        """Whether there are enough tenants to call ``retain_only``."""
         return len(self._numbers) > self._due_at
 
-    def keep(self, numbers: Iterable[NDArray[np.integer]]) -> None:
-        """Forget all tenants but some.
+    def retain_only(self, numbers: Iterable[NDArray[np.integer]]) -> None:
+        """Reclaim the numbers of all tenants except some.
 
         Args:
-            numbers: theirs, each shape ``[n]``; negative ones are nobody's.
+            numbers: tenants to retain, each shape ``[n]``; negative entries are ignored.
         """
         is_kept = np.zeros(len(self._names), np.bool_)
         for some in numbers:
             is_kept[some[some >= 0]] = True
-        gone = [name for name, number in self._numbers.items() if not is_kept[number]]
-        # The last one is given first: whoever was forgotten long ago is replaced first.
-        self._free = [self._numbers.pop(name) for name in gone][::-1] + self._free
-        # The next look costs no more for each newcomer than this one did.
+        unused = [name for name, number in self._numbers.items() if not is_kept[number]]
+        # Numbers are taken from the end: those reclaimed long ago are reused first.
+        self._free = [self._numbers.pop(name) for name in unused][::-1] + self._free
+        # Doubling keeps the cost per new tenant constant.
         self._due_at = max(self._many, 2 * len(self._numbers))

@@ -1,4 +1,4 @@
-"""The strategies of one engine: loaded by name, bound into a step plan, replaced after faults."""
+"""The active strategies of an engine: loaded by name, bound to a step plan, replaced on faults."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd_engine.kv.tiers.fingerprint import fingerprint, form_name
 from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin
 from gatewayd_engine.process.config import FIXED_KINDS, EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import StrategyRow
-from gatewayd_engine.process.plugin_faults import StrategyFault, tell_fault
+from gatewayd_engine.process.plugin_faults import StrategyFault, log_fault
 from gatewayd_engine.process.plugin_opener import Opener, close
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.guides.slot import GuideSlot
@@ -42,27 +42,27 @@ DEFAULTS: Mapping[Kind, StrategyChoice | None] = {
     Kind.SPEC_CONTROLLER: StrategyChoice("adaptive"),
     Kind.KV_COMPRESSION: None,
 }
-"""What takes over from a strategy that fails; without a prefix cache all is computed, without a
-drafter one token after the other, and without KV compression all is attended to."""
+"""Replacements of failed strategies; None disables the prefix cache, speculative decoding or KV
+compression."""
 
 
 class Strategies:
-    """What an engine decides with.
+    """The active strategies of an engine.
 
     Attributes:
-        plan: bound methods of what fills each slot now; replaced as a whole.
+        plan: bound methods of the active strategies; replaced as a whole.
         bound: the strategies themselves, by kind.
-        watched: the same with their calls timed and fenced: what to call.
-        chain: the logits processors of requests that come now.
-        processors: they, those of running requests, and who wants which; behind them the guide.
-        guides: compiles what answers must follow.
+        watched: proxies of them, whose calls are timed and fenced; use these for calls.
+        chain: logits processors of new requests.
+        processors: these, those of running requests, and which request uses which; then the guide.
+        guides: compiles the grammars of requests.
         tiers: the KV tiers.
-        codec: writes keys and values; None where they are kept as they are.
-        identify: what tells this engine from those that compute other bits.
-        opener: makes them ready.
-        ledger: what each has cost.
-        can_compress: whether attention can do with less than all keys and values.
-        num_faults: since the start.
+        codec: encodes keys and values; None if they are stored as computed.
+        identify: returns the fingerprint of engines that compute bit-identical KV.
+        opener: opens strategies.
+        ledger: call times of each strategy.
+        can_compress: whether attention supports KV compression.
+        num_faults: number of faults since the start.
     """
 
     def __init__(
@@ -74,18 +74,18 @@ class Strategies:
         fixed: Mapping[Kind, Any],
         matmul_plugins: Iterable[MatmulPlugin] = (),
     ) -> None:
-        """Open what the configuration names.
+        """Open the configured strategies.
 
         Args:
-            config: of the engine.
+            config: engine configuration.
             host: loads plugins.
-            resources: what strategies are given.
-            ledger: where all of them are accounted for.
-            fixed: what has loaded the model, open and watched, by kind.
-            matmul_plugins: what multiplies some of its matrices.
+            resources: passed to ``open`` of strategies.
+            ledger: measures calls of all strategies.
+            fixed: strategies that were needed to load the model, open and watched, by kind.
+            matmul_plugins: quantizers that provide matmul kernels, by name.
 
         Raises:
-            Exception: whatever is wrong with one of them.
+            Exception: any error of one of them.
         """
         self.ledger = ledger
         self._fixed = {kind: (config.choices(kind)[0].name, one) for kind, one in fixed.items()}
@@ -101,15 +101,15 @@ class Strategies:
             if choice is not None and [kind, choice.name] in config.quarantined:
                 self._fence.exclude(kind, choice.name)
                 self._choices[kind] = DEFAULTS[kind]
-        self._now = dict(self._choices)
+        self._active = dict(self._choices)
         self._retries: set[Kind] = set()
-        self._resting: dict[Kind, Any] = {}
+        self._standby: dict[Kind, Any] = {}
         self.num_faults = 0
         self.bound: dict[Kind, Any] = {}
         self.watched: dict[Kind, Any] = {}
         for kind, choice in self._choices.items():
             if choice is not None:
-                self._seat(kind, choice, self.opener.open(kind, choice))
+                self._set_active(kind, choice, self.opener.open(kind, choice))
         self._codec = chosen_codec(config)
         self.codec: KvCodecStrategy | None = None
         forms = [
@@ -172,7 +172,7 @@ class Strategies:
 
     @property
     def compacts(self) -> Compacts | None:
-        """What lets few keys and values stand for many now; None if nothing does."""
+        """The KV compression that compacts prompts; None if there is none."""
         found = self.bound.get(Kind.KV_COMPRESSION)
         if found is None or not isinstance(found, Compacts):
             return None
@@ -181,7 +181,7 @@ class Strategies:
 
     @property
     def names(self) -> dict[str, str]:
-        """Kind to name of what was configured and is not quarantined."""
+        """Names of the configured strategies that are not quarantined, by kind."""
         names = {
             kind.value: choice.name for kind, choice in self._choices.items() if choice is not None
         }
@@ -192,9 +192,11 @@ class Strategies:
         return names | {kind.value: name for kind, (name, _) in self._fixed.items()}
 
     def report(self) -> list[StrategyRow]:
-        """Every strategy that was used so far, with its state and what it has cost."""
+        """Return statistics of every strategy used so far."""
         rows = []
-        in_use = {(kind, choice.name) for kind, choice in self._now.items() if choice is not None}
+        in_use = {
+            (kind, choice.name) for kind, choice in self._active.items() if choice is not None
+        }
         in_use |= {(Kind.LOGITS_PROCESSOR, name) for name in self.chain.names}
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
         in_use |= {(kind, name) for kind, (name, _) in self._fixed.items()}
@@ -226,127 +228,127 @@ class Strategies:
         )
 
     def fall_back(self, kind: Kind, error: BaseException) -> None:
-        """Count a fault of a kind's strategy and let the default take its place.
+        """Count a fault of a kind's strategy, and replace it by the default.
 
-        One that comes back is closed only then, for the model it has loaded serves the fresh one.
+        An instance to be retried is closed only on the retry, which reuses the model it has loaded.
         """
         choice = self._choices[kind]
         if self._record(kind, "default" if choice is None else choice.name, error):
             self._choices[kind] = DEFAULTS[kind]
             self._retries.discard(kind)
-            self.close_one(kind, self._resting.pop(kind, None))
+            self.close_one(kind, self._standby.pop(kind, None))
         else:
             self._retries.add(kind)
         old = self._exchange(kind, DEFAULTS[kind])
-        if kind in self._retries and kind not in self._resting:
-            self._resting[kind] = old
+        if kind in self._retries and kind not in self._standby:
+            self._standby[kind] = old
         else:
             self.close_one(kind, old)
 
     def _record(self, kind: Kind, name: str, error: BaseException) -> bool:
-        """Count a fault; whether the strategy is to be quarantined now."""
+        """Count a fault; return whether the strategy is quarantined now."""
         self.num_faults += 1
         is_last = self._fence.record(kind, name)
         who = f"{kind}.{name} ({self._owner(kind, name)})"
         count = self._fence.faults(kind, name)
-        tell_fault(who, error, self.bound.get(kind), count, self._fence.limit)
+        log_fault(who, error, self.bound.get(kind), count, self._fence.limit)
         return is_last
 
-    def to_leave_out(self, error: BaseException) -> list[str]:
-        """Kind and name of the strategy that the next engine had better start without.
+    def to_quarantine(self, error: BaseException) -> list[str]:
+        """Return kind and name of the strategy that the next engine should quarantine.
 
-        One whose place no default can take ended this one; empty if it was nobody.
+        This is a strategy without a default that has ended this engine; empty if there is none.
         """
         if not isinstance(error, StrategyFault) or error.kind not in FIXED_KINDS:
             return []
         return [error.kind.value, error.name or self.names[error.kind.value]]
 
-    def take_retries(self) -> set[Kind]:
-        """Kinds whose configured strategy may come back now."""
+    def drain_retries(self) -> set[Kind]:
+        """Return and clear the kinds whose configured strategy is to be retried now."""
         retries, self._retries = self._retries, set()
         return retries
 
     def bind_configured(self, kind: Kind) -> None:
-        """Let a fresh instance of the configured strategy fill its slot again."""
+        """Activate a new instance of the configured strategy of a kind."""
         try:
             self._replace(kind, self._choices[kind])
         finally:
-            self.close_one(kind, self._resting.pop(kind, None))
+            self.close_one(kind, self._standby.pop(kind, None))
 
-    def renew_eviction(self) -> None:
-        """A fresh instance of what evicts now, which knows no page."""
-        current = self._now[Kind.EVICTION]
+    def reset_eviction(self) -> None:
+        """Replace the active eviction strategy by a new instance without pages."""
+        current = self._active[Kind.EVICTION]
         self._replace(Kind.EVICTION, current)
 
-    # Swaps, by whoever operates the engine
+    # Swaps by an operator
 
     def open(self, kind: Kind, choice: StrategyChoice | None) -> Any:  # noqa: ANN401 - any kind
-        """A strategy that fills no slot yet; None for none.
+        """Open a strategy without activating it; None for none.
 
         Raises:
-            Exception: whatever is wrong with it.
+            Exception: any error of the strategy.
         """
         return None if choice is None else self.opener.open(kind, choice)
 
-    def put(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> Any:  # noqa: ANN401
-        """Let an open strategy fill its slot from now on; what was counted against it is over.
+    def install(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> Any:  # noqa: ANN401
+        """Activate an opened strategy, and reset its fault count.
 
         Returns:
-            The one before, watched and still open.
+            The previous one, watched and still open.
         """
         old = self.watched.get(kind)
         self._choices[kind] = choice
         self._retries.discard(kind)
-        self.close_one(kind, self._resting.pop(kind, None))
+        self.close_one(kind, self._standby.pop(kind, None))
         if choice is not None:
             self._fence.forgive(kind, choice.name)
-        self._seat(kind, choice, strategy)
+        self._set_active(kind, choice, strategy)
         self.plan = self._bind()
         return old
 
-    def choose_again(self, kind: Kind, choice: StrategyChoice | None) -> None:
-        """Let a strategy come back before the next step."""
+    def schedule_retry(self, kind: Kind, choice: StrategyChoice | None) -> None:
+        """Configure a strategy to be activated before the next step."""
         self._choices[kind] = choice
         self._retries.add(kind)
 
-    def chosen(self, kind: Kind) -> StrategyChoice | None:
-        """What was chosen to fill a slot, and comes back after faults."""
+    def configured(self, kind: Kind) -> StrategyChoice | None:
+        """Return the configured strategy of a kind, which is retried after faults."""
         return self._choices[kind]
 
-    def put_chain(
+    def replace_chain(
         self, choices: Sequence[StrategyChoice], open_: Callable[[StrategyChoice], Any]
     ) -> None:
-        """Another chain of logits processors for requests that come from now on.
+        """Replace the chain of logits processors for new requests.
 
         Args:
-            choices: all of it; those that stay as they were keep what they know.
-            open_: gives the others.
+            choices: the whole chain; processors with an unchanged choice keep their state.
+            open_: returns the strategies of new ones.
 
         Raises:
-            Exception: whatever is wrong with one of them; nothing has changed then.
+            Exception: a new one cannot be opened; nothing has changed then.
         """
         self.chain.replace(choices, open_)
         self.plan = self._bind()
         self.processors.replace(self.chain.names, self.plan.processors)
         self.chain.close_replaced(self.processors)
 
-    def put_guide(self, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
-        """Another guide, open, for grammars that are asked for from now on."""
+    def replace_guide(self, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
+        """Replace the guide by an opened one, for new grammars."""
         if choice is not None:
             self._fence.forgive(Kind.GUIDE, choice.name)
         self.guides.replace(choice, strategy)
 
     def close_one(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind
-        """Close a strategy that fills no slot; None for none."""
+        """Close a strategy that is not active; None is ignored."""
         if watched is not None:
             close(kind, watched)
 
     # Budgets
 
-    def take_overruns(self) -> list[Overrun]:
-        """Slow strategies that were in use in the last step and are; processors are counted here.
+    def drain_overruns(self) -> list[Overrun]:
+        """Return active strategies that exceeded their time budget; processors are handled here.
 
-        A default is none of them: what should take its place?
+        Defaults are only logged, because they have no replacement.
         """
         overruns = []
         self.ledger.settle_step()
@@ -355,7 +357,7 @@ class Strategies:
             if default is not None and default.name == overrun.name:
                 _log.warning("default strategy exceeded its budget: %s", overrun.reason)
                 continue
-            now = self._now.get(overrun.kind)
+            now = self._active.get(overrun.kind)
             if overrun.kind is Kind.LOGITS_PROCESSOR:
                 fault = StrategyFault(overrun.kind, overrun.reason)
                 if self._record(overrun.kind, overrun.name, fault):
@@ -370,15 +372,15 @@ class Strategies:
         self.close_one(kind, self._exchange(kind, choice))
 
     def _exchange(self, kind: Kind, choice: StrategyChoice | None) -> Any:  # noqa: ANN401
-        """Fill a slot; what filled it before, watched and still open."""
+        """Replace a kind's strategy; return the previous one, watched and still open."""
         new = self.open(kind, choice)
         old = self.watched.get(kind)
-        self._seat(kind, choice, new)
+        self._set_active(kind, choice, new)
         self.plan = self._bind()
         return old
 
-    def _seat(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
-        self._now[kind] = choice
+    def _set_active(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
+        self._active[kind] = choice
         if choice is None:
             self.bound.pop(kind, None)
             self.watched.pop(kind, None)
@@ -387,9 +389,9 @@ class Strategies:
             self.watched[kind] = self.ledger.watch(kind, choice.name, strategy)
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all strategies."""
         self.tiers.close()
-        for kind, watched in (*self.watched.items(), *self._resting.items()):
+        for kind, watched in (*self.watched.items(), *self._standby.items()):
             self.close_one(kind, watched)
         self.chain.close()
         self.guides.close()

@@ -1,4 +1,4 @@
-"""The seat of KV compression: who says what is attended to now, and what becomes of its faults."""
+"""The active KV compression as attention sees it, and recovery from its faults."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from gatewayd_hooks.strategy import Kind
 _KIND = Kind.KV_COMPRESSION
 
 
-class CompressionSeat:
-    """Looks up, once in a step, what fills the slot; see ``attention.selection.Seat``."""
+class ActiveCompression:
+    """Lookup of the active KV compression, once per step."""
 
     def __init__(self, strategies: Strategies) -> None:
         self._strategies = strategies
 
     @property
     def selecting(self) -> Any | None:  # noqa: ANN401 - watched
-        """What selects; None for nobody."""
+        """The strategy that selects KV slots; None if there is none."""
         strategy = self._strategies.watched.get(_KIND)
         if strategy is None or not isinstance(self._strategies.bound[_KIND], Selects):
             return None
         return strategy
 
     def fail(self, error: BaseException) -> None:
-        """Count a fault; nobody selects until a fresh instance gets its chance."""
+        """Count a fault; selection is disabled until the strategy is retried."""
         self._strategies.fall_back(_KIND, error)
 
 
-def take_along(sequence: Sequence, rows: RunningBatch, strategies: Strategies) -> None:
-    """Keep what is known of a sequence that is swapped out, if it is followed and that can be."""
+def snapshot_compression(sequence: Sequence, rows: RunningBatch, strategies: Strategies) -> None:
+    """Save the compression state of a sequence being swapped out, if the strategy supports it."""
     watched = strategies.watched.get(_KIND)
     if watched is None or not isinstance(strategies.bound[_KIND], Moves):
         return
@@ -43,20 +43,20 @@ def take_along(sequence: Sequence, rows: RunningBatch, strategies: Strategies) -
         return
     try:
         with blame(_KIND):
-            sequence.known = CompressionState(watched, watched.leave(sequence.row))
+            sequence.compression_state = CompressionState(watched, watched.leave(sequence.row))
     except StrategyFault as fault:
         strategies.fall_back(_KIND, fault)
 
 
-def refuse_compression_elsewhere(config: EngineConfig) -> None:
-    """Say that a device attends with kernels of its own, which read all that there is.
+def check_compression_device(config: EngineConfig) -> None:
+    """Reject KV compression on devices whose attention kernels read the full context.
 
     Raises:
-        ConfigError: a compression is chosen for a device that is no CPU.
+        EngineConfigError: KV compression is configured for a device other than a CPU.
     """
     choice = config.kv_compression
     if choice is not None and config.device != "cpu":
         raise EngineConfigError(
-            f"kv_compression is {choice.name!r} and device {config.device!r}: it works on a CPU"
-            ' only, so far; set [kv_compression] strategy to "none", or [engine] device to "cpu"'
+            f"kv_compression is {choice.name!r} and device {config.device!r}: it is supported on"
+            ' CPUs only; set [kv_compression] strategy to "none", or [engine] device to "cpu"'
         )

@@ -1,4 +1,4 @@
-"""What becomes of a step when a strategy, or one of its requests, fails in it."""
+"""Recovery from faults of strategies, and of single requests, within a step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gatewayd_engine.process.config import FIXED_KINDS
-from gatewayd_engine.process.log_context import NOBODY, Names, about
+from gatewayd_engine.process.log_context import NO_NAMES, Names, about
 from gatewayd_engine.process.plugin_faults import RequestFault, StrategyFault, culprit
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.step_batch import StepBatch
@@ -18,29 +18,29 @@ from gatewayd_hooks.strategy import Kind
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _MAX_REDOS = 8
-"""Strategy faults that one step survives before the engine gives up."""
+"""Strategy faults that one step survives before the engine fails."""
 
 
-def launch_apart(
+def launch_isolating(
     launch: Callable[[StepBatch], Launched],
     batch: StepBatch,
-    names_of: Callable[[int], Names] = lambda sequence: NOBODY,
+    names_of: Callable[[int], Names] = lambda sequence: NO_NAMES,
 ) -> Launched:
-    """Launch a batch; if that raises, each of its sequences alone, to find whose fault it is.
+    """Launch a batch; if that raises, launch its sequences one by one to isolate the failing one.
 
     Args:
-        launch: of the runner.
-        batch: of the step.
-        names_of: the request of a sequence, for the log.
+        launch: launches a batch on the runner.
+        batch: the step.
+        names_of: returns the request ids of a sequence, for the log.
 
     Raises:
-        Exception: what was raised, if nothing works alone either.
+        Exception: the original error, if no sequence can be computed alone either.
     """
     try:
         return launch(batch)
-    except Exception as error:  # whatever it is, it fails requests, not us
+    except Exception as error:  # any error fails single requests, not the engine
         if isinstance(error, StrategyFault) and error.kind in FIXED_KINDS:
-            raise  # all that is kept is in its form
+            raise  # stored data depends on the strategy's format
         if len(batch) == 1:
             with about(names_of(int(batch.sequences[0]))):
                 _log.warning("request failed in a step: %r", error)
@@ -48,21 +48,21 @@ def launch_apart(
             return Done(StepResult.failure(0, "internal_error", failure))
         cause = error
     results = [
-        launch_apart(launch, batch.only(line), names_of).result().shifted(line)
-        for line in range(len(batch))
+        launch_isolating(launch, batch.only(index), names_of).result().shifted(index)
+        for index in range(len(batch))
     ]
     if all(result.failed for result in results):
-        # It is the engine that is broken, and to be replaced.
+        # The engine itself is broken, and must be replaced.
         raise cause
     return Done(StepResult.merge(results))
 
 
 class Recovery:
-    """Does what calls strategies, and lets the default take over from one that fails.
+    """Fault isolation of code that calls strategies, with fallback to the default of a failed one.
 
     Args:
-        strategies: what may fail.
-        rebuild: lets a strategy that takes over learn what the engine knows.
+        strategies: the active strategies.
+        rebuild: passes the engine's state to a strategy that takes over.
         fail: ends a request that cannot be served.
     """
 
@@ -77,11 +77,11 @@ class Recovery:
         self._fail = fail
 
     def fenced(self, action: Callable[[], T], *, redo: bool) -> T | None:
-        """Do something that calls strategies; a fault of theirs is answered by the default.
+        """Run code that calls strategies; on a fault, fall back to the default.
 
-        What an action changes is whole or not begun when a strategy raises, so it may be done
-        again. With ``redo`` False it was complete but for the call, and the rebuilding of the
-        default makes up for that.
+        An action must have completed, or not started, its changes when a strategy raises, so it
+        can be repeated. With ``redo`` False it was complete except for the call, whose effect the
+        rebuilding of the default replaces.
         """
         faults = 0
         while faults < _MAX_REDOS:
@@ -89,24 +89,24 @@ class Recovery:
                 return action()
             except RequestFault as fault:
                 self._fail(fault)
-            except BaseException as error:  # a lazy answer may even call sys.exit
+            except BaseException as error:  # a strategy may even call sys.exit
                 faults += 1
                 kind = culprit(error, self._strategies.bound)
                 if kind is None:
                     raise
-                self.answer(kind, error)
+                self.fall_back(kind, error)
                 if not redo:
                     return None
         raise RuntimeError(f"{_MAX_REDOS} strategy faults in one step")
 
-    def answer(self, kind: Kind, error: BaseException) -> None:
-        """The default takes over from a strategy that raised."""
+    def fall_back(self, kind: Kind, error: BaseException) -> None:
+        """Replace a strategy that raised by its default."""
         for _ in range(_MAX_REDOS):
             self._strategies.fall_back(kind, error)
             try:
                 self._rebuild(kind)
             except BaseException as another:
-                # Rebuilding one may ask another, which may fail as well.
+                # Rebuilding one strategy may call another one, which may fail as well.
                 found = culprit(another, self._strategies.bound)
                 if found is None:
                     raise
@@ -116,18 +116,18 @@ class Recovery:
         raise error
 
     def retry_strategies(self) -> None:
-        """Strategies that failed in the last step, and not too often, get another chance.
+        """Retry strategies that failed in the last step and are not quarantined.
 
-        Those that keep exceeding their budget have failed too: they answer well, but late.
+        Those that exceed their time budget are treated as failed: they work, but too slowly.
         """
-        for kind in self._strategies.take_retries():
+        for kind in self._strategies.drain_retries():
             try:
                 self._strategies.bind_configured(kind)
                 self._rebuild(kind)
             except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
-                self.answer(kind, error)
-        for overrun in self._strategies.take_overruns():
-            self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
+                self.fall_back(kind, error)
+        for overrun in self._strategies.drain_overruns():
+            self.fall_back(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
         self._strategies.chain.close_replaced(self._strategies.processors)
-        self._strategies.tiers.renew()
+        self._strategies.tiers.reopen_failed()
         self._strategies.guides.close_replaced()

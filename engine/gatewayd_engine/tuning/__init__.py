@@ -1,1 +1,1 @@
-"""Choices among implementations of one operation, measured on the machine and kept on disk."""
+"""Autotuning: choices among implementations of one operation, measured and cached on disk."""

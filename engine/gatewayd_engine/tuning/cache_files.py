@@ -1,4 +1,4 @@
-"""Small files of a cache: read with suspicion, written whole or not at all."""
+"""Small cache files: validated when read, written atomically."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def folder() -> Path:
-    """Where tables are kept: ``$XDG_CACHE_HOME/gatewayd/tuning``, or below ``~/.cache``."""
+    """Return the folder of tables: ``$XDG_CACHE_HOME/gatewayd/tuning``, or in ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return Path(base if base else Path.home() / ".cache") / "gatewayd" / "tuning"
 
 
 def read(path: Path | None, kind: type[T]) -> T | None:
-    """Decode a file of JSON; None, and a warning, for one that is not of this kind."""
+    """Decode a JSON file; return None, with a warning, if it is invalid."""
     if path is None:
         return None
     try:
@@ -32,12 +32,12 @@ def read(path: Path | None, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        _log.warning("%s cannot be used and will be written anew: %s", path, error)
+        _log.warning("%s cannot be used and will be rewritten: %s", path, error)
         return None
 
 
 def write(path: Path | None, contents: object) -> None:
-    """Replace a file; where that is impossible, only warn."""
+    """Replace a file atomically; if that fails, only log a warning."""
     if path is None:
         return
     text = msgspec.json.format(msgspec.json.encode(contents), indent=1)

@@ -1,4 +1,4 @@
-"""Times launches as captured steps launch them: in a CUDA graph, without the host."""
+"""Timing of kernel launches as in captured steps: in a CUDA graph, without host overhead."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ from gatewayd_engine.tuning.table import DeviceLost, NoMemory
 
 _REPLAYS = 5
 _UNCOUNTED = 2
-"""The first replays load what was compiled, and find the clocks low."""
+"""The first replays load compiled code, and run at low clock rates."""
 _NO_MEMORY = "out of memory"
-"""What CUDA says where not torch's allocator asked it, as when a graph is instantiated."""
+"""Part of CUDA's error message outside of torch's allocator, as when a graph is instantiated."""
 
 
 class LaunchClock(Protocol):
-    """Measures how long launches take."""
+    """Clock for kernel launches."""
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Microseconds of one of some calls, launched one behind the other; a median.
+        """Return the median microseconds per call of some calls launched one after another.
 
-        They must not allocate memory of the device that is read after they return.
+        They must not allocate device memory that is read after they return.
         """
 
 
 @contextmanager
 def surviving(device: torch.device, name: str) -> Iterator[None]:
-    """Tell an exception after which the device still computes from one after which it does not.
+    """Classify exceptions by whether the device can still be used.
 
     Raises:
-        DeviceLost: the device refuses everything, as it does once a kernel has touched foreign
-            memory.
-        NoMemory: it computes, but had too little memory.
+        DeviceLost: the device rejects all calls, as it does after an illegal memory access.
+        NoMemory: the device works, but has too little memory.
     """
     try:
         yield
@@ -59,10 +58,10 @@ def _is_lost(device: torch.device) -> bool:
 
 
 class GraphClock:
-    """Captures the calls into a CUDA graph and times its replays.
+    """Clock that captures calls into a CUDA graph, and times its replays.
 
     Args:
-        device: which device.
+        device: the CUDA device.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -77,11 +76,11 @@ class GraphClock:
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         found: list[float] = []
         with torch.cuda.stream(stream):
-            # Libraries make handles and workspaces at the first launch, which cannot be captured.
+            # The first launch creates library handles and workspaces, which cannot be captured.
             calls[0]()
             stream.synchronize()
             # Not ``torch.cuda.graph``, which collects garbage and empties the cache each time.
-            # A pool lives as long as its graphs, of which none is left of the measurement before.
+            # The pool is freed with its graphs, so each measurement uses a new one.
             pool = torch.cuda.graph_pool_handle()
             graph.capture_begin(pool=pool)
             try:

@@ -1,13 +1,13 @@
-"""Remembers across processes what was being tried when one ended.
+"""On-disk record of what a process is trying, so that later ones know what crashed it.
 
-A kernel that faults takes the whole process with it, one that hangs has it ended from outside; not
-every later process may try the same. A file says what is being tried, locked as long as its process
-lives: one that can be locked belongs to a process that is gone. Each process makes one file and
-overwrites it, because a home directory may be on a network.
+A kernel that faults ends the whole process, one that hangs is killed from outside; later processes
+must not all try the same. A file names the current attempt, and is locked during its process's
+lifetime: a file that can be locked belongs to a process that has ended. Each process creates one
+file and overwrites it, because a home directory may be on a network.
 
-A process that is stopped says nothing about what it tries: SIGTERM clears the file. Python handles
-signals only between its own instructions, so a process that hangs in a kernel does not clear it,
-and ends by the SIGKILL that follows.
+Stopping a process says nothing about its attempt: SIGTERM clears the file. Python handles signals
+only between its own instructions, so a process that hangs in a kernel does not clear it, and is
+ended by the SIGKILL that follows.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from typing import NamedTuple
 
 _log = logging.getLogger(__name__)
 _BYTES = 1024
-"""Of a file; what is longer is cut off."""
+"""Size of a file; longer text is truncated."""
 
 
 class Attempt(NamedTuple):
-    """What a process tries.
+    """An attempt of a process.
 
     Attributes:
-        family: whose it is.
-        what: tells it from all others of the family.
+        family: candidate family.
+        what: identifies the attempt within the family.
     """
 
     family: str
@@ -45,8 +45,8 @@ class Attempts:
     """The attempts of one process.
 
     Args:
-        folder: where processes leave word; None for nowhere.
-        prefix: names whose attempts these are.
+        folder: folder of the files; None to disable recording.
+        prefix: file name prefix of this kind of attempts.
     """
 
     def __init__(self, folder: Path | None, prefix: str) -> None:
@@ -54,8 +54,8 @@ class Attempts:
         self._prefix = prefix
         self._file: int | None = None
 
-    def fatal(self) -> set[Attempt]:
-        """What processes that are gone were trying; asked again, it is forgotten."""
+    def collect_fatal(self) -> set[Attempt]:
+        """Return and clear the attempts of processes that have ended during them."""
         found: set[Attempt] = set()
         for path in [] if self._folder is None else self._folder.glob(f"{self._prefix}.*.trying"):
             try:
@@ -67,7 +67,7 @@ class Attempts:
                 finally:
                     os.close(file)
             except (OSError, ValueError):
-                continue  # it lives, or another process was here first
+                continue  # the process is running, or another one was faster
             family, _, what = text.partition("\n")
             if family:
                 found.add(Attempt(family, what))
@@ -75,12 +75,12 @@ class Attempts:
 
     @contextmanager
     def trying(self, attempt: Attempt) -> Iterator[None]:
-        """Leave word that this is tried, as long as it is; not to be nested."""
+        """Record an attempt for the duration of the context; not reentrant."""
         file = self._opened()
         if file is None:
             yield
             return
-        with _stopping(lambda: _overwrite(file, "")):
+        with _before_sigterm(lambda: _overwrite(file, "")):
             _overwrite(file, "\n".join(attempt))
             try:
                 yield
@@ -88,7 +88,7 @@ class Attempts:
                 _overwrite(file, "")
 
     def _opened(self) -> int | None:
-        """A file that this process holds locked until it ends; None where there can be none."""
+        """Return the file that this process holds locked; None if it cannot be created."""
         if self._file is not None or self._folder is None:
             return self._file
         path = self._folder / f"{self._prefix}.{os.getpid()}-{os.urandom(4).hex()}.trying"
@@ -96,15 +96,15 @@ class Attempts:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            _log.debug("attempts are not noted: %s", error)
+            _log.debug("attempts are not recorded: %s", error)
             self._folder = None
             return None
         weakref.finalize(self, _remove, path, file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
-            # Others would take what is tried for what ended a process.
-            _log.debug("attempts are not noted: %s", error)
+            # Without a lock, other processes would take the attempt for a crash.
+            _log.debug("attempts are not recorded: %s", error)
             self._folder = None
             return None
         self._file = file
@@ -120,19 +120,19 @@ def _overwrite(file: int, text: str) -> None:
     try:
         os.pwrite(file, text.encode()[:_BYTES].ljust(_BYTES), 0)
     except OSError as error:
-        _log.debug("an attempt is not noted: %s", error)
+        _log.debug("an attempt is not recorded: %s", error)
 
 
 @contextmanager
-def _stopping(forget: Callable[[], None]) -> Iterator[None]:
-    """Call a function before SIGTERM ends this process, if that is what SIGTERM would do."""
+def _before_sigterm(clear: Callable[[], None]) -> Iterator[None]:
+    """Call a function before SIGTERM ends this process, if SIGTERM has its default action."""
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 
     def end(number: int, frame: FrameType | None) -> None:
-        forget()
+        clear()
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
 

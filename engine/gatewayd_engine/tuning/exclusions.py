@@ -1,4 +1,4 @@
-"""Which candidates are left out because processes ended while they tried them."""
+"""Exclusion of candidates that have crashed processes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _log = logging.getLogger(__name__)
 
 
 class Exclusions:
-    """The exclusions of one machine.
+    """Excluded candidates of one machine.
 
-    One death proves nothing: a process may have been killed for memory, or by an operator. So the
-    attempt is only suspected then, and its family is excluded if it is the next process's last one
-    as well.
+    A single crash proves nothing: a process may have been killed for memory, or by an operator. So
+    the attempt is only suspected, and its family is excluded if the next process crashes in it as
+    well.
 
     Args:
-        path: of the file that keeps them, for warnings.
+        path: file with the exclusions, for warnings.
 
     Attributes:
-        families: that are left out.
-        suspected: attempts during which a process ended, and which none has survived since.
+        families: excluded candidate families.
+        suspected: attempts during which a process crashed, and which none has survived since.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -32,24 +32,24 @@ class Exclusions:
         self.suspected: set[str] = set()
         self._path = path
 
-    def take_over(self, contents: TableContents) -> None:
-        """Take over what a file says.
+    def merge(self, contents: TableContents) -> None:
+        """Merge the contents of a file.
 
-        What is suspected is replaced: other processes may have survived it.
+        Suspected attempts are replaced: other processes may have survived them.
         """
         self.families |= set(contents.excluded)
         self.suspected = set(contents.suspected)
 
-    def count(self, died: Iterable[Attempt]) -> None:
-        """Take into account what processes tried when they ended."""
-        for family, what in sorted(died):
+    def record_crashes(self, crashed: Iterable[Attempt]) -> None:
+        """Record the attempts during which processes crashed."""
+        for family, what in sorted(crashed):
             if what not in self.suspected:
                 self.suspected.add(what)
-                _log.warning("a process ended while it tried %s; it is tried once more", what)
+                _log.warning("a process crashed while it tried %s; it is tried once more", what)
             elif family not in self.families:
                 self.families.add(family)
                 _log.warning(
-                    "two processes ended while they tried %s; %s is not used any more, to try it"
+                    "two processes crashed while they tried %s; %s is not used any more, to try it"
                     " again delete %s",
                     what,
                     family,

@@ -1,24 +1,24 @@
-"""Which of some measured times wins."""
+"""Selection of the fastest candidate by measured times."""
 
 from __future__ import annotations
 
 import math
 
 MARGIN = 0.02
-"""Part of the default's time that another candidate has to save to be chosen."""
+"""Share of the default's time that another candidate must save to be chosen."""
 
 
 def usable(microseconds: float) -> float | None:
-    """A time; None for what is none."""
+    """Return a measured time; None if it is invalid."""
     return microseconds if math.isfinite(microseconds) and microseconds > 0 else None
 
 
 def fastest(found: dict[str, float | None], default: str) -> str:
-    """The fastest candidate; the default, unless another saves more than ``MARGIN`` of its time.
+    """Return the fastest candidate; the default unless another saves more than ``MARGIN``.
 
     Args:
         found: microseconds of each candidate; None for one that failed.
-        default: what is taken if it has no time, too.
+        default: the default candidate, also returned if it has no time.
     """
     times = {name: time for name, time in found.items() if time is not None}
     base = times.get(default)

@@ -1,4 +1,4 @@
-"""Which machine this is, as far as measurements depend on it."""
+"""Identification of the machine, as far as measurements depend on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ABSENT = "absent"
 
 
 def this_machine(device: torch.device) -> TunedMachine:
-    """The chip of a CUDA device and the versions of what computes on it."""
+    """Return the chip of a CUDA device and the versions of the libraries that compute on it."""
     properties = torch.cuda.get_device_properties(device)
     versions = {
         "torch": torch.__version__,
@@ -28,7 +28,7 @@ def this_machine(device: torch.device) -> TunedMachine:
 
 
 def _version(module: str) -> str:
-    """Of a module as it is imported: what was unpacked beside the packages has no metadata."""
+    """Return a module's own version, because vendored modules have no package metadata."""
     try:
         return str(import_module(module).__version__)
     except ImportError:

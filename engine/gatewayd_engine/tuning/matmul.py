@@ -1,4 +1,4 @@
-"""Chooses how each dense matrix is multiplied, for each number of lines that is captured."""
+"""Autotuning of dense matmuls, for each captured number of rows."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from gatewayd_engine.tuning.table import NoMemory, TuningTable, case
 STAGE = "choosing matrix products"
 OP = "product"
 _MEASURED_AT = (1, 8, 16, 32, 64, 128, 256, 512)
-"""Numbers of lines; what lies between takes the choice of the next larger one."""
+"""Measured numbers of rows; those in between use the choice of the next larger one."""
 _COLD_BYTES = 1 << 30
-"""Of weights that a timed graph reads in turn: twenty times what a second-level cache holds."""
+"""Bytes of weights that a timed graph cycles through: twenty times the size of an L2 cache."""
 _LEAST_LAUNCHES, _MOST_LAUNCHES = 3, 32
-"""Of a graph that is timed."""
+"""Launches in a timed graph."""
 _SECONDS = 20.0
-"""For measuring everything; what is not measured by then is measured at the next start."""
+"""Time limit of all measurements; the remaining ones are made at the next start."""
 _MOST_ERROR = 1e-2
-"""Of a line, relative to its length. Rounding to bfloat16 makes 2e-3 of it, partial sums of
-bfloat16 twice as much; a product that leaves anything out makes more than a tenth."""
-_CHECKED_LINES = 64
-"""Compared at a time, in float32."""
+"""Maximum relative error of a row's norm. Rounding to bfloat16 causes 2e-3, partial sums in
+bfloat16 twice as much; leaving out a part of the product more than 0.1."""
+_CHECKED_ROWS = 64
+"""Rows compared at a time, in float32."""
 _log = logging.getLogger(__name__)
 
 
 class TunedMatmul(Protocol):
-    """A matrix whose product is to be chosen.
+    """A matrix whose matmul implementation is to be chosen.
 
     Attributes:
         matrix: shape ``[n, k]``.
         bias: shape ``[n]``, or None.
-        launches: by number of lines, what multiplies them; torch does where there is none.
+        launches: implementations by number of rows; torch's matmul for others.
     """
 
     matrix: torch.Tensor
@@ -49,7 +49,7 @@ class TunedMatmul(Protocol):
 
 
 class MatmulShape(NamedTuple):
-    """What products have in common that are chosen together."""
+    """Common properties of matmuls that are tuned together."""
 
     rows: int
     columns: int
@@ -58,11 +58,11 @@ class MatmulShape(NamedTuple):
 
 
 class MatmulDisagrees(Exception):
-    """A candidate computes something else than torch."""
+    """A candidate's result differs from torch's."""
 
 
 def by_shape(products: Sequence[TunedMatmul]) -> dict[MatmulShape, list[TunedMatmul]]:
-    """The products of each shape."""
+    """Group matmuls by shape."""
     found: dict[MatmulShape, list[TunedMatmul]] = {}
     for product in products:
         weight = product.matrix
@@ -73,7 +73,7 @@ def by_shape(products: Sequence[TunedMatmul]) -> dict[MatmulShape, list[TunedMat
 
 
 def measured_sizes(sizes: Sequence[int]) -> list[int]:
-    """Those of some numbers of lines that are measured, the largest among them."""
+    """Return the numbers of rows to be measured, including the largest one."""
     ordered = sorted(sizes)
     at = {min(bisect_left(ordered, size), len(ordered) - 1) for size in _MEASURED_AT}
     return [ordered[i] for i in sorted(at)]
@@ -89,19 +89,19 @@ def choose_products(
     progress: Callable[[float], None],
     seconds: float = _SECONDS,
 ) -> None:
-    """Fill in the ``launches`` of products.
+    """Fill in the ``launches`` of matmuls.
 
     Args:
         products: the matrices of a model.
-        sizes: the numbers of lines that will be captured.
-        candidates: what competes with torch.
-        table: what is known, and kept.
-        clock: measures.
-        progress: told the fraction that is done.
-        seconds: nothing is measured after them. What is known is checked all the same.
+        sizes: numbers of rows that will be captured.
+        candidates: alternatives to torch's matmul.
+        table: known choices; updated with new ones.
+        clock: measures candidates.
+        progress: called with the completed fraction.
+        seconds: time limit of measurements. Known choices are checked regardless.
 
     Raises:
-        DeviceLost: nothing can be computed any more.
+        DeviceLost: the device is unusable.
     """
     shapes, at = by_shape(products), measured_sizes(sizes)
     deadline = time.monotonic() + seconds
@@ -111,9 +111,9 @@ def choose_products(
         for size in at:
             between = [lines for lines in sizes if before < lines <= size]
             try:
-                _Choice(shape, alike, size, candidates).make(between, table, clock, deadline)
+                _Choice(shape, alike, size, candidates).choose(between, table, clock, deadline)
             except NoMemory as error:
-                without.append(f"{shape.rows} x {shape.columns} at {size} lines")
+                without.append(f"{shape.rows} x {shape.columns} at {size} rows")
                 _log.info("%s: %s", without[-1], error)
             before, done = size, done + 1
             progress(done / (len(at) * len(shapes)))
@@ -128,10 +128,10 @@ def choose_products(
 
 
 class _Choice:
-    """The choice for one shape and number of lines.
+    """The choice for one shape and number of rows.
 
     Raises:
-        NoMemory: there is none for the operands.
+        NoMemory: there is too little memory for the operands.
     """
 
     def __init__(
@@ -156,13 +156,13 @@ class _Choice:
                     self._launches |= family.of(self._x, first, alike[0].bias, self._out)
                 except torch.OutOfMemoryError:
                     raise
-                except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
+                except Exception as error:  # noqa: BLE001 - any error; torch's matmul remains
                     _log.info("no candidates for %s: %s", shape, error)
 
-    def make(
+    def choose(
         self, sizes: Sequence[int], table: TuningTable, clock: LaunchClock, deadline: float
     ) -> None:
-        """Choose, and check the choice at each number of lines that it is for."""
+        """Choose an implementation, and check it at each number of rows that it is used for."""
         shape, names = self._shape, list(self._launches)
         if len(names) == 1:
             return
@@ -189,21 +189,21 @@ class _Choice:
         launch = self._launches[name]
         wanted = -(-_COLD_BYTES // self._alike[0].matrix.nbytes)
         launches = min(max(wanted, _LEAST_LAUNCHES), _MOST_LAUNCHES)
-        # The layers' own weights: where they all fit the cache, they do so in a step as well.
-        in_turn = islice(cycle(self._alike), launches)
+        # The layers' own weights: if all of them fit in the cache, they do so in a step as well.
+        products = islice(cycle(self._alike), launches)
         with surviving(self._x.device, name):
-            return clock([self._call(launch, product) for product in in_turn])
+            return clock([self._call(launch, product) for product in products])
 
     def _call(self, launch: Launch, product: TunedMatmul) -> Callable[[], object]:
         weight, bias = product.matrix, product.bias
         return lambda: launch(self._x, weight, bias, self._out)
 
     def _check(self, name: str, lines: int | None = None) -> None:
-        """Compare a candidate's answer of so many lines, or those that are measured, with torch's.
+        """Compare a candidate's result for so many rows, or those measured, with torch's.
 
         Raises:
-            MatmulDisagrees: they are not the same but for rounding.
-            DeviceLost: nothing can be computed any more.
+            MatmulDisagrees: the results differ by more than rounding.
+            DeviceLost: the device is unusable.
             NoMemory: the device has too little memory at the moment.
         """
         with surviving(self._x.device, name):
@@ -213,15 +213,15 @@ class _Choice:
         x, out, wanted = self._x[:lines], self._out[:lines], self._wanted[:lines]
         weight, bias = self._alike[0].matrix, self._alike[0].bias
         multiply(x, weight, bias, wanted)
-        # What is not written shows.
+        # Elements that are not written stay NaN.
         out.fill_(torch.nan)
         launch(x, weight, bias, out)
         errors = []
-        for begin in range(0, lines, _CHECKED_LINES):
-            some = wanted[begin : begin + _CHECKED_LINES].float()
-            apart = (out[begin : begin + _CHECKED_LINES].float() - some).norm(dim=1)
+        for begin in range(0, lines, _CHECKED_ROWS):
+            some = wanted[begin : begin + _CHECKED_ROWS].float()
+            apart = (out[begin : begin + _CHECKED_ROWS].float() - some).norm(dim=1)
             errors.append((apart / some.norm(dim=1).clamp_min(1e-30)).max())
-        # The host waits here alone: this is done for each captured size, at each start.
+        # The only synchronisation: this is done for each captured size, at each start.
         worst = torch.stack(errors).max().item()
-        if not worst <= _MOST_ERROR:  # so that no number is not enough either
-            raise MatmulDisagrees(f"its answer is {worst:.1e} away from torch's")
+        if not worst <= _MOST_ERROR:  # also true for NaN
+            raise MatmulDisagrees(f"its result differs from torch's by {worst:.1e}")

@@ -1,8 +1,8 @@
-"""Implementations of a dense matrix product that compete with torch's.
+"""Alternatives to torch's dense matmul.
 
 Both are modules of FlashInfer (0.7.2). cuBLASLt proposes several algorithms for a shape and torch
-takes the first one; which is fastest has to be measured. ``tinygemm2``, from TensorRT-LLM, is for
-few rows. Their C++ entry points check little, so what they need is checked here.
+uses the first one; which is fastest has to be measured. ``tinygemm2``, from TensorRT-LLM, is for
+few rows. Their C++ entry points check little, so their requirements are checked here.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor
 """Writes ``x @ weight.T + bias`` for ``[m, k]``, ``[n, k]`` and ``[n]`` or None to ``[m, n]``."""
 DEFAULT = "torch"
 WORKSPACE_BYTES = 32 << 20
-"""What NVIDIA recommends for cuBLAS on Hopper; products of all shapes share it, as they follow one
-another on one stream."""
+"""Workspace recommended by NVIDIA for cuBLAS on Hopper; matmuls of all shapes share it, because
+they run one after another on one stream."""
 _ALGORITHMS = 16
-"""Of cuBLASLt's, which it proposes in the order of its own estimate."""
+"""Number of cuBLASLt algorithms, which it returns in the order of its own estimate."""
 _ALGORITHM_BYTES = 64
-_TINY_LINES = 64
-"""It reads the weight again for every 8 lines."""
+_TINY_ROWS = 64
+"""Maximum rows of tinygemm2, which rereads the weight for every 8 rows."""
 _ALIGNED = 16
-"""Bytes, for copies by TMA and vector loads; rows are as well, so that any of them may be first."""
+"""Bytes, for TMA copies and vector loads; required of row sizes as well, to align every row."""
 _HOPPER = 9
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class Candidates(Protocol):
-    """Proposes implementations."""
+    """Source of implementations."""
 
     def of(
         self,
@@ -42,13 +42,13 @@ class Candidates(Protocol):
         bias: torch.Tensor | None,
         out: torch.Tensor,
     ) -> dict[str, Launch]:
-        """Implementations of the product of these operands, by name; see ``Launch``."""
+        """Return implementations of the matmul of these operands, by name; see ``Launch``."""
 
 
 def multiply(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
 ) -> None:
-    """Torch's product; a ``Launch``."""
+    """Torch's matmul; a ``Launch``."""
     if bias is None:
         torch.mm(x, weight.t(), out=out)
     else:
@@ -56,7 +56,7 @@ def multiply(
 
 
 class LtModule(Protocol):
-    """``mm_bf16_cublaslt.cu``; handles are addresses, algorithms bytes on the host."""
+    """``mm_bf16_cublaslt.cu``; handles are addresses, algorithms are bytes on the host."""
 
     def mm_bf16_cublaslt_get_algos(
         self,
@@ -68,7 +68,7 @@ class LtModule(Protocol):
         cublas_handle: int,
         algo_buffer: torch.Tensor,
     ) -> int:
-        """Write algorithms of 64 bytes each, and say how many."""
+        """Write algorithms of 64 bytes each; return how many."""
 
     def mm_bf16_cublaslt_run_with_algo(
         self,
@@ -81,7 +81,7 @@ class LtModule(Protocol):
         algo_buffer: torch.Tensor,
         algo_idx: int,
     ) -> None:
-        """Multiply by one of them."""
+        """Multiply with one of the algorithms."""
 
 
 class TinyModule(Protocol):
@@ -95,7 +95,7 @@ class TinyModule(Protocol):
         output: torch.Tensor,
         use_pdl: bool,
     ) -> None:
-        """Multiply, and add a bias."""
+        """Multiply and add a bias."""
 
     def tinygemm2_nobias_op(
         self, input: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, use_pdl: bool
@@ -104,11 +104,11 @@ class TinyModule(Protocol):
 
 
 class CublasLt:
-    """The algorithms that cuBLASLt proposes.
+    """The algorithms proposed by cuBLASLt.
 
     Args:
         module: FlashInfer's ``mm_bf16_cublaslt``.
-        device: where products are computed.
+        device: device of the operands.
     """
 
     def __init__(self, module: LtModule, device: torch.device) -> None:
@@ -125,7 +125,7 @@ class CublasLt:
         """See ``Candidates``."""
         if not _are_plain(x, weight, bias, out):
             return {}
-        # On the host, of the bytes of ``cublasLtMatmulAlgo_t``; launches read them.
+        # On the host: launches read the bytes of ``cublasLtMatmulAlgo_t`` there.
         algorithms = torch.zeros(_ALGORITHMS * _ALGORITHM_BYTES, dtype=torch.uint8, device="cpu")
         count = self._module.mm_bf16_cublaslt_get_algos(
             x, weight, bias, out, self._work, _handle(), algorithms
@@ -146,14 +146,14 @@ class CublasLt:
         )
 
 
-class Tiny:
-    """``tinygemm2``, for few lines on Hopper and later.
+class TinyGemm:
+    """``tinygemm2``, for few rows on Hopper and later.
 
-    Launched without programmatic dependence: its documentation warns that it may hang behind
+    Launched without programmatic dependent launch: its documentation warns that it may hang after
     kernels that are launched otherwise.
 
     Args:
-        module: FlashInfer's.
+        module: FlashInfer's ``tinygemm2``.
     """
 
     def __init__(self, module: TinyModule) -> None:
@@ -167,8 +167,8 @@ class Tiny:
         out: torch.Tensor,
     ) -> dict[str, Launch]:
         """See ``Candidates``."""
-        (lines, columns), rows = x.shape, len(weight)
-        is_fit = lines <= _TINY_LINES and columns % 64 == 0 and rows % 16 == 0
+        (rows, columns), outputs = x.shape, len(weight)
+        is_fit = rows <= _TINY_ROWS and columns % 64 == 0 and outputs % 16 == 0
         if not is_fit or not _are_plain(x, weight, bias, out):
             return {}
         return {"tinygemm2": self._run}
@@ -187,18 +187,18 @@ class Tiny:
 
 
 def installed(device: torch.device) -> list[Candidates]:
-    """Those whose modules are there compiled, or can be compiled now."""
+    """Return the candidates whose modules are installed, or can be compiled now."""
     made: list[Candidates] = []
     if (lt := _loaded("mm_bf16_cublaslt", _cublaslt)) is not None:
         made.append(CublasLt(lt, device))
     is_hopper = torch.cuda.get_device_capability(device)[0] >= _HOPPER
     if is_hopper and (tiny := _loaded("tinygemm2", _tinygemm2)) is not None:
-        made.append(Tiny(tiny))
+        made.append(TinyGemm(tiny))
     return made
 
 
 def _handle() -> int:
-    """Torch's of this thread; a handle of cuBLAS is one of cuBLASLt."""
+    """Return torch's handle of this thread; a cuBLAS handle is valid for cuBLASLt."""
     return int(torch.cuda.current_blas_handle())  # type: ignore[no-untyped-call]
 
 
@@ -217,17 +217,17 @@ def _tinygemm2() -> TinyModule:
 
 
 def _loaded(name: str, load: Callable[[], T]) -> T | None:
-    """A module; None where it cannot be had."""
+    """Load a module; None where it is not available."""
     try:
         return load()
     except Exception as error:  # noqa: BLE001 - no FlashInfer, no compiler, another version: torch's
         first = str(error).partition("\n")[0]
-        _log.info("%s is no candidate: %s: %s", name, type(error).__name__, first)
+        _log.info("%s is not a candidate: %s: %s", name, type(error).__name__, first)
         return None
 
 
 def _are_plain(*tensors: torch.Tensor | None) -> bool:
-    """Whether all are of bfloat16, dense and aligned."""
+    """Whether all tensors are bfloat16, contiguous and aligned."""
     return all(
         tensor is None
         or (

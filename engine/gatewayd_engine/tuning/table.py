@@ -1,7 +1,7 @@
-"""The tuning table: which implementation is fastest on this machine, measured once.
+"""The tuning table: the fastest implementation of each operation on this machine, measured once.
 
 Imports no torch, so that the command line can show it. A file holds the choices of one machine,
-which is its chip and the versions of all that computes on it; other versions start anew.
+identified by chip and library versions; other versions start with an empty table.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceLost(Exception):
-    """After a candidate nothing can be computed any more in this process."""
+    """After a candidate's fault, the device is unusable in this process."""
 
 
 class NoMemory(Exception):
-    """The device has too little memory at the moment; nothing follows from that for a candidate."""
+    """The device has too little memory at the moment; this says nothing about a candidate."""
 
 
 class TuningTable:
     """The choices of one machine.
 
     Args:
-        machine: this one.
-        folder: where tables are kept; None keeps nothing.
+        machine: this machine.
+        folder: folder of the tables; None to keep the table in memory only.
 
     Attributes:
-        path: of its file; None for none.
-        measured: how many cases were measured by this process.
+        path: file of the table; None for none.
+        measured: number of cases measured by this process.
     """
 
     def __init__(self, machine: TunedMachine, folder: Path | None = None) -> None:
@@ -67,19 +67,19 @@ class TuningTable:
         self._entries: dict[Case, TableEntry] = {}
         self._exclusions = Exclusions(self.path)
         self._attempts = Attempts(folder, machine.digest)
-        self._take_over()
-        if died := self._attempts.fatal():
-            self._save(lambda: self._exclusions.count(died))
+        self._merge_file()
+        if crashed := self._attempts.collect_fatal():
+            self._save(lambda: self._exclusions.record_crashes(crashed))
 
     @property
     def entries(self) -> list[TableEntry]:
-        """All that is known, in the order of their cases."""
+        """All entries, in the order of their cases."""
         return [self._entries[case] for case in sorted(self._entries)]
 
     def known(self, case: Case, candidates: Sequence[str]) -> str | None:
-        """What was chosen among these candidates before; None if that was not measured.
+        """Return the choice measured earlier among these candidates; None if there is none.
 
-        Only the default may be used without asking ``chosen``, which checks all others.
+        Only the default may be used without calling ``chosen``, which checks all others.
         """
         entry = self._entry(case, candidates)
         return None if entry is None else entry.choice
@@ -91,33 +91,34 @@ class TuningTable:
         measure: Callable[[str], float],
         check: Callable[[str], None],
     ) -> str:
-        """The fastest candidate that computes the same: from the table, or measured now.
+        """Return the fastest correct candidate: from the table, or measured now.
 
-        What is known holds as long as the candidates are the same. But files are edited and chips
-        fail, so a known choice other than the default is checked before it is used. If that fails,
-        a warning says so, and the candidate is noted like one that failed when it was measured:
-        later processes leave it alone. The fastest of the others takes its place, by the times that
-        are known and after a check of its own; the default, which needs none, if none is faster.
+        A known choice is valid as long as the candidates are the same. But files are edited and
+        chips fail, so a known choice other than the default is checked before it is used. If that
+        fails, a warning is logged, and the candidate is recorded like one that failed when it was
+        measured, so later processes do not use it. It is replaced by the fastest of the others, by
+        the known times and after a check of its own; by the default, which needs none, if none is
+        faster.
 
         Args:
-            case: what is to be decided.
+            case: the decision.
             candidates: names; the first is the default, which others have to beat by ``MARGIN``.
-                What is before the first space names a family: whichever ends two processes in a
-                row while it is checked or measured, by a fault or because it hangs, is left out of
-                later ones with all of its family.
-            measure: microseconds of a candidate; what it raises takes that one out, but for
-                ``DeviceLost`` and ``NoMemory``.
-            check: raises if a candidate's answer is not the default's, or cannot be had. Every
-                other candidate passes it before it is measured, and again in each process that
-                finds it chosen.
+                The part before the first space names a family: if a candidate crashes two
+                consecutive processes while it is checked or measured, by a fault or because it
+                hangs, its whole family is excluded from later ones.
+            measure: returns the microseconds of a candidate; an exception excludes that candidate,
+                except for ``DeviceLost`` and ``NoMemory``.
+            check: raises if a candidate's result differs from the default's, or cannot be
+                computed. All candidates except the default are checked before they are measured,
+                and again in each process that finds them chosen.
 
         Returns:
             A name among ``candidates``.
 
         Raises:
-            DeviceLost: by ``check`` or ``measure``. Later processes leave out that candidate's
+            DeviceLost: from ``check`` or ``measure``. Later processes exclude that candidate's
                 family.
-            NoMemory: by ``check`` or ``measure``. Nothing is kept.
+            NoMemory: from ``check`` or ``measure``. Nothing is recorded.
         """
         entry = self._entry(case, candidates)
         if entry is not None:
@@ -133,46 +134,46 @@ class TuningTable:
                     found[name] = usable(measure(name))
             except (DeviceLost, NoMemory):
                 raise
-            except Exception as error:  # noqa: BLE001 - of any kind, there are other candidates
-                _log.info("%s is no candidate for %s: %s", name, case, _first_line(error))
+            except Exception as error:  # noqa: BLE001 - any error; there are other candidates
+                _log.info("%s is not a candidate for %s: %s", name, case, _first_line(error))
                 found[name] = None
         choice = fastest(found, default)
-        self._keep(TableEntry(case.op, case.dtype, dict(case.sizes), default, choice, found))
+        self._store(TableEntry(case.op, case.dtype, dict(case.sizes), default, choice, found))
         self.measured += 1
         return choice
 
     def passing(self, case: Case, sizes: Sequence[int], check: Callable[[int], None]) -> list[int]:
-        """Those of some numbers of lines at which the choice of a case computes the same.
+        """Return the sizes (numbers of rows) at which a case's choice passes its check.
 
-        Where it fails, the default is to be used. That is kept, with one warning for all of them,
-        and not tried again by later processes, until something else is chosen for the case.
+        Where it fails, the default is to be used. Failures are recorded, with one warning for all,
+        and not retried by later processes until something else is chosen for the case.
 
         Args:
-            case: for which ``chosen`` took another candidate than the default.
-            sizes: numbers of lines, other than the one for which it was chosen.
-            check: raises if the choice's answer of so many lines is not the default's, or cannot be
-                had.
+            case: case for which ``chosen`` returned a candidate other than the default.
+            sizes: numbers of rows, other than the one for which it was chosen.
+            check: raises if the choice's result for so many rows differs from the default's, or
+                cannot be computed.
 
         Raises:
-            DeviceLost: by ``check``. Later processes leave out the choice's family.
-            NoMemory: by ``check``. Nothing is kept.
+            DeviceLost: from ``check``. Later processes exclude the choice's family.
+            NoMemory: from ``check``. Nothing is recorded.
         """
         entry, failed = self._entries[case], dict[int, Exception]()
         left = [size for size in sizes if size not in entry.failing]
         if not left:
             return []
-        # One attempt of all: many sizes are checked at each start.
-        with self._trying(case, f"{entry.choice} at other numbers of lines"):
+        # One attempt for all of them, because many sizes are checked at each start.
+        with self._trying(case, f"{entry.choice} at other numbers of rows"):
             for size in left:
                 try:
                     check(size)
                 except (DeviceLost, NoMemory):
                     raise
-                except Exception as error:  # noqa: BLE001 - of any kind, the default remains
+                except Exception as error:  # noqa: BLE001 - any error; the default remains
                     failed[size] = error
         if failed:
             _log.warning(
-                "%s was chosen for %s but fails its check at %s lines; %s is used there from now"
+                "%s was chosen for %s but fails its check at %s rows; %s is used there from now"
                 " on, to try again delete %s: %s",
                 entry.choice,
                 case,
@@ -181,21 +182,21 @@ class TuningTable:
                 self.path,
                 _first_line(next(iter(failed.values()))),
             )
-            self._keep(replace(entry, failing=sorted({*entry.failing, *failed})))
+            self._store(replace(entry, failing=sorted({*entry.failing, *failed})))
         return [size for size in left if size not in failed]
 
     @contextmanager
     def _trying(self, case: Case, name: str) -> Iterator[None]:
-        """Leave word that a candidate runs, so that what ends processes is not tried for ever.
+        """Record the attempt to run a candidate, for later processes in case it crashes this one.
 
-        Not to be nested.
+        Not reentrant.
 
         Args:
-            case: what is to be decided.
-            name: of the candidate; not the default, without which nothing could be computed.
+            case: the decision.
+            name: the candidate; not the default, which has no replacement.
 
         Raises:
-            DeviceLost: by what runs. Later processes leave out the candidate's family.
+            DeviceLost: from the context. Later processes exclude the candidate's family.
         """
         attempt = Attempt(f"{case.op} {_family(name)}", f"{name}, {case}")
         with self._attempts.trying(attempt):
@@ -213,12 +214,12 @@ class TuningTable:
         self._survived(attempt)
 
     def _survived(self, attempt: Attempt) -> None:
-        """Suspect an attempt no longer: only deaths in a row count."""
+        """Clear the suspicion of an attempt: only consecutive crashes count."""
         if attempt.what in self._exclusions.suspected:
             self._save(lambda: self._exclusions.suspected.discard(attempt.what))
 
     def _checked(self, case: Case, entry: TableEntry, check: Callable[[str], None]) -> str:
-        """The choice of an entry, or what takes its place; see ``chosen``."""
+        """Return the checked choice of an entry, or its replacement; see ``chosen``."""
         while (choice := entry.choice) != entry.default:
             try:
                 with self._trying(case, choice):
@@ -226,7 +227,7 @@ class TuningTable:
                 break
             except (DeviceLost, NoMemory):
                 raise
-            except Exception as error:  # noqa: BLE001 - of any kind, the default remains
+            except Exception as error:  # noqa: BLE001 - any error; the default remains
                 times = {**entry.microseconds, choice: None}
                 other = fastest(times, entry.default)
                 _log.warning(
@@ -239,11 +240,11 @@ class TuningTable:
                     _first_line(error),
                 )
                 entry = replace(entry, choice=other, microseconds=times, failing=[])
-                self._keep(entry)
+                self._store(entry)
         return choice
 
     def _entry(self, case: Case, candidates: Sequence[str]) -> TableEntry | None:
-        """What is known, if it was measured among these candidates, with the same default."""
+        """Return an entry if it was measured among these candidates, with the same default."""
         entry = self._entries.get(case)
         if entry is None or entry.default != candidates[0]:
             return None
@@ -253,12 +254,12 @@ class TuningTable:
         (default, *others), out = candidates, self._exclusions.families
         return [default, *(n for n in others if f"{case.op} {_family(n)}" not in out)]
 
-    def _keep(self, entry: TableEntry) -> None:
+    def _store(self, entry: TableEntry) -> None:
         self._entries[entry.case] = entry
         self._save()
 
-    def _take_over(self) -> None:
-        """Take over what the file says."""
+    def _merge_file(self) -> None:
+        """Merge the contents of the file."""
         contents = read(self.path, TableContents)
         if contents is None:
             return
@@ -270,16 +271,16 @@ class TuningTable:
             for entry in contents.entries
             if {entry.choice, entry.default} <= set(entry.microseconds)
         } | self._entries
-        self._exclusions.take_over(contents)
+        self._exclusions.merge(contents)
 
     def _save(self, change: Callable[[], object] = lambda: None) -> None:
-        """Write the file anew.
+        """Write the file.
 
         Args:
-            change: of what is suspected, where what the file says goes first.
+            change: changes the suspected attempts, after those in the file have been merged.
         """
-        # Another engine of this machine may have measured meanwhile; what is here goes first.
-        self._take_over()
+        # Another engine of this machine may have measured meanwhile; own entries take precedence.
+        self._merge_file()
         change()
         excluded, suspected = self._exclusions.families, self._exclusions.suspected
         contents = TableContents(self._machine, self.entries, sorted(excluded), sorted(suspected))
@@ -287,7 +288,7 @@ class TuningTable:
 
 
 def load(path: Path) -> TableContents | None:
-    """What a table's file says; None if nothing can be read there."""
+    """Read a table file; return None if it is missing or invalid."""
     return read(path, TableContents)
 
 

@@ -1,4 +1,4 @@
-"""What a tuning table keeps on disk. Imports no torch."""
+"""File format of the tuning table. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import msgspec
 
 
 class TunedMachine(msgspec.Struct, frozen=True):
-    """What a measurement holds for.
+    """Machine that measurements are valid for.
 
     Attributes:
-        chip: its name.
+        chip: name of the chip.
         capability: compute capability, such as ``9.0``.
-        versions: of what computes, by name.
+        versions: library versions, by name.
     """
 
     chip: str
@@ -23,12 +23,12 @@ class TunedMachine(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Names its file."""
+        """File name of the machine's table."""
         return sha256(msgspec.json.encode(self, order="sorted")).hexdigest()[:16]
 
 
 class Case(NamedTuple):
-    """One decision: an operation on operands of certain sizes; make it with ``case``."""
+    """One decision: an operation on operands of certain sizes; create it with ``case``."""
 
     op: str
     dtype: str
@@ -39,19 +39,19 @@ class Case(NamedTuple):
 
 
 def case(op: str, dtype: str, **sizes: int) -> Case:
-    """A case: ``case("product", "bfloat16", m=8, n=6144, k=4096)``."""
+    """Create a case: ``case("product", "bfloat16", m=8, n=6144, k=4096)``."""
     return Case(op, dtype, tuple(sizes.items()))
 
 
 class TableEntry(msgspec.Struct, frozen=True):
-    """What was measured for a case.
+    """Measurements of a case.
 
     Attributes:
         op, dtype, sizes: the case.
         default: the candidate that others had to beat.
-        choice: the one that is used.
-        microseconds: of each candidate; None for one that failed.
-        failing: smaller numbers of lines at which the choice fails, and the default is used.
+        choice: the chosen candidate.
+        microseconds: time of each candidate; None for one that failed.
+        failing: smaller numbers of rows at which the choice fails, and the default is used.
     """
 
     op: str
@@ -64,18 +64,18 @@ class TableEntry(msgspec.Struct, frozen=True):
 
     @property
     def case(self) -> Case:
-        """Whose it is."""
+        """The case of this entry."""
         return case(self.op, self.dtype, **self.sizes)
 
 
 class TableContents(msgspec.Struct, frozen=True):
-    """A table's file.
+    """Contents of a table file.
 
     Attributes:
-        machine: for which it holds.
-        entries: what was measured.
-        excluded: candidates that have ended processes, as ``op family``.
-        suspected: attempts during which one process ended; if another one does, see ``excluded``.
+        machine: machine that it is valid for.
+        entries: the measurements.
+        excluded: candidate families that have crashed processes, as ``op family``.
+        suspected: attempts during which one process crashed; a second one excludes the family.
     """
 
     machine: TunedMachine

@@ -1,4 +1,4 @@
-"""What a device needs to choose by measuring: what is known, and how to measure."""
+"""Autotuning of one device: the table of known choices, and how to measure new ones."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gatewayd_engine.tuning.table import TuningTable
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """Choices of one device.
+    """Autotuning of one device.
 
     Attributes:
-        table: what is known.
-        clock: measures what is not.
-        candidates: loads what competes with torch's matrix products.
+        table: known choices.
+        clock: measures candidates.
+        candidates: loads the alternatives to torch's matmul.
     """
 
     table: TuningTable
@@ -42,6 +42,6 @@ class Tuning:
 
 
 def tuning_of(device: torch.device) -> Tuning:
-    """That of a CUDA device, kept in the user's cache."""
+    """Return the autotuning of a CUDA device, cached in the user's cache folder."""
     table = TuningTable(this_machine(device), folder())
     return Tuning(table, GraphClock(device), lambda: installed(device))

@@ -26,7 +26,7 @@ from gatewayd.errors import (
 from gatewayd.tracing.request_trace import log_context
 from gatewayd.tracing.timeline import StepTimeTotals
 from gatewayd_engine.process.frames import FrameError
-from gatewayd_engine.process.logs import Rarely
+from gatewayd_engine.process.logs import MessageThrottle
 from gatewayd_engine.process.messages import (
     ERROR,
     FINISH_REASONS,
@@ -65,7 +65,7 @@ class SentRequests:
         self._abort = abort
         self._choices: dict[int, SequenceSlot] = {}
         self._leaving: dict[int, SequenceSlot] = {}  # cancelled, usage not final yet
-        self._rarely = Rarely()
+        self._throttle = MessageThrottle()
         self.pace = StepTimeTotals(strategy_of)
         self.num_waiting = 0
         self.queued_tokens = 0
@@ -229,7 +229,7 @@ class SentRequests:
         if code == "kv_quota_exceeded":
             return InvalidRequest(message, param="max_tokens", code="kv_quota_exceeded")
         if code == "strategy_error":
-            if self._rarely.may(message):
+            if self._throttle.should_log(message):
                 _log.error("refusing requests since request %s: %s", request.request_id, message)
             return StrategyUnavailable(message)
         _log.error("request %s failed in the engine: %s: %s", request.request_id, code, message)

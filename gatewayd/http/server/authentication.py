@@ -27,7 +27,7 @@ from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.server.wrong_key_limit import FREE, WrongKeyLimiter
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
-from gatewayd_engine.process.logs import Rarely
+from gatewayd_engine.process.logs import MessageThrottle
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class KeyCheck:
         """
         self._digest = None if api_key is None else sha256(api_key.encode()).digest()
         self._directory = directory
-        self._wrong_keys, self._rarely = WrongKeyLimiter(), Rarely()
+        self._wrong_keys, self._throttle = WrongKeyLimiter(), MessageThrottle()
 
     @property
     def is_open(self) -> bool:
@@ -75,7 +75,7 @@ class KeyCheck:
         client = scope.get("client")
         address = None if client is None else client[0]
         if seconds := self._wrong_keys.record_wrong_key(address):
-            if self._rarely.may(subscriber(address or "")):
+            if self._throttle.should_log(subscriber(address or "")):
                 _log.warning("more than %d invalid API keys from %s", FREE, address)
             raise TooManyWrongKeys(
                 f"the API key is not valid, after {FREE} other invalid keys from this address: "

@@ -18,7 +18,7 @@ from gatewayd.tenants.billing import budget_ledger_sql
 from gatewayd.tenants.billing.costs import LedgerEntry, Settlement, Spent
 from gatewayd.tenants.billing.crash_marks import Marks
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
-from gatewayd_engine.process.logs import Rarely
+from gatewayd_engine.process.logs import MessageThrottle
 
 _log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class BudgetLedger:
     def __init__(self, database: Database, marks: Marks, secret: ServerSecret) -> None:
         self.marks = marks
         self.uncharged_seconds = 0.0
-        self._rarely = Rarely()
+        self._throttle = MessageThrottle()
         self._database = database
         self._secret = secret
         self._left: list[Settlement] = []
@@ -111,7 +111,7 @@ class BudgetLedger:
     def _floored(self, entry: LedgerEntry, spent: Spent) -> Spent:
         """Charge the whole prompt for engine time without reported tokens, and log an error."""
         self.uncharged_seconds += spent.engine_seconds
-        if self._rarely.may(entry.asked.endpoint):
+        if self._throttle.should_log(entry.asked.endpoint):
             _log.error(
                 "request %s used %.3f s of engine time but reported no tokens: charging its "
                 "%d prompt tokens",

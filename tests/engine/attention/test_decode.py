@@ -125,6 +125,6 @@ def test_a_replay_waits_for_pages_on_their_way() -> None:
     static = Static(sequences, 2)
     (attend,) = attention_of(sequences).captured(static.inputs)
     slow = Slow()
-    sequences.pool.arrivals = slow  # type: ignore[assignment]
+    sequences.pool.transfers = slow  # type: ignore[assignment]
     check(static, attend, [0, 1])
     assert slow.waited == ["all"]

@@ -161,7 +161,7 @@ def test_layers_wait_for_their_own_pages_and_a_replay_for_all(flashinfer: Simple
     static = Static(sequences, 2)
     (attend,) = attention.captured(static.inputs)
     slow = Slow()
-    sequences.pool.arrivals = slow  # type: ignore[assignment]
+    sequences.pool.transfers = slow  # type: ignore[assignment]
     sequences.check(attention, {0: 1, 1: 5})
     assert slow.waited == [0, 1]
     check(static, attend, [0, 1])

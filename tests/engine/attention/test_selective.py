@@ -17,7 +17,7 @@ from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import ALL_EXACT
-from gatewayd_engine.state.step_batch import DraftLines, gather
+from gatewayd_engine.state.step_batch import BatchDrafts, gather
 from gatewayd_kv_int8.config import Int8CodecConfig
 from gatewayd_kv_int8.strategy import Int8Codec
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin
@@ -118,7 +118,7 @@ class SparseTwin(Twin):
         count = np.array(list(counts.values()), np.int32)
         ids = np.array([self.ids[row] for row in counts], np.int64)
         chains = {i: [0] * drafts[row] for i, row in enumerate(counts) if row in drafts}
-        behind = DraftLines.chains(len(counts), chains) if drafts else None
+        behind = BatchDrafts.chains(len(counts), chains) if drafts else None
         batch = gather(self.rows, who, who, ids, starts, count, starts + count, behind)
         self.attention.plan(batch)
         total = len(batch.ids)

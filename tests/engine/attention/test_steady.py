@@ -15,7 +15,7 @@ from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines, gather
+from gatewayd_engine.state.step_batch import BatchDrafts, gather
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin, diverge, wander
 
 LENGTH = 90
@@ -54,7 +54,7 @@ class Sequences:
         drafts, settled = None, ends - starts
         if num_drafts:
             chains = {line: [0] * num_drafts for line in range(len(spans))}
-            drafts = DraftLines.chains(len(spans), chains)
+            drafts = BatchDrafts.chains(len(spans), chains)
             settled = settled - num_drafts
         batch = gather(self.rows, who, who, who.astype(np.int64), starts, settled, ends, drafts)
         self.attention.plan(batch)

@@ -31,7 +31,7 @@ class TailsMachine(RuleBasedStateMachine):
 
     @rule(page=st.integers(0, PAGES - 1))
     def forget(self, page: int) -> None:
-        self.tails.forget(page)
+        self.tails.discard(page)
         self.naive = {
             one: (before, tokens)
             for one, (before, tokens) in self.naive.items()

@@ -82,7 +82,7 @@ class Harness:
 
     def bound(self, *quotas: TenantQuota) -> None:
         """Bound tenants; those that fail by it have ended."""
-        for finished in self.core.bound(list(quotas)):
+        for finished in self.core.set_quotas(list(quotas)):
             self.answers[finished.sequence].finished = finished
 
     def step(self) -> StepOutput:

@@ -147,7 +147,7 @@ def choice_of(*strings: str) -> tuple[str, str]:
 
 def with_guide(engine: Any, guide: Any | None = None) -> Any:
     """An engine that compiles with the guide of this file."""
-    engine.core.strategies.put_guide(StrategyChoice("listed"), guide or Listed())
+    engine.core.strategies.replace_guide(StrategyChoice("listed"), guide or Listed())
     return engine
 
 

@@ -95,7 +95,7 @@ class Replayed(Expected):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Note who is put out, of engines with more than one request."""
-        put_out = Preemption.put_out
+        put_out = Preemption.requeue
         of_one = [self.alone(is_shared).core._placement.preemption for is_shared in (False, True)]
 
         def noted(preemption: Preemption, sequence: Sequence, mode: PreemptionMode) -> None:
@@ -105,11 +105,11 @@ class Replayed(Expected):
             if at and preemption not in of_one:
                 # Without what was kept it is computed again, and so it is once it has been.
                 modes = self.histories.setdefault(sequence.id, {})
-                is_kept = sequence.kept is not None and modes.get(at, mode) is mode
+                is_kept = sequence.swapped is not None and modes.get(at, mode) is mode
                 modes[at] = PreemptionMode.SWAP if is_kept else PreemptionMode.RECOMPUTE
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Preemption, "put_out", noted)
+            patch.setattr(Preemption, "requeue", noted)
             yield
 
 

@@ -44,8 +44,8 @@ OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
 
 def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
     """Swap while nothing else happens; whether the state was handed over."""
-    engine.core.swaps.begin(SwapStrategy(1, kind.value, list(choices)))
-    while not (answers := engine.core.swaps.settle()):
+    engine.core.swaps.start(SwapStrategy(1, kind.value, list(choices)))
+    while not (answers := engine.core.swaps.complete_ready()):
         time.sleep(0.0002)
     (answer,) = answers
     if answer.error:
@@ -55,4 +55,4 @@ def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
 
 def settle(engine: Any) -> None:
     """End swaps that have been opened; none may be refused."""
-    assert [answer.error for answer in engine.core.swaps.settle() if answer.error] == []
+    assert [answer.error for answer in engine.core.swaps.complete_ready() if answer.error] == []

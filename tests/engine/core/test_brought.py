@@ -166,7 +166,7 @@ def test_one_that_raises_in_a_step_ends_the_engine_and_the_next_does_without(
         ours.submit(prompt, max_tokens=4)
     with pytest.raises(StrategyFault, match=r"quantizer\.broken: .*not today") as fault:
         ours.run()
-    left_out = ours.core.strategies.to_leave_out(fault.value)
+    left_out = ours.core.strategies.to_quarantine(fault.value)
     assert left_out == ["quantizer", "broken"]
     with caplog.at_level(logging.ERROR):
         again = engine(broken("step"), quarantined=[left_out])

@@ -88,7 +88,7 @@ def test_a_default_is_kept_however_slow_it_is(
         assert answers(engine) == undisturbed
     assert engine.core.stats.faults == 0
     assert "default strategy exceeded its budget: fcfs took" in caplog.text
-    assert engine.core.strategies.chosen(Kind.SCHEDULER).name == "fcfs"
+    assert engine.core.strategies.configured(Kind.SCHEDULER).name == "fcfs"
 
 
 def test_a_processor_that_takes_most_of_its_steps_serves_nobody_new(
@@ -139,5 +139,5 @@ def test_a_drafter_or_controller_that_takes_most_of_its_steps_is_quarantined(
             assert answers(engine) == undisturbed
     assert engine.core.stats.faults == 2
     assert states(engine)[name] == "quarantined"
-    chosen = engine.core.strategies.chosen(kind)
+    chosen = engine.core.strategies.configured(kind)
     assert (None if chosen is None else chosen.name) == then

@@ -49,7 +49,7 @@ def test_a_waiting_one_goes_to_the_front_of_its_class(
 ) -> None:
     engine = make_engine(**ALONE, scheduler=StrategyChoice(scheduler))
     a, b, c, d = crowd(engine, *[priority] * 4)
-    engine.core.operating.bump(Bump([c]))
+    engine.core.operator.bump(Bump([c]))
     assert order(engine, [a, b, c, d]) == [c, a, b, d]
 
 
@@ -60,8 +60,8 @@ def test_a_waiting_one_is_served_as_one_of_its_new_class(
     engine = make_engine(**ALONE, scheduler=StrategyChoice(scheduler))
     standard, low = Priority.STANDARD, Priority.BATCH
     a, b, c, d = crowd(engine, standard, low, low, standard)
-    engine.core.operating.bump(Bump([c], Priority.REALTIME, 0.5))
-    engine.core.operating.bump(Bump([a], Priority.BATCH))
+    engine.core.operator.bump(Bump([c], Priority.REALTIME, 0.5))
+    engine.core.operator.bump(Bump([a], Priority.BATCH))
     # By weights a lower class may have a turn before the last one of a higher class.
     allowed = [[c, d, a, b], *([[c, a, d, b]] if scheduler == "priority" else [])]
     assert order(engine, [a, b, c, d]) in allowed
@@ -71,7 +71,7 @@ def test_the_first_of_a_lower_class_does_not_overtake_a_higher_one(make_engine: 
     for scheduler in ("slo", "priority"):
         engine = make_engine(**ALONE, scheduler=StrategyChoice(scheduler))
         ids = crowd(engine, Priority.REALTIME, Priority.BATCH, Priority.BATCH)
-        engine.core.operating.bump(Bump(ids[2:]))
+        engine.core.operator.bump(Bump(ids[2:]))
         assert order(engine, ids) == [ids[0], ids[2], ids[1]]
 
 
@@ -88,7 +88,7 @@ def test_of_two_that_run_the_bumped_one_is_done_first(
     view = engine.core._queue.view
     assert view.num_computed[view.running].tolist() == [64, 64]
     swap(engine, Kind.SCHEDULER, StrategyChoice(scheduler))
-    engine.core.operating.bump(Bump([ids[which]]))
+    engine.core.operator.bump(Bump([ids[which]]))
     done: list[int] = []
     while engine.core.has_work:
         done += [finished.sequence for finished in engine.step().finished]
@@ -100,8 +100,8 @@ def test_it_stays_first_when_it_has_to_wait_again_and_under_another_scheduler(
 ) -> None:
     engine = make_engine(**ALONE)
     a, b, c = crowd(engine, *[Priority.STANDARD] * 3)
-    engine.core.operating.bump(Bump([c]))
-    engine.core.operating.hold([c])
+    engine.core.operator.bump(Bump([c]))
+    engine.core.operator.hold_sequences([c])
     engine.step()
     engine.core.release([c])
     swap(engine, Kind.SCHEDULER, StrategyChoice("priority"))
@@ -112,7 +112,7 @@ def test_a_sibling_that_waits_for_the_prompt_changes_its_class_too(make_engine: 
     engine = make_engine(scheduler=StrategyChoice("priority"), max_batch_tokens=32)
     ids = engine.submit(prompt(1, 100), n=2, max_tokens=4, ignore_eos=True)
     engine.step()
-    engine.core.operating.bump(Bump(ids, Priority.REALTIME, 1.0))
+    engine.core.operator.bump(Bump(ids, Priority.REALTIME, 1.0))
     while len(engine.core._queue) < 2:
         engine.step()
     view = engine.core._queue.view
@@ -127,6 +127,6 @@ def test_a_class_that_does_not_exist_and_unknown_ids_change_nothing(
 ) -> None:
     engine = make_engine(**ALONE)
     a, b = crowd(engine, Priority.STANDARD, Priority.STANDARD)
-    engine.core.operating.bump(Bump([b, 77], 9))
-    engine.core.operating.bump(Bump([77]))
+    engine.core.operator.bump(Bump([b, 77], 9))
+    engine.core.operator.bump(Bump([77]))
     assert order(engine, [a, b]) == [a, b]

@@ -227,7 +227,7 @@ class Combination:
         settle(engine)
         if not engine.core.swaps.is_busy:
             kind = dice.choice(list(offers))
-            engine.core.swaps.begin(SwapStrategy(1, kind.value, list(dice.choice(offers[kind]))))
+            engine.core.swaps.start(SwapStrategy(1, kind.value, list(dice.choice(offers[kind]))))
 
     @staticmethod
     def _shake(engine: Any, dice: random.Random) -> None:

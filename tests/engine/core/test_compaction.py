@@ -256,10 +256,10 @@ def test_one_that_was_swapped_out_comes_back_where_its_few_pages_fit(make_engine
     preempt(engine, one)
     # It has 8 pages, and one to grow into; 19 of tokens.
     pages = engine.core._pages
-    others = [pages.take() for _ in range(pages.num_available - 9)]
+    others = [pages.allocate() for _ in range(pages.num_available - 9)]
     engine.step()
     assert engine.core._queue.find(one).row >= 0
-    pages.give_back(others)
+    pages.release(others)
     assert engine.run()[one].tokens == calm
 
 
@@ -314,7 +314,7 @@ def test_answers_are_those_made_alone_however_few_pages_there_are(
     assert [tight.answers[i].tokens for i in ids] == alone
     assert tight.core.stats.preemptions > 3
     assert len(fitted) > 2 * 3 * 3
-    assert tight.core._placement.outside.kept_pages == 0
+    assert tight.core._placement.offload.swapped_pages == 0
 
 
 def test_a_sequence_that_fills_the_pool_still_fits(make_engine: Make) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.plugin_faults import StrategyFault
-from gatewayd_engine.scheduling.page_growth import Growth
+from gatewayd_engine.scheduling.page_growth import PageGrowth
 from gatewayd_hooks.kv_compression import Compacted, Compaction
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
@@ -111,7 +111,7 @@ def test_one_that_gives_way_to_another_before_its_turn_is_shortened_later(
     engine = make_engine(**FIELDS, prefix_cache=None, preemption=StrategyChoice("swap"))
     prompts = [PROMPT, PROMPT[::-1]]
     calm = [answer(engine, prompt) for prompt in prompts]
-    take, gone = Growth.take, list[int]()
+    take, gone = PageGrowth.allocate, list[int]()
 
     def crowded(self: Any, preempted: set[int], slot: int) -> Any:
         (other,) = set(self._queue.running) - {slot} or {slot}
@@ -120,7 +120,7 @@ def test_one_that_gives_way_to_another_before_its_turn_is_shortened_later(
             self._preemption.preempt(Victim(other, PreemptionMode.SWAP))
         return take(self, preempted, slot)
 
-    monkeypatch.setattr(Growth, "take", crowded)
+    monkeypatch.setattr(PageGrowth, "allocate", crowded)
     ids = [engine.submit(p, max_tokens=LENGTH, ignore_eos=True)[0] for p in prompts]
     engine.step()
     assert len(gone) == 1
@@ -136,7 +136,7 @@ def test_what_goes_wrong_in_between_leaves_nothing_behind(
 ) -> None:
     engine = make_engine(**FIELDS, prefix_cache=None)
     calm = answer(engine)
-    take, left = Growth.take, [3]
+    take, left = PageGrowth.allocate, [3]
 
     def failing(self: Any, preempted: set[int], slot: int) -> Any:
         left[0] -= 1
@@ -147,7 +147,7 @@ def test_what_goes_wrong_in_between_leaves_nothing_behind(
         self._preemption.preempt(Victim(slot, PreemptionMode.SWAP))
         return None
 
-    monkeypatch.setattr(Growth, "take", failing)
+    monkeypatch.setattr(PageGrowth, "allocate", failing)
     (one,) = engine.submit(PROMPT, max_tokens=LENGTH, ignore_eos=True)
     while engine.core.has_work:
         engine.step()

@@ -140,7 +140,7 @@ def test_each_holds_what_it_must_whatever_happens(make_engine: Make, seed: int) 
     crowd.check()
     stats = engine.core.stats
     assert (stats.held_pages, stats.free_pages + stats.cached_pages) == (0, PAGES)
-    assert engine.core._placement.outside.kept_pages == 0
+    assert engine.core._placement.offload.swapped_pages == 0
     assert stats.compactions > 8
     assert stats.swaps > 3
     assert stats.faults > 0

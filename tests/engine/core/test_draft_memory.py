@@ -17,7 +17,7 @@ from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
 from gatewayd_engine.runner.draft_model import RowModel
-from gatewayd_engine.speculation.draft_models import bytes_beside
+from gatewayd_engine.speculation.draft_models import draft_bytes_needed
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
@@ -43,8 +43,8 @@ def pool_bytes(engine: Any) -> int:
 
 def test_what_it_needs_is_what_its_pool_takes() -> None:
     folder = Path(embedded.folder("nano")).with_name("nano-draft")
-    assert bytes_beside(folder, 8, 512, torch.float32) == NEEDED
-    assert bytes_beside(folder, 8, 1 << 20, torch.float32) == 8 * 2048 * TOKEN
+    assert draft_bytes_needed(folder, 8, 512, torch.float32) == NEEDED
+    assert draft_bytes_needed(folder, 8, 1 << 20, torch.float32) == 8 * 2048 * TOKEN
 
 
 @pytest.mark.parametrize("kv_bytes", [NEEDED + 16 * PAGE, NEEDED + 32 * PAGE + 5])
@@ -71,9 +71,9 @@ def test_on_a_gpu_it_gets_a_share_of_what_there_is(device: str, share: int) -> N
     )
     spec = read_spec(folder, 512)
     host = PluginHost(Catalog.installed())
-    found = build._set_aside(config, host, spec, torch.float32, NEEDED)
+    found = build._draft_reserve(config, host, spec, torch.float32, NEEDED)
     assert found == NEEDED // share
-    assert build._set_aside(config, host, spec, torch.float32, 8 * NEEDED) == NEEDED
+    assert build._draft_reserve(config, host, spec, torch.float32, 8 * NEEDED) == NEEDED
 
 
 def test_what_does_not_fit_at_the_start_is_refused_in_a_sentence(make_engine: Make) -> None:
@@ -255,7 +255,7 @@ def test_one_that_was_replaced_after_a_fault_gives_its_memory_back(
         engine.submit(PROMPTS[0], max_tokens=12, ignore_eos=True)
         while not engine.core.stats.faults:
             engine.step()
-        gone = weakref.ref(engine.core.strategies._resting[Kind.DRAFTER]._strategy._model)
+        gone = weakref.ref(engine.core.strategies._standby[Kind.DRAFTER]._strategy._model)
     swap(engine, Kind.DRAFTER)
     assert gone() is None
     engine.run()

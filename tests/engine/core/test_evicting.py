@@ -22,7 +22,7 @@ SHARED = [300 + i * 7 % 3001 for i in range(64)]
 
 
 def evict(engine: Harness, page: int | None = None, tenant: str | None = None) -> tuple[int, int]:
-    found = engine.core.operating.evict(Evict(1, page, tenant))
+    found = engine.core.operator.evict(Evict(1, page, tenant))
     engine.core.check()
     assert not found.left
     return found.pages, found.kept
@@ -103,7 +103,7 @@ def test_all_of_a_tenant_goes_and_nothing_of_others(make_engine: MakeEngine) -> 
 def test_what_is_evicted_is_not_kept_in_a_tier(make_engine: MakeEngine) -> None:
     engine = make_engine(kv_pages=64, kv_tiers=[host("4MiB")])
     answer(engine, SHARED)
-    tiered = engine.core._placement.outside._tiered
+    tiered = engine.core._placement.offload._tiered
     assert tiered is not None
     assert tiered._key_of
     evict(engine)
@@ -136,7 +136,7 @@ def test_many_go_in_parts(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPat
     left: list[int] = []
     while not left or left[-1]:
         before = engine.core.stats.free_pages
-        found = engine.core.operating.evict(Evict(1, page))
+        found = engine.core.operator.evict(Evict(1, page))
         assert engine.core.stats.free_pages == before + found.pages
         left.append(found.left)
     assert left == [4, 1, 0]
@@ -156,7 +156,7 @@ def test_an_eviction_that_gives_up_only_what_it_has_chosen_is_left_alone(
     monkeypatch.delattr(Lru, "drop")
     engine = make_engine(kv_pages=64)
     answer(engine, SHARED)
-    with pytest.raises(RequestRejected, match="not chosen itself"):
+    with pytest.raises(RequestRejected, match="only pages that it has chosen"):
         evict(engine)
     assert answer(engine, [*SHARED, 5]) == 64
 

@@ -126,7 +126,7 @@ def test_a_shared_cache_is_the_model_that_looks_through_everything(seed: int) ->
                 if (tenant, key) in model:
                     model.move_to_end((tenant, key))
             case 1:
-                cache.drop(tenant, key)
+                cache.remove(tenant, key)
                 model.pop((tenant, key), None)
             case _:
                 value = (step, rng.randint(1, 12))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.core.telemetry.inspection import MOST_CELLS, Inspection, _cells
 from gatewayd_engine.core.telemetry.prefix_tree import _below
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.kv.page_tree import NOTHING
+from gatewayd_engine.kv.page_tree import NO_PARENT
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.inspect_messages import (
     PAGE_STATES,
@@ -119,7 +119,7 @@ def check(engine: Any) -> str:
 def whole_tree(engine: Any) -> dict[int, tuple[int, int]]:
     """Parent and pages below of each page, browsed level by level."""
     found: dict[int, tuple[int, int]] = {}
-    ahead = [NOTHING]
+    ahead = [NO_PARENT]
     while ahead:
         parent = ahead.pop()
         level = engine.core.inspect(Browse(1, parent, 1000))
@@ -138,7 +138,7 @@ def check_tree(engine: Any) -> None:
     under: Counter[int] = Counter()
     for page in tree:
         before = tree[page][0]
-        while before != NOTHING:
+        while before != NO_PARENT:
             under[before] += 1
             before = tree[before][0]
     assert {page: below for page, (_, below) in tree.items()} == {p: under[p] for p in tree}
@@ -286,9 +286,9 @@ def test_pages_below_are_counted_at_any_distance(before: list[int], of: int) -> 
     siblings = [page for page, parent in enumerate(parents) if parent == of]
     for page in range(len(parents)):
         at = page
-        while at != NOTHING and at not in siblings:
+        while at != NO_PARENT and at not in siblings:
             at = parents[at]
-        if at != NOTHING and at != page:
+        if at != NO_PARENT and at != page:
             below[at] += 1
     known = np.ones(len(parents), np.bool_)
     column = np.array(parents, np.int32)
@@ -325,12 +325,12 @@ def large(num_pages: int, running: int, each: int) -> Inspection:
         for page in own:
             pages._refs[page] = 1
             pages._owners[page] = number % 20
-    before = NOTHING
+    before = NO_PARENT
     for depth, page in enumerate(taken):
         pages._known[page] = 1
         pages._owners[page] = depth % 20
-        pages.learn(page, PageOrigin(before, depth % 100))
-        before = page if depth % 100 < 99 else NOTHING
+        pages.record_origin(page, PageOrigin(before, depth % 100))
+        before = page if depth % 100 < 99 else NO_PARENT
     placement: Any = SimpleNamespace(prefixes=SimpleNamespace(uncached=lambda slot: 0))
     strategies: Any = SimpleNamespace(plan=plan, tiers=SimpleNamespace(num_pages=dict[str, int]))
     return Inspection(queue, pages, placement, strategies, Meter("cpu"))

@@ -137,7 +137,7 @@ def test_the_pool_has_as_many_bytes_as_its_records(
 ) -> None:
     choice, record = (None, 4 * 32) if form is None else FORMS[form]
     engine = make_engine(folder, kv_codec=choice, kv_pages=10, page_size=8)
-    pool, info = engine.core._placement._holdings._pool, engine.info
+    pool, info = engine.core._placement._block_tables._pool, engine.info
     layers, kv_heads = 3, 2
     assert info.kv_record_bytes == record
     assert info.page_bytes == 8 * layers * 2 * kv_heads * record
@@ -280,19 +280,19 @@ def test_one_that_raises_ends_the_engine_and_is_named(
         engine.submit(prompt, max_tokens=4)
     with pytest.raises(StrategyFault, match=r"kv_codec: .*not today") as fault:
         engine.run()
-    assert engine.core.strategies.to_leave_out(fault.value) == ["kv_codec", "int8"]
-    assert engine.core.strategies.to_leave_out(ValueError()) == []
+    assert engine.core.strategies.to_quarantine(fault.value) == ["kv_codec", "int8"]
+    assert engine.core.strategies.to_quarantine(ValueError()) == []
 
 
 @pytest.mark.parametrize(
     ("method", "broken", "sentence"),
     [
-        ("encode", lambda self, values, out: 1 / 0, "fails before .*division by zero"),
-        ("decode", lambda self, records, out: out.fill_(1.0), "decodes zero bytes to other"),
+        ("encode", lambda self, values, out: 1 / 0, "fails its self-test.*division by zero"),
+        ("decode", lambda self, records, out: out.fill_(1.0), "decodes zero bytes to nonzero"),
         (
             "decode",
             lambda self, records, out: out.fill_(float("nan") if records.any() else 0.0),
-            "decodes finite numbers to what is not finite",
+            "decodes finite numbers to non-finite",
         ),
     ],
 )
@@ -325,9 +325,9 @@ def test_one_that_cannot_work_is_refused_before_anybody_asks(
 
 def test_it_is_fixed_while_the_engine_runs(make_engine: Make, folder: Path) -> None:
     engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
-    engine.core.swaps.begin(SwapStrategy(1, "kv_codec", []))
-    (answer,) = engine.core.swaps.settle()
-    assert answer.error == "kv_codec is fixed while an engine runs: what it holds is in its form"
+    engine.core.swaps.start(SwapStrategy(1, "kv_codec", []))
+    (answer,) = engine.core.swaps.complete_ready()
+    assert answer.error == "kv_codec is fixed while an engine runs: stored data depends on it"
 
 
 def test_it_is_in_the_report_with_what_it_takes(make_engine: Make, folder: Path) -> None:
@@ -343,8 +343,8 @@ def test_it_is_in_the_report_with_what_it_takes(make_engine: Make, folder: Path)
     ("answer", "sentence"),
     [
         (ValueError("heads of 16 numbers are too small"), "cannot serve this model: heads of 16"),
-        (0, "says that a record has 0 bytes"),
-        (2.5, "says that a record has 2.5 bytes"),
+        (0, "returned 0 bytes per record"),
+        (2.5, "returned 2.5 bytes per record"),
     ],
 )
 def test_a_codec_that_does_not_suit_the_model_is_refused(

@@ -287,7 +287,7 @@ def test_a_device_is_refused_in_a_sentence(make_engine: Make) -> None:
         device="cuda:0",
     )
     with pytest.raises(
-        EngineConfigError, match=r"^kv_compression is 'heavy' and device 'cuda:0': it wo"
+        EngineConfigError, match=r"^kv_compression is 'heavy' and device 'cuda:0': it is supported"
     ):
         assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
     off = msgspec.structs.replace(config, kv_compression=None)
@@ -295,6 +295,6 @@ def test_a_device_is_refused_in_a_sentence(make_engine: Make) -> None:
         assemble(off, PluginHost(CATALOG), lambda stage, fraction: None)
     engine = make_engine()
     engine.core.strategies.can_compress = False
-    engine.core.swaps.begin(SwapStrategy(1, "kv_compression", [FEW]))
-    (answer,) = engine.core.swaps.settle()
-    assert answer.error == "kv_compression works on a CPU only, so far"
+    engine.core.swaps.start(SwapStrategy(1, "kv_compression", [FEW]))
+    (answer,) = engine.core.swaps.complete_ready()
+    assert answer.error == "kv_compression is supported on CPUs only"

@@ -40,12 +40,12 @@ def _no_thread_is_left() -> Iterator[None]:
 
 
 def begin(engine: Any, kind: Kind, *choices: StrategyChoice, **fields: Any) -> None:
-    engine.core.swaps.begin(SwapStrategy(1, kind.value, list(choices), **fields))
+    engine.core.swaps.start(SwapStrategy(1, kind.value, list(choices), **fields))
 
 
 def settled(engine: Any) -> list[Swapped]:
     until = time.monotonic() + 30
-    while not (found := engine.core.swaps.settle()) and time.monotonic() < until:
+    while not (found := engine.core.swaps.complete_ready()) and time.monotonic() < until:
         time.sleep(0.001)
     return list(found)
 
@@ -60,7 +60,7 @@ def test_requests_get_tokens_in_every_step_while_a_drafter_is_opened(
     engine.step()
     begin(engine, Kind.DRAFTER, StrategyChoice("ngram"))
     for _ in range(6):
-        assert engine.core.swaps.settle() == []
+        assert engine.core.swaps.complete_ready() == []
         assert set(np.frombuffer(engine.step().sequences, np.int64).tolist()) == set(ids)
     assert engine.core.strategies.bound.get(Kind.DRAFTER) is None
     may_open.set()
@@ -150,7 +150,7 @@ def test_swaps_are_made_in_the_order_in_which_they_were_asked_for(
     begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
     begin(engine, Kind.EVICTION, StrategyChoice("nobody"))
     begin(engine, Kind.EVICTION, StrategyChoice("cost"), holds=True)
-    assert engine.core.swaps.settle() == []
+    assert engine.core.swaps.complete_ready() == []
     assert engine.core.swaps.holds
     may_open.set()
     found: list[Swapped] = []
@@ -174,7 +174,7 @@ def test_the_daemon_can_read_what_is_opened_beside_the_steps(
     monkeypatch.setattr(f"{NGRAM}.open", waits)
     engine = make_engine(marker=marker.path)
     begin(engine, Kind.DRAFTER, StrategyChoice("ngram"))
-    engine.core.swaps.settle()
+    engine.core.swaps.complete_ready()
     assert opens.wait(30)
     engine.generate(PROMPTS[0], max_tokens=2)
     assert marker.running() == "drafter.ngram"
@@ -199,7 +199,7 @@ def test_an_engine_that_ends_waits_for_no_opening(
     monkeypatch.setattr(f"{LFU}.close", lambda self: closed.set())
     engine = make_engine()
     begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
-    engine.core.swaps.settle()
+    engine.core.swaps.complete_ready()
     engine.core.swaps.close(0.1)
     assert not ended.is_set()
     assert not engine.core.swaps.is_busy
@@ -245,7 +245,7 @@ def test_what_is_given_up_marks_nothing_any_more() -> None:
     while not marks:
         time.sleep(0.001)
     with pytest.raises(NotOpened, match=r"logits_processor\.a did not return"):
-        opening.settle()
+        opening.result()
     may_open.set()
     assert closed.wait(30)
     opening.wait(30.0)
@@ -258,7 +258,7 @@ def test_a_disk_whose_opening_was_given_up_can_be_opened_again(
     engine = make_engine()
     for _ in range(20):
         begin(engine, Kind.KV_TIER, disk(tmp_path))
-        engine.core.swaps.settle()
+        engine.core.swaps.complete_ready()
         engine.core.swaps.close(5.0)
     swap(engine, Kind.KV_TIER, disk(tmp_path))
     assert engine.core.strategies.tiers.names == ["disk"]

@@ -48,7 +48,7 @@ def held_at(engine: Harness, step: int, **fields: Any) -> list[list[int]]:
     for _ in range(step):
         if engine.core.has_work:
             engine.step()
-    engine.core.operating.hold(ids)
+    engine.core.operator.hold_sequences(ids)
     idle(engine)
     before = told(engine, ids)
     (neighbour,) = engine.submit(OTHER, max_tokens=3, ignore_eos=True)
@@ -111,7 +111,7 @@ def test_held_while_its_grammar_is_compiled_it_is_looked_at_again(make_engine: M
     good = engine.submit(PROMPT, max_tokens=20, guide=choice_of(*LISTS[0]))[0]
     bad = engine.submit(PROMPT, max_tokens=20, guide=choice_of())[0]
     idle(engine)
-    engine.core.operating.hold([good, bad])
+    engine.core.operator.hold_sequences([good, bad])
     idle(engine)
     assert not engine.core.has_work
     guide.gate.set()
@@ -133,7 +133,7 @@ def test_held_while_a_tier_brings_its_pages(
     (one,) = engine.submit(prompt, **GREEDY)
     engine.step()
     assert engine.core._queue.view.held, "it waits for the disk"
-    engine.core.operating.hold([one])
+    engine.core.operator.hold_sequences([one])
     may_read.set()
     idle(engine)
     assert not engine.core._queue.view.held
@@ -194,7 +194,7 @@ def test_its_time_is_told_as_held_and_then_as_computed_again(make_engine: MakeEn
     (one,) = engine.submit(PROMPT, **GREEDY)
     while len(engine.answers[one].tokens) < 3:
         watcher.step()
-    engine.core.operating.hold([one])
+    engine.core.operator.hold_sequences([one])
     watcher.step()
     assert not engine.core.has_work
     engine.core.release([one])
@@ -215,7 +215,7 @@ def test_nobody_waits_for_one_that_is_held(make_engine: MakeEngine) -> None:
     engine.step()
     followers = [engine.submit([*PROMPT, i], **GREEDY)[0] for i in (8, 9)]
     engine.step()
-    engine.core.operating.hold([leader])
+    engine.core.operator.hold_sequences([leader])
     for _ in range(40):
         if engine.core.has_work:
             engine.step()
@@ -231,7 +231,7 @@ def test_cancelled_while_it_is_held_it_leaves_nothing(make_engine: MakeEngine, s
     ids = engine.submit(PROMPT, n=2, **SEEDED)
     for _ in range(step):
         engine.step()
-    engine.core.operating.hold(ids)
+    engine.core.operator.hold_sequences(ids)
     idle(engine)
     engine.core.abort(ids[:1])
     idle(engine)
@@ -248,7 +248,7 @@ def test_a_sibling_whose_parent_is_cancelled_stays_held(make_engine: MakeEngine)
     engine = make_engine(**SMALL)
     ids = engine.submit(PROMPT, n=2, **SEEDED)
     engine.step()  # the second waits for the prompt that the first one computes
-    engine.core.operating.hold(ids)
+    engine.core.operator.hold_sequences(ids)
     engine.core.abort(ids[:1])
     idle(engine)
     assert told(engine, ids) == [[], []]
@@ -265,7 +265,7 @@ def test_a_scheduler_that_fails_meanwhile_does_not_learn_of_the_held(
     expected = engine.generate(PROMPT, **GREEDY)
     (one,) = engine.submit(PROMPT, **GREEDY)
     engine.step()
-    engine.core.operating.hold([one])
+    engine.core.operator.hold_sequences([one])
     idle(engine)
 
     def broken(*args: object) -> None:
@@ -286,9 +286,9 @@ def test_a_scheduler_that_fails_meanwhile_does_not_learn_of_the_held(
 
 def test_unknown_ones_are_ignored(make_engine: MakeEngine) -> None:
     engine = make_engine(**SMALL)
-    engine.core.operating.hold([99])
+    engine.core.operator.hold_sequences([99])
     (one,) = engine.submit(PROMPT, **GREEDY)
     engine.core.release([99, one])
     assert len(engine.run()[one].tokens) == 12
-    engine.core.operating.hold([one])
+    engine.core.operator.hold_sequences([one])
     assert not engine.core.has_work

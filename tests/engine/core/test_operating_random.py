@@ -55,7 +55,7 @@ class Model:
 
     def act(self) -> None:
         """Do something."""
-        rng, operating, live = self.rng, self.engine.core.operating, self.live
+        rng, operating, live = self.rng, self.engine.core.operator, self.live
         some = rng.sample(live, min(len(live), rng.randint(1, 3)))
         match rng.choice(["submit", "step", "step", "hold", "release", "bump", "cancel", "evict"]):
             case "submit" if len(live) < 9:
@@ -73,7 +73,7 @@ class Model:
                 self.held.update(ids if is_held else [])
             case "hold" if some:
                 request = self.request_of(some[0])
-                operating.hold(request)
+                operating.hold_sequences(request)
                 # A step that was on its way lands: what is held then stands still.
                 self.step()
                 self.step()
@@ -158,7 +158,7 @@ def test_whatever_an_operator_does_answers_are_their_own(
             prefix_cache=StrategyChoice(rng.choice(["hash", "radix"])),
         )
         if seed % 2:
-            engine.core.bound(
+            engine.core.set_quotas(
                 [TenantQuota("a", floor=Amount(12)), TenantQuota("b", ceiling=Amount(36))]
             )
         model = Model(engine, rng)

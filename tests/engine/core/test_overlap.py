@@ -181,8 +181,8 @@ def test_a_drafter_comes_and_goes_between_two_steps(
     for number in range(1, 7):
         engine.step()
         choices = [StrategyChoice("ngram")] if number % 2 else []
-        engine.core.swaps.begin(SwapStrategy(number, "drafter", choices))
-        while not (swapped := engine.core.swaps.settle()):
+        engine.core.swaps.start(SwapStrategy(number, "drafter", choices))
+        while not (swapped := engine.core.swaps.complete_ready()):
             pass
         assert not swapped[0].error
         engine.step()

@@ -103,7 +103,7 @@ def test_what_runs_is_pinned_before_it_ends(make_engine: Make) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({}, "the eviction in use knows no pins"),
+        ({}, "the eviction strategy in use does not support pins"),
         ({"prefix_cache": None}, "there is no prefix cache"),
     ],
 )
@@ -123,7 +123,7 @@ def test_an_eviction_that_raises_is_replaced_and_nothing_is_pinned(
     monkeypatch.setattr(Retention, "pin", broken)
     engine = retaining(make_engine)
     engine.generate(KEPT, max_tokens=1)
-    with pytest.raises(RequestRejected, match="knows no pins"):
+    with pytest.raises(RequestRejected, match="does not support pins"):
         pin(engine, KEPT, 60)
     assert engine.core.strategies.num_faults == 1
     assert cached(engine, KEPT) == len(KEPT)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gatewayd_engine.kv.page_tree import NOTHING
+from gatewayd_engine.kv.page_tree import NO_PARENT
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.inspect_messages import Browse
 from tests.engine.core.tiering import evict_all
@@ -29,7 +29,7 @@ def column(data: bytes) -> list[int]:
 def hits(engine: Any) -> dict[tuple[int, ...], int]:
     """Of each cached beginning, by its tokens, browsed level by level."""
     found: dict[tuple[int, ...], int] = {}
-    ahead: list[tuple[int, tuple[int, ...]]] = [(NOTHING, ())]
+    ahead: list[tuple[int, tuple[int, ...]]] = [(NO_PARENT, ())]
     while ahead:
         parent, before = ahead.pop()
         level = engine.core.inspect(Browse(1, parent, 1000))

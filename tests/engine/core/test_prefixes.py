@@ -129,6 +129,6 @@ def test_one_that_failed_leaves_nothing(make_engine: Make) -> None:
     engine = make_engine()
     (failing,) = engine.submit(PROMPT[:39], max_tokens=30, ignore_eos=True)
     engine.step()
-    engine.core._lives.finish(engine.core._queue.find(failing), ERROR, error=("x", "x"))
+    engine.core._lifecycle.finish(engine.core._queue.find(failing), ERROR, error=("x", "x"))
     engine.generate(PROMPT[:39], max_tokens=1)
     assert engine.answers[1].admitted.cached_tokens == 32

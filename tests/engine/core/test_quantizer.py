@@ -314,9 +314,9 @@ def test_one_in_which_an_engine_ended_is_left_out(engine: Make, tiny: Path) -> N
 
 def test_it_is_fixed_while_an_engine_runs(engine: Make) -> None:
     ours = engine(quantizer=INT8)
-    ours.core.swaps.begin(SwapStrategy(7, "quantizer", []))
-    (answer,) = ours.core.swaps.settle()
-    assert answer.error == "quantizer is fixed while an engine runs: what it holds is in its form"
+    ours.core.swaps.start(SwapStrategy(7, "quantizer", []))
+    (answer,) = ours.core.swaps.complete_ready()
+    assert answer.error == "quantizer is fixed while an engine runs: stored data depends on it"
 
 
 def test_it_is_closed_with_the_engine(engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def test_one_that_could_never_run_is_refused_with_the_limit(
     with pytest.raises(RequestRejected, match=r"100 tokens take 7 pages .* may hold 4") as refusal:
         engine.submit(list(range(20, 70)), max_tokens=50, tenant="a")
     assert refusal.value.code == "kv_quota_exceeded"
-    with pytest.raises(RequestRejected, match="all but 16 of its 64 may be kept for other"):
+    with pytest.raises(RequestRejected, match="all but 16 of its 64 may be reserved for other"):
         engine.submit(list(range(20, 120)), max_tokens=157, tenant="b")
     engine.generate(list(range(20, 70)), max_tokens=14, tenant="a")
     left = engine.generate(
@@ -195,7 +195,7 @@ def test_no_floor_ends_what_runs_and_all_together_leave_a_tenth(
     engine.generate([5], max_tokens=2, tenant="c")
     kept = sum(one.floor for one in engine.core._pages.quotas.bounds.values())
     assert kept == min(sum(floors), 57) or kept in (56, 57)
-    with pytest.raises(RequestRejected, match=r"all but ([0-9]+) of its 64 may be kept"):
+    with pytest.raises(RequestRejected, match=r"all but ([0-9]+) of its 64 may be reserved"):
         engine.submit([5] * 100, max_tokens=200, tenant="c")
 
 
@@ -218,7 +218,7 @@ def test_pins_hold_for_pages_that_were_set_aside(make_engine: Make, folder: Path
         engine.run()
 
     flood()
-    assert engine.core._pages.quotas.num_aside
+    assert engine.core._pages.quotas.num_protected
     assert engine.core._placement.pins.pin(np.array(prompt, np.int32), b"a", 60.0) >= 96
     engine.bound()
     flood()

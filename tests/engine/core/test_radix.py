@@ -76,7 +76,7 @@ def test_a_page_that_is_copied_is_not_written_to(make_engine: Make) -> None:
     engine = make_engine(prefix_cache=RADIX, kv_pages=64)
     prompt = SHARED + own(0, 12)
     first = engine.generate(prompt, max_tokens=6, ignore_eos=True)
-    pool = engine.core._placement._holdings._pool
+    pool = engine.core._placement._block_tables._pool
     before = pool.data.clone()
     known = [page for page in range(64) if engine.core._pages.is_known(page)]
     assert len(known) == 7 + 1  # the last one is filled in part

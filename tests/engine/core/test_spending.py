@@ -99,7 +99,7 @@ def test_who_never_ran_took_nothing(make_engine: Make, folder: Path) -> None:
     engine = make_engine(folder)
     ids = engine.submit([3] * 40, n=2, max_tokens=50)
     engine.core.abort([*ids, 77])
-    spent = np.frombuffer(engine.core.take_ended().spent, np.float64)
+    spent = np.frombuffer(engine.core.drain_ended().spent, np.float64)
     assert spent.tolist() == [0.0, 0.0, 0.0]
 
 
@@ -173,7 +173,7 @@ def test_who_took_time_is_told_the_tokens_that_were_computed_each_once(
 def test_who_is_refused_has_ended_and_took_nothing(make_engine: Make, folder: Path) -> None:
     engine = make_engine(folder)
     (one,) = engine.submit([3] * 40, max_tokens=50)
-    engine.core.refuse([one, 99])
-    ended = engine.core.take_ended()
+    engine.core.record_refused([one, 99])
+    ended = engine.core.drain_ended()
     assert np.frombuffer(ended.ended, np.int64).tolist() == [99]
     assert np.frombuffer(ended.counts, np.int32).tolist() == [0, 0, 0]

@@ -81,7 +81,7 @@ def change(engine: Any, rng: random.Random) -> None:
     if kind is None:
         engine.core.swaps.limit(SetLimits(rng.choice([24, 48, 96]), rng.choice([50.0, 500.0])))
     else:
-        engine.core.swaps.begin(SwapStrategy(1, kind.value, list(rng.choice(OFFERS[kind]))))
+        engine.core.swaps.start(SwapStrategy(1, kind.value, list(rng.choice(OFFERS[kind]))))
 
 
 @pytest.mark.parametrize(

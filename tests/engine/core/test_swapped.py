@@ -36,8 +36,8 @@ def kv_of(engine: Any, sequence_id: int) -> tuple[int, NDArray[np.uint8]]:
     """Computed tokens of a sequence and their KV, bit for bit, shape ``[tokens, ...]``."""
     sequence = engine.core._queue.find(sequence_id)
     computed = int(engine.core._queue.view.num_computed[sequence.slot])
-    pool = engine.core._placement._holdings._pool
-    pool.arrivals.wait()
+    pool = engine.core._placement._block_tables._pool
+    pool.transfers.wait()
     data = pool.data[sequence.pages].movedim(3, 1).flatten(0, 1)[:computed]
     return computed, data.numpy().view(np.uint8).copy()
 
@@ -45,9 +45,9 @@ def kv_of(engine: Any, sequence_id: int) -> tuple[int, NDArray[np.uint8]]:
 def write_over_all(engine: Any) -> None:
     """Others have had every page that nobody holds."""
     pages = engine.core._pages
-    taken = [pages.take() for _ in range(pages.num_available)]
-    engine.core._placement._holdings._pool.data[taken] = 7.0
-    pages.give_back(taken)
+    taken = [pages.allocate() for _ in range(pages.num_available)]
+    engine.core._placement._block_tables._pool.data[taken] = 7.0
+    pages.release(taken)
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -96,7 +96,7 @@ def test_a_storm_computes_nothing_twice(
         # A learned crossover may let the shortest compute again.
         assert core.stats.computed_tokens < other.stats.computed_tokens
     assert core.stats.swaps > 0
-    assert core._placement.outside.kept_pages == 0
+    assert core._placement.offload.swapped_pages == 0
 
 
 class Slow(CostLine):
@@ -110,9 +110,9 @@ def test_the_engine_learns_from_its_copies_that_they_do_not_pay(
     make_engine: Make, folder: Path
 ) -> None:
     engine = make_engine(folder, kv_pages=22, max_running=NUM, preemption=SWAP, prefix_cache=None)
-    outside = engine.core._placement.outside
+    outside = engine.core._placement.offload
     outside._copying = Slow()
-    engine.core._placement._holdings._pool.arrivals.on_copied = outside._copying.add
+    engine.core._placement._block_tables._pool.transfers.on_copied = outside._copying.add
     ids = [engine.submit(p, max_tokens=NEW, ignore_eos=True)[0] for p in PROMPTS]
     answers = engine.run()
     calm = make_engine(folder, kv_pages=400)
@@ -131,9 +131,9 @@ def test_a_swapped_sequence_that_is_aborted_leaves_nothing(make_engine: Make, fo
     for _ in range(5):
         engine.step()
     preempt(engine, ids[0])
-    assert engine.core._placement.outside.kept_pages == 2
+    assert engine.core._placement.offload.swapped_pages == 2
     engine.core.abort([ids[0]])
-    assert engine.core._placement.outside.kept_pages == 0
+    assert engine.core._placement.offload.swapped_pages == 0
     engine.run()
     engine.core.check()
     assert engine.core.stats.held_pages == 0
@@ -197,7 +197,7 @@ def test_random_requests_with_random_preemptions_and_drafts(
             engine.step()
         engine.core.check()
     answers = engine.run()
-    assert engine.core._placement.outside.kept_pages == 0
+    assert engine.core._placement.offload.swapped_pages == 0
     assert engine.core.stats.swaps > 3
     for i, (prompt, fields, choice) in asked.items():
         ids = alone.submit(prompt, n=choice + 1, **fields)

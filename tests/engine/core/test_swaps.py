@@ -169,7 +169,7 @@ def test_one_that_cannot_learn_what_the_engine_knows_gives_way_to_the_one_before
         swap(engine, kind)  # the same one would get its state and need not begin
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     engine.step()
-    before = engine.core.strategies.chosen(kind)
+    before = engine.core.strategies.configured(kind)
     new = engine.core.strategies.open(kind, StrategyChoice(name))
 
     def no(*args: Any, **kwargs: Any) -> None:
@@ -180,7 +180,7 @@ def test_one_that_cannot_learn_what_the_engine_knows_gives_way_to_the_one_before
         with pytest.raises(EngineSwapRefused, match="cannot take over"):
             swap(engine, kind, StrategyChoice(name))
     engine.step()
-    assert engine.core.strategies.chosen(kind) == before
+    assert engine.core.strategies.configured(kind) == before
     assert type(engine.core.strategies.bound.get(kind)) is not type(new)
     engine.run()
     assert [engine.answers[i].tokens for i in ids] == undisturbed
@@ -230,7 +230,7 @@ def test_an_eviction_that_forgets_pages_while_taking_over_is_refused(
     engine.generate(list(range(40, 140)), max_tokens=2)
     old = engine.core.strategies.bound[Kind.EVICTION]
     monkeypatch.setattr(type(old), "export_state", lambda self: HandoverState("lru/1", (1, 2)))
-    with pytest.raises(EngineSwapRefused, match="took 2 of"):
+    with pytest.raises(EngineSwapRefused, match="took over 2 of"):
         swap(engine, Kind.EVICTION, StrategyChoice("lru"))
     assert engine.core.strategies.bound[Kind.EVICTION] is old
 

@@ -144,7 +144,7 @@ def test_a_weight_or_deadline_out_of_bounds_is_refused(
         ([0, 0], "preempted twice"),
         ([3], "not running"),
         ([1], "preempted and granted"),
-        ([[0]], "not a line"),
+        ([[0]], "not a 1-D array"),
     ],
 )
 def test_a_plan_that_puts_out_whom_it_must_not_is_refused(

@@ -122,6 +122,6 @@ def test_who_fails_then_costs_the_cache_and_not_the_end(
     engine = make_engine(folder, **FIELDS, kv_tiers=[disk(tmp_path)])
     engine.generate(PROMPT, max_tokens=8)
     with monkeypatch.context() as patch:
-        patch.setattr(Pages, "take", broken)
+        patch.setattr(Pages, "allocate", broken)
         engine.core.save(20)
     assert "KV cache not saved to the KV tiers" in caplog.text

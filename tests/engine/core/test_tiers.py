@@ -35,8 +35,8 @@ CHAINS: dict[str, Callable[[Path], list[StrategyChoice]]] = {
 def kv_of(engine: Any, sequence_id: int, tokens: int) -> np.ndarray[Any, Any]:
     """The KV of a sequence's first tokens, bit for bit."""
     sequence = engine.core._queue.find(sequence_id)
-    pool = engine.core._placement._holdings._pool
-    pool.arrivals.wait()
+    pool = engine.core._placement._block_tables._pool
+    pool.transfers.wait()
     data = pool.data[sequence.pages].movedim(3, 1).flatten(0, 1)[:tokens]
     return np.array(data.numpy().view(np.uint8))
 
@@ -193,8 +193,8 @@ def test_with_no_tier_nothing_is_kept_for_one(make_engine: Make, folder: Path) -
     engine = make_engine(folder, kv_pages=40)
     i = first_step(engine, PROMPT)
     assert engine.core._pages.on_evict is None
-    assert engine.core._queue.find(i).keys == []
-    assert not engine.core._placement.outside.learns
+    assert engine.core._queue.find(i).tier_keys == []
+    assert not engine.core._placement.offload.measures_costs
 
 
 @pytest.mark.parametrize("seed", few_of([0, 6, 1, 2, 3, 4, 5], 2))
@@ -251,7 +251,7 @@ def test_random_requests_with_every_tier_and_every_preemption(
     assert engine.core.stats.faults == 0
     assert sum(engine.core.stats.tier_hits.values()) > 0
     # Nothing is remembered of those that have gone, and nothing in use.
-    tiered = engine.core._placement.outside._tiered
+    tiered = engine.core._placement.offload._tiered
     assert (tiered._located, tiered._waits) == ({}, {})
     for tier in engine.core.strategies.tiers._tiers:
         assert getattr(tier.strategy, "_pins", {}) == {}

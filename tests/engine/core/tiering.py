@@ -25,9 +25,9 @@ def disk(path: Path, **settings: Any) -> StrategyChoice:
 def evict_all(engine: Any) -> None:
     """Others have had every page that nobody holds, and written to it."""
     pages = engine.core._pages
-    taken = [pages.take() for _ in range(pages.num_available)]
-    engine.core._placement._holdings._pool.data[taken] = 7.0
-    pages.give_back(taken)
+    taken = [pages.allocate() for _ in range(pages.num_available)]
+    engine.core._placement._block_tables._pool.data[taken] = 7.0
+    pages.release(taken)
 
 
 def flush(engine: Any) -> None:

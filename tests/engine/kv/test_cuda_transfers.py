@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.kv.cuda_transfers import CudaArrivals
+from gatewayd_engine.kv.cuda_transfers import CudaTransfers
 from tests.engine.kv.streams import Gpu
 
 PAGES, LAYERS, BYTES = 12, 3, 4
@@ -41,7 +41,7 @@ class Model:
         self._gpu = gpu
         self._target = target
         self._rng = rng
-        self.coming = CudaArrivals(target)
+        self.coming = CudaTransfers(target)
         self._truth = target.flatten(1).numpy().copy()
         self._kept: list[tuple[list[Bytes], Bytes]] = []
         self.seen: list[tuple[torch.Tensor, Bytes]] = []
@@ -72,7 +72,7 @@ class Model:
 
     def swap_out(self) -> None:
         pages = self._rng.sample(range(PAGES), 3)
-        self._kept.append((self.coming.take_out(pages), self._truth[pages].copy()))
+        self._kept.append((self.coming.copy_out(pages), self._truth[pages].copy()))
         self.num_asked += 3
 
     def swap_in(self) -> None:
@@ -87,7 +87,7 @@ class Model:
     def evict(self) -> None:
         page = self._rng.randrange(PAGES)
         truth = self._truth[page].copy()
-        self.coming.leave(page, lambda found: self.handed.append((found.copy(), truth)))
+        self.coming.send_out(page, lambda found: self.handed.append((found.copy(), truth)))
         self.num_asked += 1
 
     def hit(self) -> None:
@@ -142,11 +142,11 @@ def test_order_is_that_of_asking_whatever_is_done_first(
 def test_nobody_waits_and_pages_are_released_when_copies_have_ended(
     gpu: Gpu, target: torch.Tensor
 ) -> None:
-    coming = CudaArrivals(target)
+    coming = CudaTransfers(target)
     told: list[Any] = []
     coming.on_copied = lambda pages, seconds: told.append((pages, seconds))
     before = target.clone()
-    coming.leave(4, lambda page: told.append(page.tolist()))
+    coming.send_out(4, lambda page: told.append(page.tolist()))
     coming.add([3, 5], [np.full(LAYERS * BYTES, 7, np.uint8)] * 2, lambda: told.append("released"))
     assert coming.pending
     coming.wait_for(0)
@@ -164,7 +164,7 @@ def test_nobody_waits_and_pages_are_released_when_copies_have_ended(
 def test_a_page_is_one_copy_and_a_group_two_events(
     gpu: Gpu, target: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    coming = CudaArrivals(target)
+    coming = CudaTransfers(target)
     made: list[str] = []
     queue = gpu.streams[1].do
 
@@ -174,14 +174,14 @@ def test_a_page_is_one_copy_and_a_group_two_events(
 
     monkeypatch.setattr(gpu.streams[1], "do", noted)
     coming.add(list(range(4)), [np.zeros(LAYERS * BYTES, np.uint8)] * 4, lambda: None)
-    coming.take_out([7])
+    coming.copy_out([7])
     for layer in range(LAYERS):
         coming.wait_for(layer)
     assert made == ["_happen", *["copy"] * 5, "_happen"]
 
 
 def test_who_brings_no_pages_is_told_without_others_that_do(gpu: Gpu, target: torch.Tensor) -> None:
-    coming = CudaArrivals(target)
+    coming = CudaTransfers(target)
     told: list[Any] = []
     coming.on_copied = lambda pages, seconds: told.append(pages)
     coming.add([], [], lambda: told.append("released"))
@@ -196,7 +196,7 @@ def test_who_brings_no_pages_is_told_without_others_that_do(gpu: Gpu, target: to
 
 @pytest.mark.parametrize("is_writeable", [True, False])
 def test_pages_may_be_of_any_shape(gpu: Gpu, target: torch.Tensor, is_writeable: bool) -> None:
-    coming = CudaArrivals(target)
+    coming = CudaTransfers(target)
     source = np.arange(LAYERS * BYTES, dtype=np.uint8).reshape(LAYERS, BYTES)
     source.flags.writeable = is_writeable
     coming.add([2], [source], lambda: None)

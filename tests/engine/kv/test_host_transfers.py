@@ -86,7 +86,7 @@ def test_a_pool_whose_pages_never_came_is_not_used(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(np, "copyto", broken)
     coming.start()
     for _ in range(3):
-        with pytest.raises(RuntimeError, match="did not arrive"):
+        with pytest.raises(RuntimeError, match="were not copied"):
             coming.wait_for(0)
 
 

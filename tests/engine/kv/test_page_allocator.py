@@ -85,10 +85,10 @@ class PagesMachine(RuleBasedStateMachine):
         free = TOTAL - len(self.held)
         if not free:
             with pytest.raises(OutOfPages):
-                self.pages.take()
+                self.pages.allocate()
             return
         before = set(range(TOTAL)) - set(self.held)
-        page = self.pages.take()
+        page = self.pages.allocate()
         assert page in before
         if page in self.known:
             # A page nobody knows would have been free, and free ones go first.
@@ -126,14 +126,14 @@ class PagesMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def give_back(self, data: st.DataObject) -> None:
         pages = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
-        self.pages.give_back(pages)
+        self.pages.release(pages)
 
     @rule(data=st.data())
     def drop_cached(self, data: st.DataObject) -> None:
         cached = sorted(self.known - set(self.held))
         if cached:
             page = data.draw(st.sampled_from(cached))
-            self.pages.drop(page)
+            self.pages.uncache(page)
             assert self.forgotten.pop() == page
             self.known.discard(page)
 
@@ -174,7 +174,7 @@ def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> Non
     for step in range(100_000):
         roll = rng.random()
         if roll < 0.45 and pages.num_available:
-            holders.append([pages.take()])
+            holders.append([pages.allocate()])
         elif roll < 0.6 and holders:
             chosen = rng.choice(holders)
             for page in chosen:
@@ -183,7 +183,7 @@ def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> Non
         elif roll < 0.7 and holders:
             pages.mark_known(rng.choice(holders))
         elif holders:
-            pages.give_back(holders.pop(rng.randrange(len(holders))))
+            pages.release(holders.pop(rng.randrange(len(holders))))
         assert pages.num_free + pages.num_cached + pages.num_held == 64
         if step % 500 == 0:
             pages.check(holders)
@@ -200,15 +200,15 @@ def test_what_goes_on_from_a_page_is_found_whoever_had_the_page_before(seed: int
         cached = [page for page in born if not pages.is_held(page)]
         if cached and (not pages.num_free or rng.random() < 0.4):
             page = rng.choice(cached)
-            pages.drop(page)
+            pages.uncache(page)
             del born[page], depth[page]
         elif pages.num_free:
-            page, before = pages.take(), rng.choice([-1, *born])
+            page, before = pages.allocate(), rng.choice([-1, *born])
             born[page], parent[page] = now, (before, born.get(before, -1))
             depth[page] = depth.get(before, -1) + 1
             pages.mark_known([page])
-            pages.learn(page, PageOrigin(before, depth[page]))
-            pages.give_back([page])
+            pages.record_origin(page, PageOrigin(before, depth[page]))
+            pages.release([page])
         for page in born:
             behind = {page}
             for _ in born:
@@ -217,28 +217,28 @@ def test_what_goes_on_from_a_page_is_found_whoever_had_the_page_before(seed: int
                     for one, (before, since) in parent.items()
                     if one in born and before in behind and born.get(before) == since
                 }
-            found = pages.behind(page)
+            found = pages.descendants(page)
             assert set(found) == behind
             assert len(found) == len(behind)
             places = {one: at for at, one in enumerate(found)}
             assert all(places[one] < places[parent[one][0]] for one in found if one != page), (
                 "the ends come first"
             )
-        assert sorted(pages.known_of(None)) == sorted(born)
+        assert sorted(pages.cached_pages(None)) == sorted(born)
     pages.check([])
 
 
 def test_only_what_is_cached_can_be_dropped() -> None:
     pages = Pages(4, plan_of(lambda page: None))
-    page = pages.take()
+    page = pages.allocate()
     for wrong in (page, 3):
-        with pytest.raises(ValueError, match="cannot be dropped"):
-            pages.drop(wrong)
+        with pytest.raises(ValueError, match="cannot be evicted"):
+            pages.uncache(wrong)
 
 
 def test_check_sees_a_page_that_was_lost() -> None:
     pages = Pages(4, plan_of(None))
-    page = pages.take()
+    page = pages.allocate()
     with pytest.raises(PageInvariantError, match="references differ"):
         pages.check([])
     pages.check([[page]])

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gatewayd_engine.kv.page_tree import NOTHING, PageTree
+from gatewayd_engine.kv.page_tree import NO_PARENT, PageTree
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.helpers.lineage import Lineage
 
@@ -25,7 +25,7 @@ def test_a_page_given_to_somebody_else_is_nobodys_parent(
     known = np.zeros(PAGES, np.bool_)
     for comes, page, parent in events:
         if comes and not known[page] and parent != page:
-            before = parent if parent >= 0 and known[parent] else NOTHING
+            before = parent if parent >= 0 and known[parent] else NO_PARENT
             standing.add(page, PageOrigin(before, 0))
             lineage.add(page, before)
             known[page] = True

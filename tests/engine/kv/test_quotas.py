@@ -13,7 +13,7 @@ from collections import Counter
 import pytest
 
 from gatewayd_engine.kv.page_allocator import OutOfPages, OverCeiling, Pages
-from gatewayd_engine.kv.quotas import NOBODY, PageQuota
+from gatewayd_engine.kv.quotas import NO_TENANT, PageQuota
 from tests.engine.kv.test_page_allocator import plan_of
 
 TOTAL = 10
@@ -43,7 +43,7 @@ class Machine:
     def may_go(self, page: int, taker: int) -> bool:
         owner = self.owner[page]
         cached = sum(self.owner[one] == owner for one in self.released)
-        return taker in (owner, NOBODY) or cached > self.of(owner).floor
+        return taker in (owner, NO_TENANT) or cached > self.of(owner).floor
 
     def step(self) -> None:
         """Something that may happen."""
@@ -54,7 +54,7 @@ class Machine:
         )
         match does[0]:
             case "take":
-                self.take(rng.choice((*TENANTS, *TENANTS, NOBODY)))
+                self.take(rng.choice((*TENANTS, *TENANTS, NO_TENANT)))
             case "share" if self.holders:
                 self.share(rng.choice(self.holders))
             case "revive" if self.released:
@@ -76,7 +76,7 @@ class Machine:
         ceiling = self.of(tenant).ceiling
         if ceiling is not None and holds >= ceiling:
             with pytest.raises(OverCeiling):
-                self.pages.take(tenant)
+                self.pages.allocate(tenant)
             return
         others = [page for page in self.released if self.may_go(page, tenant)]
         num_free = TOTAL - len(self.held) - len(self.released)
@@ -86,15 +86,15 @@ class Machine:
             - sum(
                 min(self.of(one).floor, sum(self.owner[page] == one for page in self.released))
                 for one in TENANTS
-                if tenant not in (one, NOBODY)
+                if tenant not in (one, NO_TENANT)
             )
         )
         assert self.pages.available(tenant) == can_give
         if not num_free and not others:
             with pytest.raises(OutOfPages):
-                self.pages.take(tenant)
+                self.pages.allocate(tenant)
             return
-        page = self.pages.take(tenant)
+        page = self.pages.allocate(tenant)
         assert page not in self.held
         if num_free:
             assert page not in self.released
@@ -121,7 +121,7 @@ class Machine:
         self.holders.append([page])
 
     def drop(self, page: int) -> None:
-        self.pages.drop(page)
+        self.pages.uncache(page)
         assert self.forgotten.pop() == page
         self.released.remove(page)
         self.known.discard(page)
@@ -131,15 +131,15 @@ class Machine:
         if learns:
             self.pages.mark_known(pages)
             self.known |= set(pages)
-        self.pages.give_back(pages)
+        self.pages.release(pages)
         left = self.held
         self.released += [page for page in pages if page not in left and page in self.known]
 
     def bound(self, bounds: dict[int, PageQuota]) -> None:
         # What was set aside is behind what was not, from here on.
-        self.pages.bound({})
+        self.pages.set_quotas({})
         self.released = list(self.pages._plan.evict.__self__.order)  # type: ignore[attr-defined]
-        self.pages.bound(bounds)
+        self.pages.set_quotas(bounds)
         self.bounds = bounds
 
     def replace_eviction(self) -> None:

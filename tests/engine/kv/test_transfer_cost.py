@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gatewayd_engine.kv.transfer_cost import _KEPT, CostLine
+from gatewayd_engine.kv.transfer_cost import _DECAY, CostLine
 
 
 def test_a_line_is_the_weighted_least_squares_one() -> None:
@@ -15,7 +15,7 @@ def test_a_line_is_the_weighted_least_squares_one() -> None:
     line = CostLine()
     for amount, seconds in zip(x, y, strict=True):
         line.add(amount, seconds)
-    weights = np.sqrt(_KEPT ** np.arange(79, -1, -1))
+    weights = np.sqrt(_DECAY ** np.arange(79, -1, -1))
     each, fixed = np.polyfit(x, y, 1, w=weights)
     assert line.line == pytest.approx((fixed, each))
     assert line.seconds(100) == pytest.approx(fixed + 100 * each)

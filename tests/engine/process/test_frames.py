@@ -117,6 +117,6 @@ def test_a_first_frame_that_is_no_configuration_is_refused() -> None:
     with ours:
         engine = EngineSocket(theirs)
         ours.sendall(encode(Shutdown()))
-        with pytest.raises(FrameError, match="no configuration"):
+        with pytest.raises(FrameError, match="not a configuration"):
             engine.read_config()
         engine.close()

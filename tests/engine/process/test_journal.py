@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_engine.process.journal import Urgent, is_journal, prefix
+from gatewayd_engine.process.journal import JournalFormatter, is_journal, prefix
 
 SAY = """
 import logging, sys
@@ -62,7 +62,7 @@ def test_the_journal_is_told_from_any_other_stream(tmp_path: Path) -> None:
 
 def test_every_line_of_a_traceback_is_as_urgent_as_its_first() -> None:
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "one\ntwo", None, None)
-    assert Urgent(logging.Formatter()).format(record) == "<3>one\n<3>two"
+    assert JournalFormatter(logging.Formatter()).format(record) == "<3>one\n<3>two"
 
 
 @pytest.mark.parametrize(

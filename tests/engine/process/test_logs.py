@@ -58,9 +58,13 @@ def test_no_words_make_a_line_of_their_own_or_drive_a_terminal(is_json: bool) ->
 def test_the_same_words_come_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("gatewayd_engine.process.logs.time.monotonic", lambda: now)
-    rarely = logs.Rarely(60.0)
-    assert [rarely.may("a"), rarely.may("a"), rarely.may("b")] == [True, False, True]
+    limit = logs.MessageThrottle(60.0)
+    assert [limit.should_log("a"), limit.should_log("a"), limit.should_log("b")] == [
+        True,
+        False,
+        True,
+    ]
     now = 159.0
-    assert not rarely.may("a")
+    assert not limit.should_log("a")
     now = 160.0
-    assert [rarely.may("a"), rarely.may("a")] == [True, False]
+    assert [limit.should_log("a"), limit.should_log("a")] == [True, False]

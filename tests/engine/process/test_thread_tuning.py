@@ -27,9 +27,9 @@ class Machine:
         """Time taken."""
         began = self.now
         for _ in range(steps):
-            self.pace.begin(num_tokens)
+            self.pace.start_step(num_tokens)
             self.now += cost(num_tokens, self.threads)
-            self.pace.end()
+            self.pace.end_step()
         return self.now - began
 
 

@@ -14,7 +14,7 @@ from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.sampling.sampler import distribution
 from gatewayd_engine.sampling.token_picker import TokenPicker
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines
+from gatewayd_engine.state.step_batch import BatchDrafts
 from gatewayd_engine.state.step_result import Tokens
 
 DRAWS = 100_000
@@ -52,7 +52,7 @@ def drawn(sampling: dict[str, Any]) -> tuple[Tokens, np.ndarray]:
         lines,
         np.zeros(DRAWS, np.int64),
         3 * lines,
-        DraftLines(
+        BatchDrafts(
             np.full(DRAWS, 2),
             drafts.astype(np.int32),
             None,

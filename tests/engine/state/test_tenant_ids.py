@@ -22,7 +22,7 @@ def test_who_is_kept_keeps_its_number_and_no_two_have_the_same() -> None:
             some = rng.sample(sorted(known), rng.randrange(20))
             known = {name: known[name] for name in some}
             numbers = np.array([*known.values(), -1], np.int64)
-            tenants.keep([numbers[::2], numbers[1::2]])
+            tenants.retain_only([numbers[::2], numbers[1::2]])
             assert all(tenants.find(name) == number for name, number in known.items())
             assert tenants.find("tenant of nobody") is None
             most = max(most, len(tenants))
@@ -34,7 +34,7 @@ def test_a_look_is_worth_it_only_when_there_are_as_many_again() -> None:
     for i in range(11):
         assert not tenants.is_due
         tenants.number_of(f"{i}")
-    tenants.keep([np.arange(11)])
+    tenants.retain_only([np.arange(11)])
     for i in range(22):
         assert not tenants.is_due
         tenants.number_of(f"{i}")

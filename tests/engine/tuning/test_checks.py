@@ -183,7 +183,7 @@ def test_a_size_at_which_the_choice_fails_is_kept_and_warned_about_once(
         assert table.passing(CASE, [5, 6, 7], check) == [6]
         assert asked == tried
     (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
-    assert f"b 1 was chosen for {CASE} but fails its check at 5, 7 lines; torch is" in warning
+    assert f"b 1 was chosen for {CASE} but fails its check at 5, 7 rows; torch is" in warning
     (entry,) = TuningTable(H200, tmp_path).entries
     assert (entry.choice, entry.failing) == ("b 1", [5, 7])
     # What is captured next time may lie elsewhere.

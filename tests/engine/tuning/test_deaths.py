@@ -101,8 +101,8 @@ def test_what_ended_two_processes_in_a_row_is_not_tried_by_the_next(
     assert kept(tmp_path)[0] == ["product bad"]
     assert tried(tmp_path) == ["torch", "good"]
     assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, agrees) == "good"
-    assert caplog.text.count("a process ended while it tried bad 2") == 1
-    assert caplog.text.count("two processes ended while they tried bad 2") == 1
+    assert caplog.text.count("a process crashed while it tried bad 2") == 1
+    assert caplog.text.count("two processes crashed while they tried bad 2") == 1
 
 
 def test_what_a_start_survives_is_suspected_no_longer(tmp_path: Path) -> None:

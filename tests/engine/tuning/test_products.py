@@ -15,7 +15,7 @@ from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear, DeviceLinea
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning import matmul_candidates as candidates_module
 from gatewayd_engine.tuning.matmul import choose_products, measured_sizes
-from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny, multiply
+from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, TinyGemm, multiply
 from gatewayd_engine.tuning.table import DeviceLost, TunedMachine, TuningTable
 from tests.engine.tuning.fake_products import Modules, Recording
 
@@ -50,7 +50,7 @@ def chosen(
 ) -> dict[int, str]:
     """What the first of them launches, by number of lines."""
     table = TuningTable(MACHINE) if table is None else table
-    families: list[Candidates] = [CublasLt(modules, CPU), Tiny(modules)]
+    families: list[Candidates] = [CublasLt(modules, CPU), TinyGemm(modules)]
     told: list[float] = []
     choose_products(some, sizes, families, table, clock, told.append, seconds)
     assert told == sorted(told)
@@ -97,9 +97,9 @@ def test_what_computes_something_else_is_refused(caplog: pytest.LogCaptureFixtur
     clock = Recording(modules, cublaslt_0=1.0, cublaslt_1=2.0, cublaslt_2=3.0, tinygemm2=4.0)
     with caplog.at_level(logging.INFO):
         assert set(chosen(linears(1), modules, clock, [8]).values()) == {"cublaslt 2"}
-    assert "cublaslt 0 is no candidate for product bfloat16 m=8" in caplog.text
+    assert "cublaslt 0 is not a candidate for product bfloat16 m=8" in caplog.text
     assert "Disagrees" in caplog.text
-    assert "cublaslt 1 is no candidate" in caplog.text
+    assert "cublaslt 1 is not a candidate" in caplog.text
 
 
 def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch(
@@ -114,7 +114,7 @@ def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch(
         assert found == dict.fromkeys([n for n in SIZES if n != 24], "cublaslt 0")
         # The next start knows that, and does not try again.
         assert modules.refused == refused
-    assert caplog.text.count("fails its check at 24 lines; torch is used there") == 1
+    assert caplog.text.count("fails its check at 24 rows; torch is used there") == 1
 
 
 def test_the_host_waits_once_for_each_comparison(
@@ -156,7 +156,7 @@ def test_a_moment_without_memory_costs_one_start(
     assert some[0].launches == {}
     (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
     assert "too little memory to choose matrix products" in warning
-    assert "48 x 64 at 8 lines, 48 x 64 at 16 lines" in warning
+    assert "48 x 64 at 8 rows, 48 x 64 at 16 rows" in warning
     assert TuningTable(MACHINE, tmp_path).entries == []
     found = chosen(
         linears(1), modules, Recording(modules, cublaslt_1=5.0), [8], TuningTable(MACHINE, tmp_path)
@@ -232,7 +232,12 @@ def test_operands_that_a_module_would_not_check_stay_torchs(dtype: torch.dtype) 
     weight = torch.randn(48, 64 if dtype == torch.float32 else 7).to(dtype)
     linear = DenseGpuLinear(weight, None, TorchKernels(), Fusion())
     choose_products(
-        [linear], [8], [CublasLt(modules, CPU), Tiny(modules)], TuningTable(MACHINE), clock, print
+        [linear],
+        [8],
+        [CublasLt(modules, CPU), TinyGemm(modules)],
+        TuningTable(MACHINE),
+        clock,
+        print,
     )
     assert linear.launches == {}
 

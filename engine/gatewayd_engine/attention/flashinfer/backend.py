@@ -180,9 +180,9 @@ class _Captured(_Step, CapturedAttention):
 
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""
-        if self._pool.arrivals.pending:
+        if self._pool.transfers.pending:
             # A graph cannot wait layer by layer: all loads must be complete before it starts.
-            self._pool.arrivals.wait()
+            self._pool.transfers.wait()
         for window, wrapper in self._runs.items():
             self._wrappers.plan_replay(
                 wrapper, window, host.page_indptr, self._inputs.pages, host.last_page_len

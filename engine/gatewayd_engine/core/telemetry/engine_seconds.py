@@ -1,7 +1,7 @@
-"""What each sequence consumed: engine time, by its share of the tokens of steps, and tokens.
+"""Per-sequence usage accounting: engine seconds, shared by tokens of each step, and token counts.
 
-Both are recorded when a step lands, so that engine time always comes with tokens, and a sequence
-that is aborted in the middle of a step is still accounted for.
+Both are recorded when a step completes, so that engine time always comes with tokens, and a
+sequence that is aborted in the middle of a step is still accounted for.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from gatewayd_engine.state.sequence import Sequence
 from gatewayd_engine.state.step_batch import StepBatch
 
 _ANY = int(np.iinfo(np.int32).max)
-"""Stands for a prompt length that is no longer known here; the receiver knows it."""
+"""Stands for a prompt length that is no longer known here; the gateway knows it."""
 
 
 class EndedSequence(NamedTuple):
-    """Who has ended, and what they took; see ``StepOutput``."""
+    """Sequences that have ended and their usage, as columns; see ``StepOutput``."""
 
     ended: bytes
     spent: bytes
@@ -29,15 +29,15 @@ class EndedSequence(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Took:
-    """The consumption of a sequence that has ended.
+class _SequenceUsage:
+    """Usage of a sequence that has ended.
 
     Attributes:
         seconds: engine time.
-        prompt_len: tokens of its prompt.
+        prompt_len: prompt tokens.
         reached: tokens computed or cached, of the prompt and possibly beyond.
-        cached: of these, found in the prefix cache when it first left the queue.
-        generated: tokens.
+        cached: of these, tokens found in the prefix cache at the first admission.
+        generated: generated tokens.
     """
 
     seconds: float = 0.0
@@ -48,49 +48,53 @@ class _Took:
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Tokens of the prompt, of these the cached ones, and generated ones."""
+        """Prompt tokens computed or cached, the cached ones of them, and generated tokens."""
         prompt = min(self.reached, self.prompt_len)
         return prompt, min(self.cached, prompt), self.generated
 
 
-class Spending(ColumnSet):
-    """Shares steps out as they land; what is shared adds up to ``seconds``.
+class EngineTimeAccounting(ColumnSet):
+    """Engine time per sequence: the duration of each step, shared in proportion to its tokens.
+
+    The shares of all sequences add up to ``seconds``.
 
     Args:
-        queue: of the sequences; tells who leaves it.
+        queue: the engine's sequence table; notifies of removed sequences.
 
     Attributes:
-        seconds: in which steps were computed, from when they began, or the one before had landed,
-            until they had.
+        seconds: total time in which steps were computed: each from its launch, or from the
+            completion of the step before if that was later, until its own completion.
     """
 
-    _by_slot = column(np.float64)  # engine time
+    _by_slot = column(np.float64)  # engine seconds
     _reached = column(np.int32)  # tokens
 
     def __init__(self, queue: Queue) -> None:
         super().__init__(len(queue.ids))
         self._queue = queue
-        self._leaving: dict[int, _Took] = {}  # by id; a step that computes them has not landed
-        self._ended: list[tuple[int, _Took]] = []
-        self._landed = 0.0
+        self._leaving: dict[
+            int, _SequenceUsage
+        ] = {}  # by id; removed while a step still computes them
+        self._ended: list[tuple[int, _SequenceUsage]] = []
+        self._last_completed = 0.0
         self.seconds = 0.0
-        queue.on_remove = self._left
+        queue.on_remove = self._on_removed
 
     @property
-    def has_news(self) -> bool:
-        """Whether somebody has ended of whom nobody was told."""
+    def has_ended(self) -> bool:
+        """Whether sequences have ended that were not reported yet."""
         return bool(self._ended)
 
-    def landed(self, batch: StepBatch, began: float, now: float) -> None:
-        """A step has been computed; before anything of it is written down.
+    def record_step(self, batch: StepBatch, began: float, now: float) -> None:
+        """Account for a completed step; call before its tokens are committed.
 
         Args:
-            batch: that it computed.
-            began: when it was begun, seconds of a clock.
-            now: when it was done.
+            batch: the step.
+            began: its launch, in seconds of a clock.
+            now: its completion.
         """
-        seconds = max(0.0, now - max(began, self._landed))
-        self._landed = now
+        seconds = max(0.0, now - max(began, self._last_completed))
+        self._last_completed = now
         self.seconds += seconds
         queue, slots = self._queue, batch.slots
         shares = batch.counts * (seconds / int(batch.counts.sum()))
@@ -99,38 +103,38 @@ class Spending(ColumnSet):
         is_alive = queue.ids[slots] == batch.sequences
         alive = slots[is_alive]
         self._by_slot[alive] += shares[is_alive]
-        # A preempted one computes the same tokens again: the furthest counts.
+        # A preempted sequence computes the same tokens again: the furthest position counts.
         self._reached[alive] = np.maximum(self._reached[alive], ends[is_alive])
-        for line in np.flatnonzero(~is_alive).tolist():
-            sequence = int(batch.sequences[line])
-            took = self._leaving.pop(sequence, None) or _Took(prompt_len=_ANY)
-            took.seconds += float(shares[line])
-            took.reached = max(took.reached, int(ends[line]))
-            took.generated += int(batch.samples[line])
-            self._ended.append((sequence, took))
+        for index in np.flatnonzero(~is_alive).tolist():
+            sequence = int(batch.sequences[index])
+            usage = self._leaving.pop(sequence, None) or _SequenceUsage(prompt_len=_ANY)
+            usage.seconds += float(shares[index])
+            usage.reached = max(usage.reached, int(ends[index]))
+            usage.generated += int(batch.samples[index])
+            self._ended.append((sequence, usage))
 
-    def unknown(self, sequence: int) -> None:
-        """Somebody is to end who is not in the queue: it never was, or has left it before."""
+    def record_unknown(self, sequence: int) -> None:
+        """Record the end of a sequence that is not in the queue: never queued, or removed."""
         if sequence not in self._leaving:
-            self._ended.append((sequence, _Took()))
+            self._ended.append((sequence, _SequenceUsage()))
 
-    def take_ended(self) -> EndedSequence:
-        """Who has ended since the last call."""
+    def drain_ended(self) -> EndedSequence:
+        """Return the sequences that ended since the last call, with their usage."""
         if not self._ended:
             return EndedSequence(b"", b"", b"")
-        ids, all_took = zip(*self._ended, strict=True)
+        ids, usages = zip(*self._ended, strict=True)
         self._ended.clear()
-        seconds = np.array([took.seconds for took in all_took])
-        counts = np.array([took.counts for took in all_took], np.int32)
+        seconds = np.array([usage.seconds for usage in usages])
+        counts = np.array([usage.counts for usage in usages], np.int32)
         return EndedSequence(
             np.array(ids, np.int64).tobytes(), seconds.tobytes(), counts.T.tobytes()
         )
 
-    def _left(self, sequence: Sequence) -> None:
+    def _on_removed(self, sequence: Sequence) -> None:
         slot, queue = sequence.slot, self._queue
         self.grow_columns(len(self._queue.ids))
         known = queue.view.num_tokens[slot] - queue.placeholders[slot]
-        took = _Took(
+        usage = _SequenceUsage(
             float(self._by_slot[slot]),
             sequence.prompt_len,
             int(self._reached[slot]),
@@ -139,6 +143,6 @@ class Spending(ColumnSet):
         )
         self.clear_columns(slot)
         if queue.in_flight[slot]:
-            self._leaving[sequence.id] = took
+            self._leaving[sequence.id] = usage
         else:
-            self._ended.append((sequence.id, took))
+            self._ended.append((sequence.id, usage))

@@ -1,7 +1,7 @@
-"""Looks at everything between two steps, when an operator asks; a step knows nothing of it.
+"""Operator snapshot of sequences, KV pool and machine, taken between two steps.
 
-Columns are read at once by numpy: 20,000 pages and 256 sequences take about a millisecond. What
-would need a loop over pages in Python is not told.
+Columns are read at once by numpy: 20,000 pages and 256 sequences take about a millisecond.
+Anything that needs a Python loop over pages is left out.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.kv.quotas import NOBODY
+from gatewayd_engine.kv.quotas import NO_TENANT
 from gatewayd_engine.process.inspect_messages import PAGE_STATES, Inspected, PoolLook
 from gatewayd_engine.process.machine_usage import Meter
 from gatewayd_engine.process.plugin_faults import blame
@@ -22,13 +22,13 @@ from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.strategy import Kind
 
 MOST_CELLS = 4096
-"""Of the map of a pool: a page each, or as many as it takes."""
+"""Cells of the pool map: one per page, or one per as many pages as necessary."""
 MOST_OWNERS = 1000
-"""Tenants that are told apart in it: those with most pages."""
+"""Tenants shown separately in the pool map: those with the most pages."""
 _MOST_MATCHED = 16
 _MOST_MATCHED_TOKENS = 16_384
-"""Waiting sequences, and their tokens, of which is asked what is cached of them: a search costs a
-microsecond for each page that it finds."""
+"""Limits of waiting sequences, and of their tokens, whose cached prefix is looked up: a lookup
+costs a microsecond per page found."""
 
 _FREE, _CACHED, _ACTIVE, _SHARED, _PINNED = range(len(PAGE_STATES))
 _LETTERS = np.frombuffer(PAGE_STATES.encode(), np.uint8)
@@ -36,14 +36,14 @@ _UNKNOWN = -1
 
 
 class Inspection:
-    """Reads what the engine's parts know.
+    """Snapshots of the state of the engine's components.
 
     Args:
-        queue: has the sequences.
-        pages: of the pool.
-        placement: knows prefixes and what is outside the pool.
-        strategies: the eviction knows pins.
-        meter: knows what the engine takes of its machine.
+        queue: the engine's sequence table.
+        pages: page allocator of the pool.
+        placement: prefix cache and KV offload.
+        strategies: the eviction strategy, which knows pinned pages.
+        meter: resource usage of the engine process.
     """
 
     def __init__(
@@ -61,28 +61,28 @@ class Inspection:
         self._meter = meter
 
     def look(self, number: int) -> Inspected:
-        """All sequences, the pool, and the machine.
+        """Return the state of all sequences, of the pool, and of the machine.
 
         Args:
-            number: of the question.
+            number: number of the request, echoed in the answer.
         """
         queue, view = self._queue, self._queue.view
         slots = np.flatnonzero(queue.ids >= 0)
         return Inspected(
             number=number,
             sequences=queue.ids[slots].tobytes(),
-            computed=_told(view.num_computed[slots] - queue.in_flight[slots]),
-            pages=_told(queue.num_pages[slots] - queue.num_absent[slots]),
-            cached=_told(self._cached(slots)),
-            drafted=_told(queue.drafted[slots]),
-            accepted=_told(queue.accepted[slots]),
+            computed=_int32(view.num_computed[slots] - queue.in_flight[slots]),
+            pages=_int32(queue.num_pages[slots] - queue.num_absent[slots]),
+            cached=_int32(self._cached(slots)),
+            drafted=_int32(queue.drafted[slots]),
+            accepted=_int32(queue.accepted[slots]),
             pool=self._pool(),
             tiers=self._strategies.tiers.num_pages(),
             machine=self._meter.look(),
         )
 
     def _cached(self, slots: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Tokens of the first waiting sequences that need not be computed, -1 where none asked."""
+        """Return the cached prefix lengths of the first waiting sequences, -1 for the others."""
         queue, view = self._queue, self._queue.view
         found = np.full(len(queue.ids), _UNKNOWN, np.int32)
         left = _MOST_MATCHED_TOKENS
@@ -94,18 +94,18 @@ class Inspection:
         return found[slots]
 
     def pinned(self) -> NDArray[np.int64]:
-        """Pages that the eviction says are pinned; none where it cannot say."""
+        """Return the pages pinned in the eviction strategy; none where it does not support pins."""
         ask = self._strategies.plan.pinned
         if ask is None:
             return np.zeros(0, np.int64)
         with blame(Kind.EVICTION):
             pages = np.array(list(ask()), np.int64).reshape(-1)
             if len(pages) and not 0 <= pages.min() <= pages.max() < self._pages.num_pages:
-                raise ValueError("told pins of pages that there are not")
+                raise ValueError("reported pins of pages that do not exist")
         return pages
 
     def states(self) -> NDArray[np.uint8]:
-        """What each page is, as a place in ``PAGE_STATES``, shape ``[num_pages]``."""
+        """Return the state of each page, as index into ``PAGE_STATES``, shape ``[num_pages]``."""
         holders, known = self._pages.holders(), self._pages.known()
         states = known.astype(np.uint8)  # free or cached
         states[holders == 1] = _ACTIVE
@@ -115,9 +115,9 @@ class Inspection:
         return states
 
     def owners(self) -> NDArray[np.int32]:
-        """Whose each page is, by the numbers of the queue; ``NOBODY`` of those that are free."""
+        """Return the tenant number of each page; ``NO_TENANT`` for free pages."""
         is_free = ~self._pages.known() & (self._pages.holders() == 0)
-        return np.where(is_free, np.int32(NOBODY), self._pages.owners())
+        return np.where(is_free, np.int32(NO_TENANT), self._pages.owners())
 
     def _pool(self) -> PoolLook:
         states, owners = self.states(), self.owners()
@@ -125,13 +125,13 @@ class Inspection:
         counts = np.bincount(owners + 1, minlength=len(tenants) + 1)[1:]
         order = np.argsort(-counts, kind="stable")[:MOST_OWNERS]
         order = order[counts[order] > 0]
-        places = np.full(len(tenants) + 1, NOBODY, np.int32)  # the last one is nobody's
-        places[order] = np.arange(len(order), dtype=np.int32)
+        ranks = np.full(len(tenants) + 1, NO_TENANT, np.int32)  # the last entry is for free pages
+        ranks[order] = np.arange(len(order), dtype=np.int32)
         each, cells, whose = _cells(states, owners)
         return PoolLook(
             pages_per_cell=each,
             cells=_LETTERS[cells].tobytes(),
-            owners=places[whose].tobytes(),
+            owners=ranks[whose].tobytes(),
             counts=np.bincount(states, minlength=len(PAGE_STATES)).tolist(),
             tenants=[tenants.name(i) for i in order.tolist()],
             tenant_pages=counts[order].tolist(),
@@ -141,10 +141,10 @@ class Inspection:
 def _cells(
     states: NDArray[np.uint8], owners: NDArray[np.int32]
 ) -> tuple[int, NDArray[np.uint8], NDArray[np.int32]]:
-    """At most ``MOST_CELLS`` cells: the commonest state of each, and whose its first such page is.
+    """Downsample to ``MOST_CELLS`` cells: the commonest state, and the owner of its first page.
 
     Returns:
-        Pages of a cell, and the two columns.
+        Pages per cell, and the two columns.
     """
     each = -(-len(states) // MOST_CELLS)
     if each <= 1:
@@ -155,9 +155,9 @@ def _cells(
     counts = np.stack([(blocks == state).sum(1) for state in range(len(PAGE_STATES))])
     commonest = counts.argmax(0).astype(np.uint8)
     first = (blocks == commonest[:, None]).argmax(1)
-    whose = np.pad(owners, (0, padding), constant_values=NOBODY).reshape(num_cells, each)
+    whose = np.pad(owners, (0, padding), constant_values=NO_TENANT).reshape(num_cells, each)
     return each, commonest, whose[np.arange(num_cells), first]
 
 
-def _told(column: NDArray[np.integer]) -> bytes:
+def _int32(column: NDArray[np.integer]) -> bytes:
     return column.astype(np.int32).tobytes()

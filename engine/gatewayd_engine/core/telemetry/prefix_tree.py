@@ -1,4 +1,4 @@
-"""The tree of cached prefixes, a level at a time, when an operator asks."""
+"""Operator view of the prefix tree: the children of one cached page at a time."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from numpy.typing import NDArray
 from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.core.telemetry.inspection import Inspection
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.kv.page_tree import NOTHING
+from gatewayd_engine.kv.page_tree import NO_PARENT
 from gatewayd_engine.process.inspect_messages import Browse, Browsed
 from gatewayd_engine.state.queue import Queue
 
 MOST_LIMIT = 1000
 
 
-class Browsing:
-    """Reads where known pages stand.
+class PrefixTreeBrowser:
+    """Listing of cached pages by their parent page.
 
     Args:
-        queue: knows tenants.
-        pages: of the pool.
-        prefixes: know what stands in them.
-        inspection: knows pins.
+        queue: the tenants' names.
+        pages: the page allocator with its tree of cached pages.
+        prefixes: the tokens cached in each page.
+        inspection: pinned pages and owners.
     """
 
     def __init__(
@@ -34,10 +34,10 @@ class Browsing:
         self._inspection = inspection
 
     def look(self, message: Browse) -> Browsed:
-        """The pages that go on from one."""
-        pages, standing = self._pages, self._pages.standing
+        """Return the cached pages that continue the given page."""
+        pages, tree = self._pages, self._pages.tree
         known = pages.known()
-        parents = standing.parents(known)
+        parents = tree.parents(known)
         is_child = known & (parents == message.parent)
         below = _below(parents, known, is_child)
         found = np.flatnonzero(is_child)
@@ -49,13 +49,13 @@ class Browsing:
         listed = shown.tolist()
         return Browsed(
             number=message.number,
-            pages=_told(shown),
-            depths=_told(standing.depths()[shown]),
-            counts=_told(np.array([self._prefixes.filled(page) for page in listed], np.int32)),
-            holders=_told(pages.holders()[shown]),
-            below=_told(below[shown]),
-            pinned=_told(is_pinned),
-            hits=_told(standing.hits()[shown]),
+            pages=_int32(shown),
+            depths=_int32(tree.depths()[shown]),
+            counts=_int32(np.array([self._prefixes.filled(page) for page in listed], np.int32)),
+            holders=_int32(pages.holders()[shown]),
+            below=_int32(below[shown]),
+            pinned=_int32(is_pinned),
+            hits=_int32(tree.hits()[shown]),
             tenants=["" if owner < 0 else self._queue.tenants.name(owner) for owner in owners],
             tokens=[self._prefixes.tokens_in(page) for page in listed],
             more=len(found) - len(shown),
@@ -65,11 +65,11 @@ class Browsing:
 def _below(
     parents: NDArray[np.int32], known: NDArray[np.bool_], is_child: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """How many known pages go on from each of some siblings, at any distance."""
+    """Return the number of cached descendants of each of some sibling pages."""
     each = np.arange(len(parents))
-    # Each page points to the one before it, but siblings and beginnings to themselves; then to
-    # where that one points, which doubles the distance, until all point to where they lead.
-    ahead = np.where(is_child | (parents == NOTHING), each, parents)
+    # Pointer jumping: each page points to its parent, siblings and roots to themselves; following
+    # the pointer of the parent doubles the distance, until all point to their top-most ancestor.
+    ahead = np.where(is_child | (parents == NO_PARENT), each, parents)
     while True:
         further = ahead[ahead]
         if (further == ahead).all():
@@ -79,5 +79,5 @@ def _below(
     return counts - 1
 
 
-def _told(column: NDArray[np.generic]) -> bytes:
+def _int32(column: NDArray[np.generic]) -> bytes:
     return column.astype(np.int32).tobytes()

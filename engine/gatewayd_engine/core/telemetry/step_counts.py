@@ -1,4 +1,4 @@
-"""Steps so far: how many there were, and how much each computed."""
+"""Counters of engine steps and of the tokens they computed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gatewayd_engine.process.engine_stats import STEP_SIZES
 
 
 class StepCounts:
-    """Counts steps.
+    """Step and token counters of the engine.
 
     Attributes:
-        steps: all, also those that computed nothing.
-        tokens: computed by all of them.
-        last_tokens: computed by the last one.
-        last_seconds: that it took.
-        sizes: steps that computed something, by how much; see ``EngineStats.step_sizes``.
+        steps: number of steps, including those that computed nothing.
+        tokens: tokens computed by all steps.
+        last_tokens: tokens computed by the last step.
+        last_seconds: duration of the last step.
+        sizes: histogram of non-empty steps by token count; see ``EngineStats.step_sizes``.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Says what every sequence's time was spent on, as columns once per step, and only what changed."""
+"""Per-sequence time attribution: once per step, as columns, and only for causes that changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gatewayd_hooks.host.ledger import Ledger
 
 
 class AttributedTime(NamedTuple):
-    """What is told of the time since the step before; see ``StepOutput``."""
+    """Causes of the time since the previous step, as columns; see ``StepOutput``."""
 
     moved: bytes
     causes: bytes
@@ -27,24 +27,24 @@ class AttributedTime(NamedTuple):
     plugins: dict[str, float]
 
 
-_Told: TypeAlias = tuple[
+_Columns: TypeAlias = tuple[
     NDArray[np.int64], NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]
 ]
 
 
-class Attribution(ColumnSet):
-    """Compares what sequences do with what was told of them.
+class TimeAttribution(ColumnSet):
+    """Report of sequences whose current activity differs from the last reported one.
 
     Args:
-        queue: of the sequences.
-        held: knows who is held for what.
-        ledger: knows what strategies cost.
+        queue: the engine's sequence table.
+        held: waiting sequences that are deferred, by cause.
+        ledger: call times of the strategies.
     """
 
-    _ids = column(np.int64, -1)  # of whom the columns below speak
-    _told = column(np.int8, -1)
-    _chunked = column(np.int32)  # where its last chunk ended
-    _reached = column(np.int32)  # where it was when it gave way
+    _ids = column(np.int64, -1)  # sequence that the columns below describe
+    _reported = column(np.int8, -1)
+    _chunked = column(np.int32)  # end of its last prefill chunk
+    _reached = column(np.int32)  # tokens it had computed when it was preempted
 
     def __init__(self, queue: Queue, held: Deferral, ledger: Ledger) -> None:
         super().__init__(len(queue.ids))
@@ -54,8 +54,8 @@ class Attribution(ColumnSet):
         self._preempted: set[int] = set()
         self._base = Cause.TURN
 
-    def planned(self, computes: int) -> None:
-        """Note what keeps those waiting who are not held, after a plan was carried out.
+    def record_plan(self, computes: int) -> None:
+        """Choose the cause for undeferred waiting sequences, after a plan was carried out.
 
         Args:
             computes: tokens that the plan computes.
@@ -68,51 +68,51 @@ class Attribution(ColumnSet):
         else:
             self._base = Cause.TURN
 
-    def _gave_way(self, sequence_id: int) -> None:
+    def _on_preempted(self, sequence_id: int) -> None:
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
-            self.lost(sequence.slot)
+            self.mark_lost(sequence.slot)
             self._preempted.add(sequence.slot)
 
-    def lost(self, slot: int) -> None:
-        """What a running sequence had computed is to be computed again."""
+    def mark_lost(self, slot: int) -> None:
+        """Mark the computed tokens of a preempted sequence as to be recomputed."""
         self.grow_columns(len(self._queue.ids))
-        self._own(np.array([slot], np.int32))
-        is_decoding = self._told[slot] == Cause.DECODE
+        self._reset_reused(np.array([slot], np.int32))
+        is_decoding = self._reported[slot] == Cause.DECODE
         reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
         self._reached[slot] = max(reached, self._reached[slot])
 
-    def tell(self, batch: StepBatch | None, preempted: Sequence[int]) -> AttributedTime:
-        """What has changed; before what a step computed is written down.
+    def collect(self, batch: StepBatch | None, preempted: Sequence[int]) -> AttributedTime:
+        """Return what has changed since the last call; call before a step's tokens are committed.
 
         Args:
-            batch: that has been computed; None if nothing was.
-            preempted: sequences that had to give way since the last time.
+            batch: the step that has been computed; None if nothing was.
+            preempted: ids of sequences preempted since the last call.
         """
         self.grow_columns(len(self._queue.ids))
         for sequence_id in preempted:
-            self._gave_way(sequence_id)
+            self._on_preempted(sequence_id)
         queue = self._queue
-        found: list[_Told] = []
+        found: list[_Columns] = []
         crowd, num_computed = 0.0, 0
         if batch is not None:
             is_alive = queue.ids[batch.slots] == batch.sequences
             num_computed = int(np.count_nonzero(is_alive))
             found.append(self._computed(batch, is_alive))
-            _, causes, shares, _ = found[0]
-            crowd = float(shares[causes != Cause.DECODE].sum())
+            _, step_causes, step_shares, _ = found[0]
+            crowd = float(step_shares[step_causes != Cause.DECODE].sum())
         if num_computed < len(queue):
             found.append(self._waited(batch))
-        moved, told, own, reached = (
+        moved, causes, shares, reached = (
             b"".join([column.tobytes() for column in columns])
             for columns in (zip(*found, strict=True) if found else ((), (), (), ()))
         )
-        return AttributedTime(moved, told, own, reached, crowd, self._ledger.take_spent())
+        return AttributedTime(moved, causes, shares, reached, crowd, self._ledger.take_spent())
 
-    def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Told:
-        """Those of a step: chunks of prompts each time, who generates when it begins to."""
+    def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Columns:
+        """Attribute a step: prefill chunks always, decoding only when it starts."""
         slots = batch.slots
-        self._own(slots[is_alive])
+        self._reset_reused(slots[is_alive])
         is_first = batch.starts < self._queue.prompt_len[slots]
         is_again = batch.starts + batch.counts <= self._reached[slots]
         causes = np.where(
@@ -125,16 +125,16 @@ class Attribution(ColumnSet):
         if is_chunk.any():
             ends = batch.starts + batch.counts
             self._chunked[slots[is_chunk]] = ends[is_chunk]
-            # A chunk that is computed again may have generated tokens in it.
+            # A recomputed chunk may extend into generated tokens.
             reached[is_chunk] = np.minimum(ends, self._queue.prompt_len[slots])[is_chunk]
-        tells = is_alive & (is_chunk | (self._told[slots] != causes))
-        self._told[slots[is_alive]] = causes[is_alive]
+        changed = is_alive & (is_chunk | (self._reported[slots] != causes))
+        self._reported[slots[is_alive]] = causes[is_alive]
         if self._preempted:
             self._preempted.difference_update(slots[is_alive].tolist())
-        return batch.sequences[tells], causes[tells], shares[tells], reached[tells]
+        return batch.sequences[changed], causes[changed], shares[changed], reached[changed]
 
-    def _waited(self, batch: StepBatch | None) -> _Told:
-        """Those that are in no step."""
+    def _waited(self, batch: StepBatch | None) -> _Columns:
+        """Attribute the time of the sequences that were not in the step."""
         queue = self._queue
         is_idle = queue.ids >= 0
         if batch is not None:
@@ -147,15 +147,15 @@ class Attribution(ColumnSet):
         if queue.parked:
             causes[list(queue.parked)] = Cause.HELD
         slots = np.flatnonzero(is_idle)
-        self._own(slots)
-        slots = slots[self._told[slots] != causes[slots]]
-        told = causes[slots].astype(np.int8)
-        self._told[slots] = told
+        self._reset_reused(slots)
+        slots = slots[self._reported[slots] != causes[slots]]
+        changed = causes[slots].astype(np.int8)
+        self._reported[slots] = changed
         nothing = np.zeros(len(slots))
-        return queue.ids[slots], told, nothing.astype(np.float32), nothing.astype(np.int32)
+        return queue.ids[slots], changed, nothing.astype(np.float32), nothing.astype(np.int32)
 
-    def _own(self, slots: NDArray[np.integer]) -> None:
-        """Forget what was told of others that had these slots."""
+    def _reset_reused(self, slots: NDArray[np.integer]) -> None:
+        """Reset the columns of slots that belong to a new sequence."""
         is_new = self._ids[slots] != self._queue.ids[slots]
         if is_new.any():
             new = slots[is_new]

@@ -1,1 +1,1 @@
-"""KV tiers behind the pool: the chain of tiers and the fingerprint of what they hold."""
+"""KV tiers behind the pool: the chain of tiers, and the fingerprint of compatible engines."""

@@ -1,7 +1,8 @@
-"""The KV tiers of an engine, in a row: asked and told, and each behind a fence.
+"""The chain of KV tiers of an engine, each isolated against faults.
 
-A tier only ever saves work. One that raises or answers nonsense is left out at once and nothing is
-lost but its pages; a fresh one comes back before the next step, until it has had its last fault.
+A tier only ever saves work. One that raises or returns invalid answers is disabled at once, and
+only its pages are lost; a new instance is opened before the next step, until its error budget is
+exceeded.
 """
 
 from __future__ import annotations
@@ -23,18 +24,18 @@ T = TypeVar("T")
 
 
 class TierChain:
-    """Tiers, nearest first.
+    """KV tiers, nearest first.
 
     Args:
-        choices: what was configured and is not quarantined.
-        open_: opens a strategy; raises whatever is wrong with it.
+        choices: the configured tiers that are not quarantined.
+        open_: opens a strategy; its errors are passed on.
         close: closes a strategy, watched.
-        record: counts a fault under a name; whether it was the last one.
-        ledger: times their calls.
-        page_bytes: of a page.
+        record: counts a fault by name; returns whether the error budget is exceeded.
+        ledger: measures call times.
+        page_bytes: bytes of a page.
 
     Attributes:
-        version: changes whenever a page may have come or gone.
+        version: incremented whenever a page may have been added or removed.
     """
 
     def __init__(
@@ -73,18 +74,18 @@ class TierChain:
 
     @property
     def names(self) -> list[str]:
-        """Names of those that serve."""
+        """Names of the active tiers."""
         return [tier.choice.name for tier in self._tiers]
 
     # Pages
 
     def locate(self, keys: list[bytes]) -> list[Located]:
-        """Which tiers have the leading pages; the nearest of several."""
+        """Locate the leading pages, each in the nearest tier that has it."""
         found: list[Located] = []
         at = 0
         while at < len(keys):
             for tier in self._tiers:
-                count = self._ask(tier, 0, tier.find, keys[at:])
+                count = self._call(tier, 0, tier.find, keys[at:])
                 if count:
                     found.append(Located(tier, keys[at : at + count]))
                     at += count
@@ -94,7 +95,7 @@ class TierChain:
         return found
 
     def put(self, key: bytes, page: NDArray[np.uint8]) -> None:
-        """Give a page to the first tier, and what it gives up to the next."""
+        """Store a page in the first tier, and what that evicts in the next one."""
         self.version += 1
         self._put(list(self._tiers), key, page)
 
@@ -103,75 +104,75 @@ class TierChain:
             return
         tier = tiers[0]
         nothing: list[tuple[bytes, NDArray[np.uint8]]] = []
-        for other, left in self._ask(tier, nothing, tier.put, key, page):
+        for other, left in self._call(tier, nothing, tier.put, key, page):
             self._put(tiers[1:], other, left)
 
     def ready(self, located: Located) -> int:
-        """How many of the pages can be had now."""
+        """Return the number of leading pages that are available without waiting."""
         tier, keys = located.tier, located.keys
-        return self._ask(tier, 0, tier.ready, keys) if tier.is_slow else len(keys)
+        return self._call(tier, 0, tier.ready, keys) if tier.is_slow else len(keys)
 
     def fetch(self, located: Located) -> None:
-        """Have pages of a slow tier brought to memory."""
-        self._ask(located.tier, None, located.tier.watched.fetch, located.keys)
+        """Prefetch pages of a slow tier to memory."""
+        self._call(located.tier, None, located.tier.watched.fetch, located.keys)
 
     def page_seconds(self, located: Located) -> float:
-        """What bringing a page of a slow tier to memory takes; 0 if nobody knows."""
-        return float(self._ask(located.tier, 0.0, located.tier.watched.page_seconds))
+        """Return the expected seconds to prefetch a page of a slow tier; 0 if unknown."""
+        return float(self._call(located.tier, 0.0, located.tier.watched.page_seconds))
 
     def get(self, located: Located) -> list[NDArray[np.uint8]]:
-        """The leading pages that are at hand; to be released."""
-        return self._ask(located.tier, [], located.tier.get, located.keys)
+        """Get the leading pages that are available; the caller must ``release`` them."""
+        return self._call(located.tier, [], located.tier.get, located.keys)
 
     def release(self, located: Located) -> None:
-        """Pages that ``get`` gave are not needed any more."""
+        """Release pages returned by ``get``."""
         if located.tier in self._tiers:
-            self._ask(located.tier, None, located.tier.watched.release, located.keys)
+            self._call(located.tier, None, located.tier.watched.release, located.keys)
 
     @property
-    def outlives(self) -> bool:
-        """Whether pages of a tier are found again by a later process."""
+    def is_persistent(self) -> bool:
+        """Whether pages of a tier can be found by a later process."""
         return any(hasattr(tier.strategy, "keep") for tier in self._tiers)
 
-    def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
-        """Let the first tier that outlives the process keep what would end with it.
+    def persist(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
+        """Persist pages in the first persistent tier.
 
         Args:
-            pages: of the pool, the most useful first; those of nearer tiers follow.
-            seconds: for which it may wait.
+            pages: pages of the pool, the most useful first; those of volatile tiers follow.
+            seconds: time limit.
         """
-        ending: list[Iterable[tuple[bytes, NDArray[np.uint8]]]] = [pages]
+        sources: list[Iterable[tuple[bytes, NDArray[np.uint8]]]] = [pages]
         for tier in list(self._tiers):
             if hasattr(tier.strategy, "keep"):
-                self._ask(tier, None, tier.watched.keep, chain.from_iterable(ending), seconds)
+                self._call(tier, None, tier.watched.keep, chain.from_iterable(sources), seconds)
                 return
             if hasattr(tier.strategy, "leave"):
-                ending.append(self._ask(tier, [], tier.watched.leave))
+                sources.append(self._call(tier, [], tier.watched.leave))
 
     def num_pages(self) -> dict[str, int]:
-        """Pages that each has, by its name."""
+        """Return the number of pages in each tier, by name."""
         return {
-            tier.choice.name: int(self._ask(tier, 0, tier.watched.__len__))
+            tier.choice.name: int(self._call(tier, 0, tier.watched.__len__))
             for tier in list(self._tiers)
         }
 
     # Faults
 
-    def _ask(self, tier: Tier, otherwise: T, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
+    def _call(self, tier: Tier, otherwise: T, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
         try:
             return call(*args)
         except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
-            self._leave_out(tier, error)
+            self._disable(tier, error)
             return otherwise
 
     def fail(self, name: str, reason: str) -> None:
-        """A tier has failed in another way."""
+        """Disable a tier because of a fault outside of its calls."""
         for tier in self._tiers:
             if tier.choice.name == name:
-                self._leave_out(tier, StrategyFault(Kind.KV_TIER, reason))
+                self._disable(tier, StrategyFault(Kind.KV_TIER, reason))
                 return
 
-    def _leave_out(self, tier: Tier, error: BaseException) -> None:
+    def _disable(self, tier: Tier, error: BaseException) -> None:
         if tier not in self._tiers:
             return
         self._tiers = [other for other in self._tiers if other is not tier]
@@ -185,8 +186,8 @@ class TierChain:
         else:
             self._broken = True
 
-    def renew(self) -> None:
-        """Let fresh ones take the places of those that failed, between two steps."""
+    def reopen_failed(self) -> None:
+        """Reopen failed tiers, between two steps."""
         if not self._broken:
             return
         self._broken = False
@@ -204,24 +205,24 @@ class TierChain:
         self._tiers = tiers
         self.version += 1
 
-    # Swaps, by whoever operates the engine
+    # Swaps by an operator
 
     @property
     def serving(self) -> list[StrategyChoice]:
-        """What those were made from that serve."""
+        """Choices of the active tiers."""
         return [tier.choice for tier in self._tiers]
 
     def replace(
         self, choices: Sequence[StrategyChoice], open_: Callable[[StrategyChoice], Any]
     ) -> None:
-        """Other tiers from now on; those that stay as they were keep their pages.
+        """Replace the tiers; those with an unchanged choice keep their pages.
 
         Args:
-            choices: all of them.
-            open_: gives those that are new.
+            choices: choices of all tiers.
+            open_: returns the strategies of new ones.
 
         Raises:
-            Exception: what is wrong with a new one; nothing has changed then.
+            Exception: a new one cannot be opened; nothing has changed then.
         """
         stay = {tier.choice.name: tier for tier in self._tiers if tier.choice in choices}
         made: dict[str, Tier] = {}
@@ -242,7 +243,7 @@ class TierChain:
             self._close(tier.watched)
 
     def close(self) -> None:
-        """Close them, nearest first."""
+        """Close all tiers, nearest first."""
         for tier in self._tiers:
             self._close(tier.watched)
         self._tiers = []

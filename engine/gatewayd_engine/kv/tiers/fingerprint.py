@@ -1,4 +1,4 @@
-"""What the KV of a token depends on beside the tokens before it, as a digest."""
+"""Fingerprint of everything but the tokens that a page's KV depends on."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
 
 def fingerprint(config: EngineConfig, *forms: str) -> bytes:
-    """Tell engines apart that would compute other bits for the same tokens.
+    """Return a digest that differs for engines whose KV is not bit-identical for equal tokens.
 
-    Weights are told apart by names, sizes, times of change and samples of their files: reading
+    Weights are identified by names, sizes, modification times and samples of their files: reading
     them whole would take as long as loading them.
 
     Args:
-        config: of the engine.
-        forms: what its weights and its pool are in, with settings and version; none for numbers as
-            they are.
+        config: engine configuration.
+        forms: formats of its weights and its pool, with settings and version; none for unquantized
+            numbers.
 
     Returns:
         32 bytes.
@@ -50,12 +50,12 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
 
 
 def form_name(host: PluginHost, kind: Kind, choice: StrategyChoice) -> str:
-    """What a strategy makes bytes in: its name, all its settings, and whose it is.
+    """Return an identifier of the format a strategy writes: its name, settings and distribution.
 
-    Settings are those that count: what nobody has set is in it, and what is set to that as well.
+    Settings include defaults, so a setting that equals its default does not make a difference.
 
     Raises:
-        PluginError: it is not installed, or refuses its settings.
+        PluginError: it is not installed, or rejects its settings.
     """
     name = f"{kind}.{choice.name}"
     settings = decode(name, host.info(kind, choice.name).config_type, choice.settings)
@@ -63,7 +63,7 @@ def form_name(host: PluginHost, kind: Kind, choice: StrategyChoice) -> str:
 
 
 def add_file(digest: hashlib.blake2b, path: Path) -> None:
-    """Tell a file of weights apart, by name, size, time of change and samples of it."""
+    """Add a weights file to a digest: name, size, modification time and samples."""
     state = path.stat()
     digest.update(f"{path.name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     with path.open("rb") as file:

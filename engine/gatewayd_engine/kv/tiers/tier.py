@@ -1,4 +1,4 @@
-"""One KV tier: what it answers is looked at before it is used."""
+"""Validated calls of one KV tier."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from gatewayd_engine.process.config import StrategyChoice
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tier:
-    """A tier that serves.
+    """An active KV tier.
 
-    Its methods raise what the strategy raises, and ``ValueError`` or ``TypeError`` where an answer
-    cannot be.
+    Its methods raise what the strategy raises, and ``ValueError`` or ``TypeError`` for invalid
+    answers.
 
     Attributes:
-        choice: what it was made from.
-        strategy: itself.
-        watched: the same, timed: what to call.
-        page_bytes: of a page.
-        is_slow: whether its pages have to be fetched.
+        choice: configuration it was opened from.
+        strategy: the strategy itself.
+        watched: proxy of the strategy that measures calls; use this for calls.
+        page_bytes: bytes of a page.
+        is_slow: whether its pages have to be prefetched.
     """
 
     choice: StrategyChoice
@@ -33,39 +33,39 @@ class Tier:
     is_slow: bool
 
     def find(self, keys: list[bytes]) -> int:
-        """How many of the leading pages it has."""
+        """Return the number of leading pages that it has."""
         return _count(self.watched.find(keys), keys)
 
     def ready(self, keys: list[bytes]) -> int:
-        """How many of the leading pages of a slow one are in memory."""
+        """Return the number of leading pages of a slow tier that are in memory."""
         return _count(self.watched.ready(keys), keys)
 
     def put(self, key: bytes, page: NDArray[np.uint8]) -> list[tuple[bytes, NDArray[np.uint8]]]:
-        """Give it a page; returns what it gives up."""
-        given_up = list(self.watched.put(key, page))
-        for other, left in given_up:
+        """Store a page; return the evicted ones."""
+        evicted = list(self.watched.put(key, page))
+        for other, left in evicted:
             if not isinstance(other, bytes):
-                raise TypeError("gave up what has no key")
+                raise TypeError("evicted a page without a key")
             self._check(left)
-        return given_up
+        return evicted
 
     def get(self, keys: list[bytes]) -> list[NDArray[np.uint8]]:
-        """The leading pages that are at hand; to be released."""
+        """Get the leading pages that are available; the caller must release them."""
         pages = list(self.watched.get(keys))
         if len(pages) > len(keys):
-            raise ValueError(f"gave {len(pages)} pages for {len(keys)} keys")
+            raise ValueError(f"returned {len(pages)} pages for {len(keys)} keys")
         for page in pages:
             self._check(page)
         return pages
 
     def _check(self, page: NDArray[np.uint8]) -> None:
         if page.dtype != np.uint8 or page.shape != (self.page_bytes,):
-            raise ValueError(f"gave {page.dtype} of shape {page.shape} for a page")
+            raise ValueError(f"returned {page.dtype} of shape {page.shape} as a page")
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Consecutive pages that one tier has."""
+    """Consecutive pages in one tier."""
 
     tier: Tier
     keys: list[bytes]

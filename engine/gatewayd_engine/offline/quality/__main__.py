@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from gatewayd_engine.offline.quality.job import Event, QualityJob
-from gatewayd_engine.process.threads import settle
+from gatewayd_engine.process.threads import configure_threads
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=QualityJob)
     logging.basicConfig(level=logging.ERROR)
-    threads = settle(job.schemes[0].config.threads)
+    threads = configure_threads(job.schemes[0].config.threads)
 
     import torch
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.kv_selection import Selection
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.attention.sparse import SelectiveAttention
-from gatewayd_engine.kv.codec import Codec, PoolFormat, chosen_codec, form_of
+from gatewayd_engine.kv.codec import Codec, PoolFormat, chosen_codec, pool_format
 from gatewayd_engine.kv.compacted_prefix import CompactedPrefix, CompactedPrefixes
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.linears.matmul_plugins import open_matmul_plugins
@@ -76,7 +76,7 @@ class SchemeModel:
             scheme = None if quantization is None else quantization.scheme
             quantize = None if quantization is None else quantization.quantize
             checkpoint = Checkpoint.open(folder, spec, scheme)
-            form = form_of(config, host, spec.attention.head_dim, dtype, None)
+            form = pool_format(config, host, spec.attention.head_dim, dtype, None)
             is_plain = form is not None and form.is_plain
             self._decoder = read(
                 checkpoint,
@@ -230,7 +230,7 @@ class SchemeModel:
             counts=np.array([count]),
             num_decode=int(count == 1),
             ids=np.array(ids, np.int64),
-            places=positions,
+            cache_positions=positions,
             positions=positions,
             last=np.array([count - 1]),
             samples=np.ones(1, np.bool_),
@@ -238,13 +238,13 @@ class SchemeModel:
             drafts=None,
             fronts=None if front is None else CompactedPrefixes.make([front]),
         )
-        self._pace.begin(count)
+        self._pace.start_step(count)
         self._attention.plan(batch)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(positions), self._attention
         )
         logits = self._decoder.logits(hidden)
-        self._pace.end()
+        self._pace.end_step()
         return logits
 
     def _shorter(self, front: CompactedPrefix) -> NDArray[np.int64]:
@@ -295,7 +295,7 @@ def _open_codec(
     strategy.open(_resources(config, spec))
     opened.callback(strategy.close)
     codec = Codec(strategy, form.record_bytes, spec.attention.head_dim, dtype)
-    codec.try_out(choice.name)
+    codec.self_test(choice.name)
     return codec
 
 

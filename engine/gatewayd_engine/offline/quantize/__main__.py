@@ -10,7 +10,7 @@ import sys
 import msgspec
 
 from gatewayd_engine.offline.quantize.job import Event, QuantizeJob
-from gatewayd_engine.process.threads import settle
+from gatewayd_engine.process.threads import configure_threads
 
 
 def main() -> int:
@@ -23,7 +23,7 @@ def main() -> int:
     os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=QuantizeJob)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    threads = settle(job.threads)
+    threads = configure_threads(job.threads)
 
     import torch
 

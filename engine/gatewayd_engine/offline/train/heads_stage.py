@@ -17,7 +17,7 @@ from gatewayd_engine.offline.train.progress import bar_on, progress_callback
 from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_files
 from gatewayd_engine.offline.train.training import Schedule
 from gatewayd_engine.runner.draft_model import row_model
-from gatewayd_engine.speculation.draft_models import load_beside
+from gatewayd_engine.speculation.draft_models import load_draft_model
 
 RATES = {"medusa": 2e-3, "eagle": 1.5e-3}
 SECONDS = 800.0
@@ -70,7 +70,7 @@ def _answers(options: argparse.Namespace, base: Path, name: str, console: Consol
     begun = prompts(
         source_files(library_root()), tokenizer, options.seed, options.answers - num_code, num_code
     )
-    model = load_beside(str(base), _WIDTH, LONGEST, torch.bfloat16, "cpu", row_model)
+    model = load_draft_model(str(base), _WIDTH, LONGEST, torch.bfloat16, "cpu", row_model)
     with bar_on(console) as bar:
         answers = write_answers(
             model, begun, _WIDTH, options.seed, progress_callback(bar, "answers", "tokens")

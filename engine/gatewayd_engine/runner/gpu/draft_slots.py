@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.step_inputs import HostPlan, SlotInputs, StepInputs
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.transfers import pinned
-from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+from gatewayd_engine.state.step_batch import BatchDrafts, StepBatch
 
 MOST_SLOTS = 64
 """Most slots of a sequence: the number of bits of an ancestor mask."""
@@ -54,7 +54,7 @@ class DraftLinesInput(NamedTuple):
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
     ids: NDArray[np.int64]
-    drafts: DraftLines | None = None
+    drafts: BatchDrafts | None = None
     reach: NDArray[np.int64] | None = None
 
     @classmethod

@@ -179,10 +179,10 @@ class DraftedSteps:
         return self._verifier.launch(batch, lines, asked, computed, shows_hidden=shows_hidden)
 
     def _replay(self, batch: StepBatch, lines: int, width: int) -> ForwardOutput:
-        arrivals = self._slots.pool.arrivals
-        if arrivals.pending:
+        transfers = self._slots.pool.transfers
+        if transfers.pending:
             # A graph cannot wait layer by layer: all loads must be complete before it starts.
-            arrivals.wait()
+            transfers.wait()
         self._inputs.upload(DraftLinesInput.of(batch), lines, width)
         self._graphs[width][lines].forward()
         count = len(batch) * width

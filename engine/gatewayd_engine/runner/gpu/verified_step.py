@@ -70,13 +70,13 @@ class VerifiedStep:
         record_failed(lines, {**bad, **self.raised}, result)
         rest = self._report(result, rest)
         record_prompts(self.asked, rest, result)
-        result.said = lines, self._said(said)
+        result.model_tokens = lines, self._said(said)
         self._notify(result)
         if not spoilt:
             return result
         again = [self.again(self.batch, i).result().shifted(i) for i in lines[spoilt].tolist()]
         merged = StepResult.merge([result, *again])
-        merged.said = result.said
+        merged.model_tokens = result.model_tokens
         return merged
 
     def _drafted(self) -> NDArray[np.int64]:
@@ -95,13 +95,13 @@ class VerifiedStep:
     def _notify(self, result: StepResult) -> None:
         """Notify processors and grammars of the accepted tokens."""
         tokens, processors = result.tokens, self.processors
-        rows = self.batch.rows[tokens.lines]
+        rows = self.batch.rows[tokens.entries]
         for depth in range(int(tokens.counts.max(initial=1)) - 1):
             more = np.flatnonzero(tokens.counts > depth + 1)
             processors.advance(rows[more], tokens.ids[more, depth])
         processors.settle()
         lost = processors.append(rows, tokens.last)
-        result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
+        result.lost = {int(tokens.entries[i]): fault for i, fault in lost.items()}
 
     def _report(
         self, result: StepResult, rest: list[NDArray[np.generic]]
@@ -116,7 +116,7 @@ class VerifiedStep:
         of, index, ids, num_top = [], [], [], []
         begins = dict(zip(self.lines[asked.reporting].tolist(), first.tolist(), strict=True))
         tops = dict(zip(begins, asked.num_top.tolist(), strict=True))
-        for i, line in enumerate(tokens.lines.tolist()):
+        for i, line in enumerate(tokens.entries.tolist()):
             if line not in begins:
                 continue
             for rank in range(int(tokens.counts[i])):

@@ -24,7 +24,7 @@ from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.sampling.verified_drafts import tokens_to_verify
 from gatewayd_engine.state.in_flight import Launched
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+from gatewayd_engine.state.step_batch import BatchDrafts, StepBatch
 
 
 class ForwardOutput(NamedTuple):
@@ -118,7 +118,7 @@ class Verifier:
         """Sample and accept tokens, and copy them to the host; see ``DraftedSteps.launch``."""
         drafts = batch.drafts
         if drafts is None:
-            drafts = DraftLines.none(len(batch))
+            drafts = BatchDrafts.none(len(batch))
         hidden, device = computed.hidden, self._decoder.device
         slot_tokens = tokens_to_verify(batch, drafts, lines)
         wanted = computed.at[slot_tokens]
@@ -204,7 +204,7 @@ class Verifier:
     def _slots(
         self,
         batch: StepBatch,
-        drafts: DraftLines,
+        drafts: BatchDrafts,
         lines: NDArray[np.int64],
         ids: NDArray[np.int64],
         wanted: NDArray[np.int64],
@@ -264,7 +264,7 @@ class Verifier:
         )
 
     def _processed(
-        self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64], raw: torch.Tensor
+        self, batch: StepBatch, drafts: BatchDrafts, lines: NDArray[np.int64], raw: torch.Tensor
     ) -> tuple[torch.Tensor, dict[int, Fault]]:
         """Apply processors and guides; return the logits, and faults by index of ``lines``."""
         logits = raw.to(torch.float32, copy=True)

@@ -19,7 +19,7 @@ from gatewayd_engine.runner.gpu.launch_bound import launch_bound
 from gatewayd_engine.runner.gpu.piecewise_graphs import token_counts
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from gatewayd_engine.runner.gpu.widths import captured_slots, most_lines, steps_of_widths
-from gatewayd_engine.state.step_batch import DraftLines, StepBatch
+from gatewayd_engine.state.step_batch import BatchDrafts, StepBatch
 from gatewayd_hooks.resources import PenaltyColumns
 
 _CHUNK = 32
@@ -49,7 +49,7 @@ def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
         counts=lengths,
         num_decode=int(np.count_nonzero(lengths == 1)),
         ids=places % num_ids,
-        places=places,
+        cache_positions=places,
         positions=places,
         last=np.cumsum(lengths) - 1,
         samples=np.ones(n, np.bool_),
@@ -103,7 +103,7 @@ def _lines_of_parts(most: int, multiprocessors: int) -> list[int]:
 def _drafted_batch(counts: list[int], num_drafted: int) -> StepBatch:
     """Make a batch whose first sequences have drafts, all children of one token; others prefill."""
     each = np.array(counts, np.int64)
-    drafts = DraftLines(
+    drafts = BatchDrafts(
         counts=np.where(np.arange(len(each)) < num_drafted, each - 1, 0),
         tokens=np.zeros((len(each), counts[0] - 1), np.int32),
         parents=np.full((len(each), counts[0] - 1), -1, np.int32),

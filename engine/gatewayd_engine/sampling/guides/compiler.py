@@ -239,4 +239,4 @@ class GrammarCompiler:
     def _evict(self, one: CompiledGrammar) -> None:
         if self._alive.get(one.key) is one:
             del self._alive[one.key]
-            self._cached.drop(one.tenant, one.key)
+            self._cached.remove(one.tenant, one.key)

@@ -154,7 +154,7 @@ class GuideMatchers:
     def start_fill(self, guided: list[GuidedSequence], drafts: list[list[int]]) -> None:
         """Start computing masks in a thread; matchers must not be used until ``wait_filled``."""
         self._pending = step = self._new_step(guided, drafts)
-        self._worker.begin(lambda: self._filler.fill(step))
+        self._worker.submit(lambda: self._filler.fill(step))
 
     @property
     def is_filling(self) -> bool:

@@ -17,7 +17,7 @@ from gatewayd_engine.sampling.guides.matcher_rows import GuidedSequence, MaskSte
 from gatewayd_engine.sampling.guides.matchers import GuideMatchers
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_engine.state.running_batch import RunningBatch
-from gatewayd_engine.state.step_batch import DraftLines
+from gatewayd_engine.state.step_batch import BatchDrafts
 from gatewayd_hooks.logits import LogitsProcessor
 
 _kernels = cache(choose)
@@ -105,7 +105,7 @@ class GuidedProcessors(Processors):
 
     # Steps
 
-    def start_step(self, rows: NDArray[np.int64], drafts: DraftLines | None) -> None:
+    def start_step(self, rows: NDArray[np.int64], drafts: BatchDrafts | None) -> None:
         """Start computing the masks of rows that will get tokens in a step.
 
         Args:
@@ -122,7 +122,7 @@ class GuidedProcessors(Processors):
             self._matchers.start_fill(guided, chains)
 
     def _lay_out(
-        self, rows: NDArray[np.int64], drafts: DraftLines | None
+        self, rows: NDArray[np.int64], drafts: BatchDrafts | None
     ) -> tuple[list[GuidedSequence], list[list[int]]]:
         """Return the guided sequences of the rows, and the drafts of each as a chain."""
         guided: list[GuidedSequence] = []
@@ -156,7 +156,7 @@ class GuidedProcessors(Processors):
         self,
         logits: torch.Tensor,
         rows: NDArray[np.int64],
-        drafts: DraftLines,
+        drafts: BatchDrafts,
         again: Callable[[], torch.Tensor],
     ) -> dict[int, Fault]:
         """Apply as ``apply``, after each row's last token and each of its drafts, a chain.

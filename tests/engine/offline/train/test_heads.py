@@ -30,7 +30,7 @@ from gatewayd_engine.offline.train.heads_training import RANKS, base_model, batc
 from gatewayd_engine.offline.train.stdlib_symbols import SourceFile, symbols
 from gatewayd_engine.offline.train.training import Schedule
 from gatewayd_engine.runner.draft_model import row_model
-from gatewayd_engine.speculation.draft_models import load_beside
+from gatewayd_engine.speculation.draft_models import load_draft_model
 
 torch.set_num_threads(1)
 NANO = embedded.folder("nano")
@@ -44,7 +44,7 @@ def begun(files: list[SourceFile]) -> list[tuple[list[int], int]]:
 
 @pytest.fixture(scope="module")
 def answers(begun: list[tuple[list[int], int]]) -> Answers:
-    model = load_beside(str(NANO), 8, LONGEST, torch.float32, "cpu", row_model)
+    model = load_draft_model(str(NANO), 8, LONGEST, torch.float32, "cpu", row_model)
     return write_answers(model, begun, 8, 1, lambda done, count: None)
 
 

@@ -126,7 +126,7 @@ def install(monkeypatch: pytest.MonkeyPatch, capture: Unread) -> None:
     )
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch, "_scaled_mm", _scaled_mm)
-    monkeypatch.setattr(pool, "CudaArrivals", _Arrived)
+    monkeypatch.setattr(pool, "CudaTransfers", _Arrived)
     wrappers = sys.modules["gatewayd_engine.attention.flashinfer.wrappers"]
     for module in (triton_decode, draft_slots, wrappers):
         monkeypatch.setattr(module, "num_multiprocessors", lambda device: MULTIPROCESSORS)

@@ -15,7 +15,7 @@ from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
 from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
 from gatewayd_engine.tuning import matmul_candidates
-from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, Tiny
+from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, TinyGemm
 from gatewayd_engine.tuning.table import DeviceLost, TunedMachine, TuningTable
 from gatewayd_engine.tuning.tuner import Tuning
 from tests.engine.core.prompts import PROMPTS
@@ -33,7 +33,7 @@ Make = Callable[..., Any]
 
 def families(modules: Modules) -> list[Candidates]:
     """What competes with torch."""
-    return [CublasLt(modules, CPU), Tiny(modules)]
+    return [CublasLt(modules, CPU), TinyGemm(modules)]
 
 
 def test_an_engine_computes_the_same_with_the_products_that_were_chosen(

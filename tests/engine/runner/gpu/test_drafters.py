@@ -23,7 +23,7 @@ from gatewayd_engine.runner.gpu import warmup, widths
 from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach
 from gatewayd_engine.runner.gpu.draft_model import DeviceRowModel
 from gatewayd_engine.runner.gpu.drafter_graphs import DrafterLaunches
-from gatewayd_engine.speculation.draft_models import load_beside
+from gatewayd_engine.speculation.draft_models import load_draft_model
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.test_heads import chats
 from tests.engine.runner.gpu import conftest
@@ -96,7 +96,7 @@ def test_a_small_model_guesses_what_its_logits_say() -> None:
     decoder = load(folder, spec, torch.float32, "cpu", lambda part: None, FusedParts(kernels))
     mine = DeviceRowModel(decoder, kernels, 4, 300)
     mine.capture(LaunchEach(), lambda part: None)
-    other = load_beside(str(folder), 4, 300, torch.float32, "cpu", row_model)
+    other = load_draft_model(str(folder), 4, 300, torch.float32, "cpu", row_model)
     rng = np.random.default_rng(0)
     tokens = rng.integers(2, 4000, (3, 300)).astype(np.int32)
     rows = np.array([2, 0, 3])

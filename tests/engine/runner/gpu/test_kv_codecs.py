@@ -78,8 +78,8 @@ def test_floats_that_a_gpu_lacks_are_refused_in_a_sentence(
 ) -> None:
     monkeypatch.setattr(backend, "eight_bit_floats", lambda device: (torch.float8_e5m2,))
     sentence = (
-        r"^kv_codec fp8 writes float8_e4m3fn, and kernels of device 'cpu' float8_e5m2 alone: .* set"
-        r' \[kv_codec.fp8\] format to "e5m2"'
+        r"^kv_codec fp8 writes float8_e4m3fn, but kernels of device 'cpu' read only float8_e5m2: .*"
+        r' set \[kv_codec.fp8\] format to "e5m2"'
     )
     with pytest.raises(EngineConfigError, match=sentence):
         make_device_engine(kv_codec=PLAIN)
@@ -91,11 +91,13 @@ def test_records_that_are_no_numbers_are_refused_in_a_sentence(
 ) -> None:
     for name in ("int8", "fp8"):
         with pytest.raises(
-            EngineConfigError, match=rf"^kv_codec is '{name}' and device .* scale = "
+            EngineConfigError, match=rf"^kv_codec is '{name}', but kernels .* scale = "
         ):
             make_device_engine(kv_codec=StrategyChoice(name))
     # A CPU asks nobody what they are.
     build(kv_codec=StrategyChoice("int8")).core.strategies.close()
     monkeypatch.setattr(Fp8Codec, "record_bytes", lambda self, head_dim, dtype: head_dim + 2)
-    with pytest.raises(EngineConfigError, match=r"^kv_codec fp8 says that 64 bytes are 66"):
+    with pytest.raises(
+        EngineConfigError, match=r"^kv_codec fp8 returned 66 bytes per record; it must be 64"
+    ):
         make_device_engine(kv_codec=PLAIN)

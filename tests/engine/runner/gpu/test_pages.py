@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kv import pool
-from gatewayd_engine.kv.cuda_transfers import CudaArrivals
+from gatewayd_engine.kv.cuda_transfers import CudaTransfers
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from tests.engine.core.prompts import PROMPTS
@@ -31,7 +31,7 @@ CHAINS: dict[str, Callable[[Path], list[StrategyChoice]]] = {
 def copied_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is computed is computed at once; pages are copied when somebody waits for them."""
     Gpu(monkeypatch, computes_at_once=True)
-    monkeypatch.setattr(pool, "HostTransfers", lambda raw: CudaArrivals(torch.from_numpy(raw)))
+    monkeypatch.setattr(pool, "HostTransfers", lambda raw: CudaTransfers(torch.from_numpy(raw)))
 
 
 @pytest.mark.usefixtures("copied_late", "patient")
@@ -72,4 +72,4 @@ def test_pages_that_went_and_came_change_no_answer(
     assert sum(core.stats.tier_hits.values()) > 0
     assert (core.stats.swaps > 0) is (drafter is not None)
     # Copies were told of: two seconds a group.
-    assert core._placement.outside._copying.line != (0.0, 0.0)
+    assert core._placement.offload._copying.line != (0.0, 0.0)

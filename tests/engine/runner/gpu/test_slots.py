@@ -15,7 +15,7 @@ from gatewayd_engine.runner.gpu.draft_slots import (
     aligned,
     flat_of,
 )
-from gatewayd_engine.state.step_batch import DraftLines
+from gatewayd_engine.state.step_batch import BatchDrafts
 
 PAGE, SCRATCH, ROWS = 4, 99, 3
 
@@ -31,7 +31,7 @@ def slots() -> Any:
 def test_a_tree_beside_a_line_without_drafts_and_padding() -> None:
     made = slots()
     # Behind the last token two children, and a child of the second.
-    drafts = DraftLines(
+    drafts = BatchDrafts(
         counts=np.array([3, 0]),
         tokens=np.array([[7, 8, 9, 0, 0], [0, 0, 0, 0, 0]], np.int32),
         parents=np.array([[-1, -1, 1, -1, -1], [-1, -1, -1, -1, -1]], np.int32),

@@ -69,7 +69,7 @@ class Followed(RuleBasedStateMachine):
     def take(self, params: SamplingParams, seed: int) -> None:
         if self.rows.num_free:
             one = sequence(params, seed)
-            row = self.rows.take(one, 2)
+            row = self.rows.add(one, 2)
             self.live[row] = one
             self.written[row] = set()
             self.taken.add(row)
@@ -90,7 +90,7 @@ class Followed(RuleBasedStateMachine):
     @rule(row=st.integers(0, NUM - 1))
     def give_back(self, row: int) -> None:
         if row in self.live:
-            self.rows.give_back(self.live.pop(row), 2)
+            self.rows.remove(self.live.pop(row), 2)
 
     @rule()
     def follow(self) -> None:
@@ -135,7 +135,7 @@ def test_types_are_those_that_kernels_read() -> None:
 def test_nothing_is_sent_where_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     host = RunningBatch(NUM, PAGES * SIZE, SIZE)
     device = DeviceRows(host, SCRATCH, CPU)
-    host.take(sequence(SamplingParams(max_tokens=1)), 2)
+    host.add(sequence(SamplingParams(max_tokens=1)), 2)
     device.sync()
     monkeypatch.setattr(device_rows, "upload", None)
     device.sync()
@@ -168,7 +168,7 @@ def test_tensors_keep_their_addresses() -> None:
         return [t.data_ptr() for t in (device.last_tokens, device.block_table, *tensors)]
 
     before = addresses()
-    row = host.take(sequence(SamplingParams(max_tokens=1, temperature=0.5, top_k=3)), 2)
+    row = host.add(sequence(SamplingParams(max_tokens=1, temperature=0.5, top_k=3)), 2)
     host.set_pages(row, 0, [1, 2])
     device.sync()
     assert device.block_table[row, :2].tolist() == [1, 2]

@@ -164,7 +164,9 @@ def test_what_drafters_launch_is_captured_unread(
     folder = embedded.folder("nano")
     spec = read_spec(folder)
     target = DraftTarget(spec.hidden_size, torch.bfloat16)
-    target.hold(decoder_of(tmp_path, json.loads((folder / "config.json").read_text()), kernels))
+    target.set_model(
+        decoder_of(tmp_path, json.loads((folder / "config.json").read_text()), kernels)
+    )
     launches = DrafterLaunches(LINES)
 
     def heads(setting: str, kind: str) -> Heads:

@@ -167,7 +167,7 @@ async def test_where_confinement_fails_nothing_is_compiled(
     assert f"could not be confined: Landlock: {TOO_MANY}" in caplog.text
 
 
-@pytest.mark.parametrize("means", ["_keep", "_filter_calls"])
+@pytest.mark.parametrize("means", ["_restrict_files", "_filter_calls"])
 async def test_where_the_system_lacks_a_means_grammars_are_compiled_and_it_is_said(
     means: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

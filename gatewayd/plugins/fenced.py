@@ -84,7 +84,7 @@ class Fenced(Generic[StrategyT]):
         finally:
             self._watchdog.disarm()
         self.close()
-        self.fence.forgive(self.kind, name)
+        self.fence.reset_faults(self.kind, name)
         self._install(strategy, name)
         return has_state
 

@@ -24,7 +24,7 @@ from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.host.catalog import Catalog
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.host.settings import decode
@@ -137,7 +137,7 @@ class LoadedPlugins:
         Raises:
             PluginError: it cannot be loaded.
         """
-        entry = self.host.stranger(kind, name)
+        entry = self.host.third_party_entry(kind, name)
         if entry is not None and (problem := unimportable(entry, settings)):
             raise PluginError(entry.plugin, f"{problem.text}; {problem.advice}")
         return self.host.info(kind, name)
@@ -203,7 +203,7 @@ def _open_protocol(name: str, protocol: ProtocolStrategy, resources: GatewayReso
         protocol.open(resources)
     except Exception as error:
         plugin = f"{Kind.PROTOCOL}.{name}"
-        raise PluginError(plugin, f"cannot be opened: {told(error)}") from error
+        raise PluginError(plugin, f"cannot be opened: {describe_error(error)}") from error
 
 
 def load_detector(config: Config, host: PluginHost | None = None) -> Detector | None:

@@ -1,9 +1,9 @@
-"""The plugin contract: hooks, the Protocols of every kind, the loader and the conformance kit.
+"""Plugin contract: hooks, the Protocol of every kind, the loader and the conformance kit.
 
-Import from its modules. Nothing here imports torch, numpy or the web at its top.
+Import from its modules. Nothing here imports torch, numpy or a web framework at module level.
 
-Modules that have moved are found under their old names, too, as the same modules, until the major
-version of the contract rises: plugins of before import them so.
+Modules that have moved remain importable under their old names, as the same module objects, until
+the major version of the contract is raised, for plugins written before the move.
 """
 
 import sys
@@ -23,7 +23,7 @@ _MOVED = {
     " resources",
     "testing.weights": "few_bits quantized_writing",
 }
-"""Packages, and the modules in each that were one package above."""
+"""Subpackages, and the modules in each that used to be in the package above it."""
 _NEW_NAMES = {
     f"{above}.{module}": f"{above}.{folder}.{module}"
     for package, modules in _MOVED.items()
@@ -33,7 +33,7 @@ _NEW_NAMES = {
 
 
 class _Alias(Loader):
-    """Loads a module that has moved: hands out the one of the new name."""
+    """Loader that returns the module of the new name for an old name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -44,11 +44,11 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # importlib has put that of the old name there
+        module.__spec__ = self._spec  # importlib has set the spec of the old name
 
 
 class _OldNames(MetaPathFinder):
-    """Finds modules that have moved; asked last, for what is nowhere else."""
+    """Meta path finder for moved modules; consulted last, for names that no other finder knows."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,6 +1,6 @@
-"""Admission: whether a request is taken on or refused at once. In the gateway, per request.
+"""Admission: whether a request is accepted or rejected at once. Called in the gateway, per request.
 
-A refusal costs its client milliseconds; a promise that cannot be kept costs it the whole wait.
+A rejection costs the client milliseconds; a deadline that cannot be met costs it the whole wait.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRequest:
-    """What is known of a request that has come.
+    """Properties of an incoming request.
 
     Attributes:
-        prompt_tokens: of its prompt, at least 1.
-        max_tokens: that each answer may have.
-        num_choices: answers that are wanted.
+        prompt_tokens: prompt length, at least 1.
+        max_tokens: limit on each answer's tokens.
+        num_choices: number of answers requested.
         priority: ``Priority`` as a number.
-        tenant: whose it is; empty without tenants.
-        deadline: seconds from now to the first token that is wanted; None for no wish.
+        tenant: name of the tenant; empty without tenants.
+        deadline: seconds from now by which the first token is wanted; None if not specified.
     """
 
     prompt_tokens: int
@@ -38,18 +38,19 @@ class AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What waits in the daemon and in the engines' queues when a request comes, without it.
+    """Requests queued in the daemon and the engines when a request arrives, without that request.
 
     Attributes:
-        requests: that wait.
-        tokens: of their prompts.
-        limit_requests: that may wait.
-        limit_tokens: of their prompts.
-        urgent_tokens: of ``tokens``, those of the request's class and of more urgent ones.
-        tenant_requests: of ``requests``, the tenant's own.
-        tenant_tokens: of ``tokens``, the tenant's own.
-        num_tenants: that have requests waiting, this one counted in any case.
-        num_replicas: that can serve now.
+        requests: number of waiting requests.
+        tokens: prompt tokens of the waiting requests.
+        limit_requests: maximum of ``requests``.
+        limit_tokens: maximum of ``tokens``.
+        urgent_tokens: the part of ``tokens`` in the request's priority class and in more urgent
+            ones.
+        tenant_requests: the tenant's own part of ``requests``.
+        tenant_tokens: the tenant's own part of ``tokens``.
+        num_tenants: tenants with waiting requests, always counting this one.
+        num_replicas: replicas that can serve now.
     """
 
     requests: int
@@ -65,16 +66,16 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not taken on, and what its client can do.
+    """Rejection of a request, with its reason and what the client can do.
 
     Attributes:
-        reason: for programs, ``[a-z0-9_]+``.
-        message: a sentence for people.
-        retry_after: seconds after which to try again, above 0.
-        is_tenants: whether it is the tenant's own doing: then the answer is 429, else 503.
-        offers: changes of the request with which it would be taken on now: fields and values.
-            The gateway asks about each changed request before it offers it, and about the class
-            ``batch`` and shorter answers by itself; ``max_tokens`` of these is tried first.
+        reason: machine-readable, ``[a-z0-9_]+``.
+        message: human-readable sentence.
+        retry_after: seconds after which to retry, above 0.
+        is_tenants: whether the tenant itself caused it: then the answer is 429, else 503.
+        offers: changes to the request, as fields and values, with which it would be accepted now.
+            The gateway checks each changed request before it offers it, and by itself also tries
+            the class ``batch`` and shorter answers; of these, ``max_tokens`` is tried first.
     """
 
     reason: str
@@ -85,19 +86,19 @@ class Refusal:
 
 
 class AdmissionStrategy(Strategy, Protocol):
-    """Takes requests on or refuses them; the caps of ``[queue]`` hold in any case."""
+    """Accepts or rejects requests; the limits of ``[queue]`` apply in any case."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Learn what is served."""
+        """Read what is served."""
 
     def admit(self, request: AdmissionRequest, load: Load) -> Refusal | None:
-        """Decide; None takes it on."""
+        """Return None to accept the request, or the reason for rejecting it."""
 
     def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
-        """A request that was taken on got its first token, that long after it came.
+        """Record that an accepted request produced its first token.
 
         Args:
             request: as in ``admit``.
             load: as in ``admit``.
-            seconds: above 0.
+            seconds: time from arrival to the first token, above 0.
         """

@@ -1,8 +1,8 @@
-"""Prefix caches, which find pages already computed, and eviction, which gives them up.
+"""Prefix caches, which find KV pages that are already computed, and eviction policies.
 
-The engine owns pages and reference counts. A page is free, held (referenced by a running
-sequence) or cached (nobody references it but the prefix cache knows its content). The prefix
-cache maps tokens to pages; the eviction strategy orders the cached ones.
+The engine owns pages and reference counts. A page is free, held (referenced by a running sequence)
+or cached (without references, but its content is known to the prefix cache). The prefix cache maps
+tokens to pages; the eviction strategy orders the cached pages.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ TrailT = TypeVar("TrailT")
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A cached prefix that may end within a page.
+    """Cached prefix that may end within a page.
 
     Attributes:
-        pages: that hold it, in prompt order, shape ``[ceil(num_tokens / page_size)]``. If the
-            prefix ends within the last one, what that page holds behind it is another's: the
-            engine copies it.
-        num_tokens: of the prefix.
+        pages: page ids in prompt order, shape ``[ceil(num_tokens / page_size)]``. If the prefix
+            ends within the last page, the rest of that page belongs to another sequence: the engine
+            copies the page on write.
+        num_tokens: length of the prefix.
     """
 
     pages: Sequence[int]
@@ -38,21 +38,20 @@ class Match:
 
 
 NORMAL_PRIORITY = 50
-"""Of pages that nobody wants kept longer, or sooner given up, than others."""
+"""Retention priority of pages for which no request asks for longer or shorter retention."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageOrigin:
-    """Where a page stands, and how long its requests want it kept.
+    """Position of a page in its prefix, and the retention that requests ask for.
 
     Attributes:
-        parent: the page whose tokens come before, -1 for none or if that is not cached.
-        depth: pages before it in its prefix; computing it again costs the more, the more there
-            are.
+        parent: the page with the preceding tokens, -1 if there is none or it is not cached.
+        depth: number of pages before it in its prefix; recomputation costs more the deeper it is.
         salt: of the prefix cache.
-        priority: from 0, given up first, to 100; ``NORMAL_PRIORITY`` unless a request says
-            otherwise, the highest of those that want it.
-        seconds: after its last use for which a higher priority counts.
+        priority: retention priority from 0, evicted first, to 100; ``NORMAL_PRIORITY`` unless a
+            request sets another; the highest among the requests that share the page.
+        seconds: time after the last use for which a higher priority counts.
     """
 
     parent: int
@@ -63,124 +62,126 @@ class PageOrigin:
 
 
 class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
-    """Maps prefixes of token ids to pages, within one salt.
+    """Maps prefixes of token ids to pages, separately for each salt.
 
-    A ``trail`` is the strategy's own note of one sequence (hashes, a tree node); the engine
-    keeps it and hands it back. A sequence with the prompt of another starts from
-    ``copy.copy(trail)``, before anything but the prompt was inserted: what ``insert`` changes in
-    one must not show in the other.
+    A ``trail`` is the strategy's own state for one sequence (hashes, a tree node); the engine
+    stores it and passes it back. A sequence with the same prompt as another starts from
+    ``copy.copy(trail)``, taken before anything but the prompt was inserted: what ``insert`` changes
+    in one must not show in the other.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the page size."""
+        """Read the page size."""
 
     def begin(self, tokens: NDArray[np.int32], salt: bytes) -> TrailT:
-        """Start the trail of a sequence from its prompt.
+        """Create the trail of a sequence from its prompt.
 
         Args:
             tokens: prompt ids, shape ``[prompt_len]``.
-            salt: sequences with different salts never share a page (one salt per tenant
-                and adapter).
+            salt: sequences with different salts never share a page (one salt per tenant and
+                adapter).
         """
 
     def match(self, trail: TrailT) -> Sequence[int] | Match:
         """Find the longest cached prefix.
 
         Changes nothing; the pages may be evicted until the engine references them. The engine
-        leaves a token to compute itself: it drops a full page, or shortens a ``Match``.
+        always computes at least one token itself: it omits the last full page, or shortens a
+        ``Match``.
 
         Returns:
-            Page ids of the longest prefix of full pages in prompt order, shape ``[num_pages]``;
-            or a ``Match``, which counts in tokens, with the longest prefix of any length.
+            Page ids of the longest prefix of full pages in prompt order, shape ``[num_pages]``; or
+            a ``Match``, which counts in tokens, with the longest prefix of any length.
         """
 
     def insert(
         self, trail: TrailT, tokens: NDArray[np.int32], pages: NDArray[np.int32]
     ) -> Sequence[int]:
-        """Tell that full pages of a sequence are computed.
+        """Add the full pages of a sequence that have been computed.
 
         Args:
             trail: the sequence's trail, updated in place.
             tokens: all its computed ids from the beginning, shape ``[num_full * page_size]``.
-            pages: the pages that hold them, shape ``[num_full]``. Earlier calls told a
-                prefix of these.
+            pages: the pages that contain them, shape ``[num_full]``. Earlier calls passed a prefix
+                of these.
 
         Returns:
-            The pages that the cache now maps to and did not before. A page whose content is
-            already known under another page is not among them.
+            Pages that the cache newly maps to. A page whose content is already known under another
+            page is not among them.
         """
 
     def forget(self, page: int) -> None:
-        """A cached page was evicted: never return it again. Unknown pages are ignored."""
+        """Remove an evicted page, so that it is never returned again. Unknown pages are ignored."""
 
 
 class EvictionStrategy(Strategy, Protocol):
     """Orders the cached pages that are not referenced.
 
-    It may also have the methods of ``KnowsOrigins``, ``Pins``, ``TellsPins`` and ``Drops``.
+    It may also implement ``KnowsOrigins``, ``Pins``, ``TellsPins`` and ``Drops``.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the number of pages."""
+        """Read the number of pages."""
 
     def release(self, page: int) -> None:
-        """The last reference to a cached page is gone: it may be evicted."""
+        """Make a cached page evictable: its last reference was released."""
 
     def reuse(self, page: int) -> None:
-        """A cached page is referenced again: it may not be evicted."""
+        """Make a cached page unevictable: it is referenced again."""
 
     def victim(self) -> int:
-        """Choose a page to evict and drop it from the order.
+        """Choose a page to evict and remove it from the order.
 
         Raises:
-            LookupError: no page may be evicted.
+            LookupError: no page is evictable.
         """
 
     def __len__(self) -> int:
-        """Pages that may be evicted."""
+        """Return the number of evictable pages."""
 
 
 class KnowsOrigins(Protocol):
-    """An eviction that looks at where a page stands."""
+    """Optional part of an eviction strategy that takes each page's position into account."""
 
     def cached(self, page: int, origin: PageOrigin) -> None:
-        """The prefix cache maps to this page from now on, until ``victim`` or ``drop``.
+        """Record that the prefix cache maps to this page, until ``victim`` or ``drop``.
 
-        It is held, and not released for the first time yet; the pages before it were told
-        earlier. Told again when a request that shares the page wants it kept longer.
+        The page is held and has not been released yet; the pages before it were reported earlier.
+        Called again when a request that shares the page asks for longer retention.
         """
 
 
 class Pins(Protocol):
-    """An eviction that can be asked to spare a page; it is never bound to."""
+    """Optional part of an eviction strategy that can pin pages, as a best effort."""
 
     def pin(self, page: int, seconds: float) -> None:
-        """Give a page, and those before it, up after all others, until so many seconds are over.
+        """Evict a page, and those before it, after all others for that many seconds.
 
-        None is kept when nothing else is left. 0 takes back the pin that ends at this page; pages
-        before it stay pinned for others. Pages that are not cached are ignored.
+        Pinned pages are evicted nevertheless when no others are left. 0 removes the pin that ends
+        at this page; pages before it stay pinned by other pins. Pages that are not cached are
+        ignored.
         """
 
 
 class Drops(Protocol):
-    """An eviction that lets others give up a page; without it an operator can evict none.
+    """Optional part of an eviction strategy that allows explicit eviction, such as by an operator.
 
-    New in 1.8.
+    Without it an operator cannot evict pages. New in 1.8.
     """
 
     def drop(self, page: int) -> None:
-        """A page that may be evicted is given up now, whatever the order: as after ``victim``."""
+        """Remove an evictable page from the order, out of turn, as ``victim`` does."""
 
 
 class TellsPins(Protocol):
-    """An eviction that says which pages are pinned; without it an operator sees none.
+    """Optional part of an eviction strategy that lists pinned pages.
 
-    New in 1.8.
+    Without it an operator sees none. New in 1.8.
     """
 
     def pinned(self) -> Collection[int]:
-        """Pages that are pinned now, also those before the ones that ``pin`` was told; any order.
+        """Return all pages pinned now, in any order.
 
-        Held ones may be among them. Asked between two steps, while somebody watches: a few times a
-        second.
+        Pages before those passed to ``pin`` are included, and held pages may be among them. Called
+        between two steps while the state is being watched: a few times a second.
         """

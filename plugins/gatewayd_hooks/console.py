@@ -1,6 +1,6 @@
-"""What a plugin adds to the admin console, as data: panels that show, actions that act.
+"""Additions to the admin console, as data: panels that display, actions that act.
 
-The console draws a panel and asks before an action; a plugin knows no widget, and needs none.
+The console draws panels and asks for confirmation; a plugin needs no UI toolkit.
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Look = Mapping[str, Any]
-"""The daemon at one instant, as ``GET /admin/snapshot`` answers it. It is not to be changed."""
+"""Snapshot of the daemon, as ``GET /admin/snapshot`` returns it. Read-only."""
 
 _ID = re.compile(r"[a-z][a-z0-9_]*")
 _MOST_LETTERS = 40
 
 
 class Refused(Exception):
-    """The daemon did not do what it was asked, or cannot be reached; the sentence says why."""
+    """Raised when the daemon rejects a call or cannot be reached; the message says why."""
 
 
 class AdminCalls(Protocol):
-    """The admin API of the daemon that the console shows."""
+    """Admin API of the daemon that the console is connected to."""
 
     def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """Ask the daemon, such as ``call("POST", "/admin/pause", {"seconds": 60})``; its answer.
+        """Call a route, such as ``call("POST", "/admin/pause", {"seconds": 60})``.
 
         Raises:
-            Refused: it says no, or nobody answers.
+            Refused: the daemon rejects the call, or does not respond.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """A table. All rows have a cell for each column; what is in it is shown as ``str`` shows it.
+    """Table in which every row has a cell for each column; cells are shown through ``str``.
 
     Attributes:
-        columns: their headings.
-        rows: the first 200 are shown; the first cell names a row and is unlike all others.
+        columns: column headings.
+        rows: the first 200 are shown; the first cell is a row's unique key.
     """
 
     columns: Sequence[str]
@@ -48,15 +48,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A screen of the console.
+    """Screen of the console.
 
     Attributes:
-        id: ``[a-z][a-z0-9_]*``, unlike the plugin's others.
-        title: for people, at most 40 letters.
-        show: what to show of a daemon, rows or lines of text. Called in a thread, with each
-            snapshot while the panel is looked at, and must come back within a second.
-        key: that opens it, as ``f6`` or ``ctrl+y``; empty, or one that the console has given
-            away already: it is opened from the palette.
+        id: ``[a-z][a-z0-9_]*``, unique within the plugin.
+        title: human-readable, at most 40 characters.
+        show: returns rows or lines of text for a snapshot. Called in a thread for each snapshot
+            while the panel is visible, and must return within a second.
+        key: key binding, such as ``f6`` or ``ctrl+y``; if empty or already taken, the panel is
+            opened from the command palette.
     """
 
     id: str
@@ -70,14 +70,14 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Something that the console can do, from its palette or by a key.
+    """Operation of the console, run from its command palette or by a key.
 
     Attributes:
-        id: ``[a-z][a-z0-9_]*``, unlike the plugin's others.
-        title: for people, at most 40 letters, as an order: ``Shed batch requests``.
-        run: does it, in a thread, and says in a sentence what came of it. ``Refused`` may come
-            out of it.
-        is_destructive: something is lost: the console asks before.
+        id: ``[a-z][a-z0-9_]*``, unique within the plugin.
+        title: human-readable imperative, at most 40 characters: ``Shed batch requests``.
+        run: performs the action in a thread and returns a sentence about the result. It may raise
+            ``Refused``.
+        is_destructive: whether data or work is lost: the console then asks for confirmation.
         key: as for a panel.
     """
 

@@ -1,4 +1,4 @@
-"""Detectors: find in a text what a logits processor has left in it. Gateway process."""
+"""Watermark detectors: find the mark of a logits processor in a text. Gateway process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """What the tokens of a text say.
+    """Result of testing the tokens of a text for a watermark.
 
     Attributes:
-        num_scored: tokens that say anything.
-        num_green: of these, those that a mark would favour.
-        z: how far that is above what chance gives, in standard deviations.
+        num_scored: tokens that count in the test.
+        num_green: of these, tokens that the watermark favours.
+        z: deviation from the number expected by chance, in standard deviations.
         p_value: probability of at least as many by chance.
-        is_marked: the verdict; None where there is too little text for one.
+        is_marked: verdict; None if the text is too short for one.
     """
 
     num_scored: int
@@ -27,12 +27,12 @@ class Detection:
 
 
 class Detector(Protocol):
-    """Made by ``StrategyInfo.detector`` in the gateway process; imports no torch."""
+    """Created by ``StrategyInfo.detector`` in the gateway process; does not import torch."""
 
     def detect(self, tokens: Sequence[int], tenant: str) -> Detection:
-        """Look for the mark that a tenant's answers get.
+        """Test for the watermark of a tenant's answers.
 
         Args:
             tokens: ids of the text.
-            tenant: whose mark; empty, or ``default``, for all who come without a key.
+            tenant: whose watermark; empty or ``default`` for clients without a key.
         """

@@ -1,4 +1,4 @@
-"""What observers are told, per request and per process; never per token."""
+"""Events for observers, per request and per process; never per token."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class DaemonInfo:
-    """The daemon that has started.
+    """Daemon that has started.
 
     Attributes:
         version: of the daemon.
@@ -20,13 +20,13 @@ class DaemonInfo:
 
 @dataclass(frozen=True, slots=True)
 class RequestAdmitted:
-    """A request passed validation and was sent to an engine.
+    """Request that passed validation and was sent to an engine.
 
     Attributes:
         request_id: the gateway's id.
-        tenant: whose it is; empty without tenants.
+        tenant: name of the tenant; empty without tenants.
         endpoint: the route, such as ``/v1/chat/completions``.
-        prompt_tokens: length of its prompt.
+        prompt_tokens: prompt length.
         priority: ``Priority`` as a number.
     """
 
@@ -39,17 +39,17 @@ class RequestAdmitted:
 
 @dataclass(frozen=True, slots=True)
 class RequestFinished:
-    """A request ended, however it ended; told exactly once per ``RequestAdmitted``.
+    """End of a request, for any reason; sent exactly once per ``RequestAdmitted``.
 
     Attributes:
         request_id: the gateway's id.
-        tenant: whose it is; empty without tenants.
+        tenant: name of the tenant; empty without tenants.
         outcome: ``stop``, ``length``, ``abort`` or ``error``.
-        prompt_tokens: length of its prompt.
+        prompt_tokens: prompt length.
         cached_tokens: prompt tokens found in the prefix cache.
         completion_tokens: tokens generated.
-        ttft_seconds: from arrival to the first token; None if there was none.
-        seconds: from arrival to the end.
+        ttft_seconds: time from arrival to the first token; None if there was none.
+        seconds: time from arrival to the end.
     """
 
     request_id: str

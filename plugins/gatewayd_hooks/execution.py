@@ -1,4 +1,4 @@
-"""Executors: where an engine process runs."""
+"""Executors: start engine processes, locally or elsewhere."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EngineCommand:
-    """How to start one engine.
+    """Command line and environment of one engine.
 
     Attributes:
-        argv: the command; ``{fd}`` in an argument stands for the socket's descriptor there.
-        env: its environment, whole. Add nothing of the daemon's own, which has the operator's key.
+        argv: the command; ``{fd}`` in an argument is replaced by the file descriptor of the socket
+            in the engine process.
+        env: the complete environment. Do not add the daemon's own variables, which include the
+            operator's key.
         replica: the replica's number.
     """
 
@@ -29,41 +31,42 @@ class EngineCommand:
 
 
 class EngineProcess(Protocol):
-    """A started engine."""
+    """Started engine process."""
 
     @property
     def pid(self) -> int:
-        """Its process id (on its machine)."""
+        """Process id, on the machine where it runs."""
 
     @property
     def socket(self) -> socket.socket:
-        """Our end of its stream socket; the caller closes it."""
+        """The daemon's end of the stream socket to the engine; the caller closes it."""
 
     def poll(self) -> int | None:
-        """Its exit status (negative: the signal), or None while it lives."""
+        """Return the exit status (negative: the signal), or None while it runs."""
 
     def terminate(self) -> None:
-        """Ask it to stop (SIGTERM). No error when it is gone."""
+        """Ask it to stop (SIGTERM). No error if it has exited."""
 
     def abort(self) -> None:
-        """Make a hung one write its stacks and die (SIGABRT). No error when it is gone."""
+        """Make a hung process dump its stacks and die (SIGABRT). No error if it has exited."""
 
     def kill(self) -> None:
-        """Stop it now (SIGKILL). No error when it is gone."""
+        """Stop it immediately (SIGKILL). No error if it has exited."""
 
 
 class ExecutorStrategy(Strategy, Protocol):
     """Starts engines."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Learn the number of replicas."""
+        """Read the number of replicas."""
 
     def start(self, command: EngineCommand) -> EngineProcess:
         """Start one engine with a connected stream socket.
 
-        Must not leave a process behind when it raises; the engine must end when the daemon does,
-        however the daemon ends. Its working folder must not be the daemon's, where anybody's files
-        may be, and it must have no descriptor but its socket and the three standard ones.
+        Must not leave a process behind when it raises; the engine must exit when the daemon does,
+        however the daemon exits. The engine's working directory must not be the daemon's, which may
+        contain files of other users, and it must inherit no file descriptors except its socket and
+        the three standard ones.
 
         Raises:
             OSError: it could not be started.

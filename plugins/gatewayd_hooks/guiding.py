@@ -1,8 +1,8 @@
-"""Guided decoding: a grammar says which tokens may come next.
+"""Guided decoding: a grammar restricts which tokens may come next.
 
 A guide compiles what a request asks for into a ``Grammar``; each sequence follows it with a
-``Matcher`` of its own. The engine calls both: ``compile`` in a thread beside the steps, matchers
-once per step, beside the forward pass whose logits the mask is for.
+``Matcher`` of its own. The engine calls both: ``compile`` in a thread concurrently with steps,
+matchers once per step, concurrently with the forward pass whose logits are masked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 GuideForm = Literal[
     "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "format"
 ]
-"""What ``GuideSpec.text`` is.
+"""Format of ``GuideSpec.text``.
 
 * ``json_object``: empty; any JSON object.
 * ``json_schema``: a JSON Schema (draft 2020-12).
@@ -29,21 +29,21 @@ GuideForm = Literal[
 * ``choice``: a JSON list of strings, one of which is the answer.
 * ``grammar``: Lark or EBNF.
 * ``structural_tag``: a JSON object ``{"triggers": [str], "structures": [{"begin": str, "schema":
-  object, "end": str}], "at_least_one": bool, "stop_after_first": bool}``: free text, in which a
-  trigger begins one of the structures; the last two keys are false where they are missing. With
-  a ``"separator"``, a string, that stands between structures, and nothing else beside them.
-* ``format``: several of the others put together, a JSON object that ``formats.read_format`` reads.
+  object, "end": str}], "at_least_one": bool, "stop_after_first": bool}``: free text in which a
+  trigger begins one of the structures; the last two keys default to false. With ``"separator"``, a
+  string, the text consists of structures separated by it and nothing else.
+* ``format``: a combination of the others, as a JSON object that ``formats.read_format`` parses.
 """
 
 
 class GuideSpec(NamedTuple):
-    """What a request's answer must follow; equal ones are compiled once.
+    """Constraint on a request's answer; equal specs are compiled once.
 
     Attributes:
-        form: how to read ``text``.
+        form: format of ``text``.
         text: the schema, the expression, the grammar.
-        is_compact: JSON in it has one blank at most between two of its parts, however the guide is
-            set.
+        is_compact: whether JSON in the answer has at most one blank between tokens, whatever the
+            settings of the guide.
     """
 
     form: GuideForm
@@ -52,64 +52,68 @@ class GuideSpec(NamedTuple):
 
 
 class GrammarRefused(Exception):
-    """A grammar that cannot be compiled, or costs too much: its client gets 400 and this sentence.
+    """Raised for a grammar that cannot be compiled or is too costly: the client gets 400.
 
-    The sentence says what is wrong with it, or names the limit.
+    The message, which the client gets, says what is wrong, or which limit the grammar exceeds.
     """
 
 
 class GuideFailed(Exception):
-    """A sequence cannot be followed further: the sentence names the limit that it has reached.
+    """Raised when a sequence cannot be followed further; the message names the limit reached.
 
-    Its request ends with that sentence, and no other's.
+    Only the affected request ends, with that message.
     """
 
 
 class Matcher(Protocol):
-    """Follows one sequence through its grammar.
+    """State of one sequence within its grammar.
 
-    Whatever it does may raise ``GuideFailed``; all it does afterwards raises it again.
+    Every method may raise ``GuideFailed``; later calls then raise it again.
     """
 
     def accept(self, tokens: Sequence[int]) -> int:
-        """Go on by tokens, as far as the grammar allows them.
+        """Advance by tokens, as far as the grammar allows them.
 
-        An end token is accepted where the grammar may end, and ends it; more of them change
+        An end token is accepted where the grammar may end, and ends it; further end tokens change
         nothing. Whatever ``fill`` allows is accepted.
 
         Returns:
-            How many were accepted; after fewer than all the matcher stands behind those.
+            Number of accepted tokens; if not all were accepted, the matcher is positioned after
+            those that were.
         """
 
     def rollback(self, count: int) -> None:
-        """Take the last accepted tokens back, at most as many as were accepted."""
+        """Undo the last ``count`` accepted tokens, at most as many as were accepted."""
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write which tokens may come next.
+        """Write the mask of allowed next tokens.
 
         Args:
-            mask: a bit for each token, the lowest of the first word for token 0, shape
-                ``[ceil(vocab_size / 32)]``, contiguous; written over as a whole. Where the grammar
+            mask: a bit per token, the lowest bit of the first word for token 0, shape
+                ``[ceil(vocab_size / 32)]``, contiguous; overwritten completely. Where the grammar
                 has ended only the model's end tokens are allowed; it is never all zeros. Where a
-                token is forced it alone is allowed, even if others spell the same text.
+                token is forced only that token is allowed, even if others spell the same text.
         """
 
     def forced(self) -> Sequence[int]:
-        """Tokens beside which ``fill`` allows none, in order; often none. Costs little."""
+        """Return the tokens to which ``fill`` allows no alternative, in order; often none.
+
+        This is cheap.
+        """
 
     def fork(self) -> Matcher:
-        """Another one that stands where this one stands."""
+        """Return an independent matcher in the same state."""
 
 
 class Grammar(Protocol):
-    """What was compiled; shared by all who ask for the same, and by threads.
+    """Compiled grammar; shared by all requests with an equal spec, and by threads.
 
-    It may tell in ``num_bytes``, an int, what memory it takes by now even if nobody follows it: an
-    engine keeps 64 MiB of them for those who ask for the same.
+    It may have an int ``num_bytes``, the memory that it uses even when no sequence follows it: an
+    engine caches up to 64 MiB of such grammars for later requests.
     """
 
     def start(self) -> Matcher:
-        """A matcher that stands at the beginning."""
+        """Return a matcher in the initial state."""
 
 
 class GuideStrategy(Strategy, Protocol):
@@ -118,24 +122,25 @@ class GuideStrategy(Strategy, Protocol):
     def open(self, resources: EngineResources) -> None:
         """Read the tokenizer in ``resources.folder``.
 
-        Needs no torch: a process without it checks requests in the same way before they reach an
-        engine.
+        Does not need torch: a process without it checks requests in the same way before they reach
+        an engine.
         """
 
     def compile(self, spec: GuideSpec) -> Grammar:
-        """Compile, in any thread, several at once.
+        """Compile a grammar; called in any thread, concurrently.
 
         Raises:
-            GrammarRefused: it is wrong, asks for what this guide does not know, or is too large.
+            GrammarRefused: it is invalid, uses a feature that this guide does not support, or is
+                too large.
         """
 
     def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
-        """``fill`` for several, in parallel where that is faster.
+        """Call ``fill`` for several matchers, in parallel where that is faster.
 
         Args:
-            matchers: of this guide, none twice.
+            matchers: of this guide, without duplicates.
             masks: shape ``[n, ceil(vocab_size / 32)]``, contiguous.
 
         Raises:
-            GuideFailed: at least one of them cannot go on; ``fill`` of each says which.
+            GuideFailed: at least one of them cannot go on; calling ``fill`` on each tells which.
         """

@@ -1,6 +1,6 @@
-"""Every hook, in the order of a process's life.
+"""All hook specifications, in the order of a process's life cycle.
 
-Hooks register and observe; strategies run. A hook is called when a process starts, when the
+Hooks register and observe; strategies do the work. Hooks are called when a process starts, when the
 configuration changes, per admin action, and at a request's arrival and end: a call costs
 microseconds, so none is made inside an engine step and none has "token" in its name.
 """
@@ -39,118 +39,118 @@ if TYPE_CHECKING:
 
 @hookspec
 def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
-    """Offer schedulers. Engine process."""
+    """Provide schedulers. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_prefix_caches() -> Sequence[StrategyInfo[PrefixCacheStrategy[Any]]]:
-    """Offer prefix caches. Engine process."""
+    """Provide prefix caches. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
-    """Offer eviction strategies. Engine process."""
+    """Provide eviction strategies. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_preemptions() -> Sequence[StrategyInfo[PreemptionStrategy]]:
-    """Offer preemption strategies. Engine process."""
+    """Provide preemption strategies. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
-    """Offer KV tiers. Engine process."""
+    """Provide KV tiers. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
-    """Offer KV codecs. Engine process."""
+    """Provide KV codecs. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
-    """Offer KV compression. Engine process."""
+    """Provide KV compression strategies. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer quantizers. Engine process."""
+    """Provide quantizers. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
-    """Offer logits processors. Engine process."""
+    """Provide logits processors. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_guides() -> Sequence[StrategyInfo[GuideStrategy]]:
-    """Offer guides. Engine process, and the gateway to check requests."""
+    """Provide guides. Engine process, and the gateway to check requests."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer drafters. Engine process."""
+    """Provide drafters. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_spec_controllers() -> Sequence[StrategyInfo[SpecControllerStrategy]]:
-    """Offer controllers of speculation. Engine process."""
+    """Provide speculation controllers. Engine process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
-    """Offer admissions. Gateway process."""
+    """Provide admission strategies. Gateway process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
-    """Offer routers. Gateway process."""
+    """Provide routers. Gateway process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_executors() -> Sequence[StrategyInfo[ExecutorStrategy]]:
-    """Offer executors. Gateway process."""
+    """Provide executors. Gateway process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
-    """Offer parsers of tool calls. Gateway process."""
+    """Provide tool call parsers. Gateway process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_reasoning_parsers() -> Sequence[StrategyInfo[ReasoningParserStrategy]]:
-    """Offer parsers of reasoning. Gateway process."""
+    """Provide reasoning parsers. Gateway process."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
-    """Offer protocols: routes of other APIs. Gateway process."""
+    """Provide protocols: routes of other APIs. Gateway process."""
     raise AssertionError("a specification is not called")
 
 
-# Life of the daemon.
+# Life cycle of the daemon.
 
 
 @hookspec
 def gatewayd_started(info: DaemonInfo) -> None:
-    """The daemon serves. Gateway process, once."""
+    """Called once the daemon serves requests. Gateway process, once."""
 
 
 @hookspec
@@ -158,34 +158,34 @@ def gatewayd_metrics(registry: CollectorRegistry) -> None:
     """Add collectors to the registry behind ``/metrics``. Gateway process, once."""
 
 
-# Life of a request.
+# Life cycle of a request.
 
 
 @hookspec
 def gatewayd_request_admitted(event: RequestAdmitted) -> None:
-    """A request was sent to an engine. Gateway process."""
+    """Called when a request was sent to an engine. Gateway process."""
 
 
 @hookspec
 def gatewayd_request_finished(event: RequestFinished) -> None:
-    """A request ended; once for each admitted one. Gateway process."""
+    """Called when a request ended; once for each admitted one. Gateway process."""
 
 
 @hookspec
 def gatewayd_stopping(reason: str) -> None:
-    """The daemon stops. Gateway process, once."""
+    """Called when the daemon stops. Gateway process, once."""
 
 
-# The console, a process of its own.
+# The console, a separate process.
 
 
 @hookspec
 def gatewayd_console_panels() -> Sequence[Panel]:
-    """Add screens. Console process, once."""
+    """Provide screens. Console process, once."""
     raise AssertionError("a specification is not called")
 
 
 @hookspec
 def gatewayd_console_actions() -> Sequence[Action]:
-    """Add actions. Console process, once."""
+    """Provide actions. Console process, once."""
     raise AssertionError("a specification is not called")

@@ -1,9 +1,10 @@
-"""KV codecs: the form in which keys and values lie in the pool.
+"""KV codecs: the storage format of keys and values in the KV pool.
 
-Each token has a record of bytes for its key, and one for its value, in each layer and head. All
-that moves pages moves records as they are: copies on write, swaps, KV tiers, handovers. Attention
-sees what was decoded, also of the tokens that a step computes itself: what is read does not depend
-on when it was written, so a chunked prompt, a cached one and a guessed token give the same answer.
+Each token has a record of bytes for its key, and one for its value, in each layer and head.
+Everything that moves pages moves records unchanged: copy-on-write, swapping, KV tiers, handovers.
+Attention reads decoded values, also of the tokens computed in the same step: the values do not
+depend on when they were written, so a chunked prompt, a cached one and draft tokens give the same
+answer.
 """
 
 from __future__ import annotations
@@ -21,61 +22,61 @@ if TYPE_CHECKING:
 class KvCodecStrategy(Strategy, Protocol):
     """Encodes keys and values to records, and decodes them.
 
-    A record follows from the numbers of its own token and head alone, and equal numbers give equal
-    bytes. Finite numbers are decoded to finite ones; others may become any. A record of zero bytes
-    is decoded to zeros: a pool begins with them, and what failed is overwritten with them. Numbers
-    of a tensor's last dimension lie side by side; between its records, or keys, or values, there
-    may be gaps. Records of an even number of bytes begin at even bytes, and so may be looked at as
-    numbers of two (``records.view(torch.bfloat16)``).
+    A record depends on the numbers of its own token and head alone, and equal numbers give equal
+    bytes. Finite numbers decode to finite ones; others may decode to anything. A record of zero
+    bytes decodes to zeros: a pool is initialized with them, and failed records are overwritten with
+    them. A tensor is contiguous in its last dimension; its other dimensions may be strided. Records
+    with an even number of bytes start at even addresses, and so may be viewed as 16-bit numbers
+    (``records.view(torch.bfloat16)``).
 
-    It is called in every step, once to encode and at least once to decode in each layer, and tried
-    once before: what it raises then is told, and nothing is served. What it raises later ends the
-    engine, for the pool is in its form and no default can read that; the next one starts without
-    it. It is fixed while an engine runs.
+    It is called in every step, once to encode and at least once to decode in each layer, and is
+    tried once before serving: what it raises then is reported, and the engine does not start. What
+    it raises later ends the engine, because the pool is in its format and no default can read that;
+    the next engine starts without it. It cannot be replaced while an engine runs.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """Learn ``folder`` and ``device``."""
+        """Read ``folder`` and ``device``."""
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
-        """Bytes of a record; asked before ``open``, as the number of pages follows from it.
+        """Return the bytes of a record; called before ``open``, to size the KV pool.
 
         Args:
-            head_dim: numbers of a key, and of a value.
+            head_dim: elements of a key, and of a value.
             dtype: their type, that of the engine.
 
         Raises:
-            ValueError: it cannot encode these; one sentence that says what it can.
+            ValueError: it cannot encode these; the message is one sentence that says what it can.
         """
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the records of keys and values.
+        """Encode keys and values into records.
 
         Args:
             values: shape ``[n, heads, head_dim]``, float32 or bfloat16; unchanged.
-            out: all of it is written, uint8, shape ``[n, heads, record_bytes]``.
+            out: overwritten completely, uint8, shape ``[n, heads, record_bytes]``.
         """
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
-        """Write the numbers of records.
+        """Decode records into numbers.
 
         Args:
             records: uint8, shape ``[..., record_bytes]``; unchanged.
-            out: all of it is written, float32 or bfloat16, shape ``[..., head_dim]``.
+            out: overwritten completely, float32 or bfloat16, shape ``[..., head_dim]``.
         """
 
 
 @runtime_checkable
 class PlainRecords(Protocol):
-    """A codec whose records may be plain numbers of fewer bits: a GPU's kernels read those."""
+    """Optional part of a codec whose records are low-bit floats, which GPU kernels can read."""
 
     def element(self, dtype: torch.dtype) -> torch.dtype | None:
-        """The type of float whose ``head_dim`` numbers a record is.
+        """Return the float type of which a record has ``head_dim`` elements.
 
         Args:
-            dtype: the type of the engine's numbers.
+            dtype: the engine's compute type.
 
         Returns:
-            One of 8 bits; a number beyond its largest has become that. None for records that are
-            something else, which only a CPU can serve.
+            An 8-bit type; numbers beyond its range saturate. None for records in another format,
+            which only a CPU can serve.
         """

@@ -1,9 +1,9 @@
-"""KV compression: fewer keys and values for long contexts, at the cost of what is left out.
+"""KV compression: fewer keys and values for long contexts, at the cost of accuracy.
 
-Two ways, of which a strategy has one or both. ``Selects``: all is kept, but most decoding steps
-attend to some places only. ``Compacts``: a few keys and values, each with a bias, take the place
-of many, and their pages are free. Neither is exact: off is the default, and what is computed with
-either is never offered to a prefix cache as what a prompt has.
+There are two ways, of which a strategy implements one or both. ``Selects``: everything stays in the
+cache, but most decode steps attend to a subset of positions (sparse attention). ``Compacts``: a few
+keys and values, each with a bias, replace many, whose pages are freed. Neither is exact: off is the
+default, and KV computed with either is never offered to a prefix cache as that of a prompt.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ if TYPE_CHECKING:
 
 
 class KvCompressionStrategy(Strategy, Protocol):
-    """Says what of a long context is attended to, or what takes its place.
+    """Chooses which positions of a long context are attended to, or what replaces them.
 
-    It follows ``Selects``, with ``Moves`` if it likes, ``Compacts``, or both. What it raises, and
-    answers that cannot be, end compression: the step goes on with all that is kept, what is
-    compacted stays so, and a fresh instance gets another chance a step later.
+    It implements ``Selects``, optionally with ``Moves``, or ``Compacts``, or both. An exception or
+    an invalid result ends compression: the step goes on with everything in the cache, what is
+    compacted stays compacted, and a new instance is tried one step later.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """Learn ``kv_shape`` and the sizes of the engine.
+        """Read ``kv_shape`` and the sizes of the engine.
 
         Raises:
-            ValueError: it cannot serve this model; one sentence that says why.
+            ValueError: it does not support this model; the message is one sentence that says why.
         """
 
     def admit(self, row: int) -> None:
-        """Another sequence has this row from now on, or the same one comes back: forget.
+        """Reset this row's state for a new sequence, or for one that resumes.
 
-        Who was preempted is told of when it comes back, also in the row that it had, but for those
-        of whom ``Moves`` has kept something.
+        A preempted sequence is admitted when it resumes, also in the row that it had, except those
+        whose state ``Moves`` has saved.
         """
 
 
 @runtime_checkable
 class Selects(Protocol):
-    """Sparse decoding: all keys and values are kept, few are read.
+    """Sparse decoding: all keys and values stay in the cache, few are read.
 
-    It is asked about sequences that decode one token; those with drafts behind it, and chunks of
-    prompts, also those of one token, attend to all. So what it is shown of a sequence follows from
-    its answer, and not from what was cached. A step may be computed again: the same may be asked,
-    and shown, twice.
+    It is called for sequences that decode one token; those with draft tokens, and prefill chunks,
+    also of a single token, attend to all positions. So what it observes of a sequence depends on
+    its answer, and not on what was cached. A step may be computed again: calls for the same step
+    may be repeated.
     """
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many places each attends to in this step, of each layer and key head.
+        """Return how many positions each row attends to in this step, per layer and KV head.
 
         Args:
-            rows: that decode, shape ``[n]``.
-            lengths: tokens that each has, the one that is computed included, shape ``[n]``.
+            rows: rows that decode, shape ``[n]``.
+            lengths: tokens of each, including the one being computed, shape ``[n]``.
 
         Returns:
-            Shape ``[n]``; 0, and what is not less than the length, stands for all of them.
+            Shape ``[n]``; 0, or a value not below the length, means all positions.
         """
 
     def select(
@@ -72,21 +72,22 @@ class Selects(Protocol):
         lengths: NDArray[np.int64],
         budgets: NDArray[np.int64],
     ) -> torch.Tensor | None:
-        """The places that rows attend to in a layer; those that attend to all are not among them.
+        """Return the positions that rows attend to in a layer.
 
-        A step asks for all its layers before it computes the first. Layers whose windows hide a
-        part of the context attend to all that they see, and are not asked for.
+        Rows that attend to all positions are not passed. A step calls it for all layers before it
+        computes the first. Sliding-window layers that do not see the whole context attend to their
+        whole window and are not passed.
 
         Args:
-            layer: which.
+            layer: index of the layer.
             rows: shape ``[n]``.
-            lengths: tokens that each has, shape ``[n]``.
-            budgets: most places of each, shape ``[n]``.
+            lengths: tokens of each, shape ``[n]``.
+            budgets: maximum of positions of each, shape ``[n]``.
 
         Returns:
-            int64, shape ``[n, num_kv_heads, k]``: places from 0 to below the length, none twice,
-            in any order, the newest always among them; -1 behind them where there are fewer. None
-            for all that there are.
+            int64, shape ``[n, num_kv_heads, k]``: positions from 0 to below the length, without
+            duplicates, in any order, always including the newest; padded with -1. None for all
+            positions.
         """
 
     def observe(
@@ -97,48 +98,48 @@ class Selects(Protocol):
         weights: torch.Tensor,
         places: torch.Tensor | None,
     ) -> None:
-        """Look at what was attended to.
+        """Observe attention weights.
 
         Args:
-            layer: which.
+            layer: index of the layer.
             rows: shape ``[n]``.
-            lengths: tokens that each has, shape ``[n]``.
-            weights: after softmax, float32 or bfloat16. With ``places`` None of all that there
-                are, shape ``[n, num_heads, longest]``, 0 beyond a row's length; else of those that
-                were selected, shape ``[n, num_heads, k]``, 0 where there is none. Heads that share
-                a key head stand side by side. Only to be read, and only during the call.
-            places: what ``select`` gave, shape ``[n, num_kv_heads, k]``.
+            lengths: tokens of each, shape ``[n]``.
+            weights: after softmax, float32 or bfloat16. If ``places`` is None, of all positions,
+                shape ``[n, num_heads, longest]``, 0 beyond a row's length; otherwise of the
+                selected ones, shape ``[n, num_heads, k]``, 0 for padding. Query heads that share a
+                KV head are adjacent. Read-only and valid only during the call.
+            places: result of ``select``, shape ``[n, num_kv_heads, k]``.
         """
 
 
 @runtime_checkable
 class Moves(Protocol):
-    """Selection that goes on where it was with a sequence that was swapped out, beside ``Selects``.
+    """Optional part of ``Selects``: saves and restores the state of a sequence that is swapped out.
 
-    Without it, and after a preemption by which all is computed again, it begins afresh.
+    Without it, and after a preemption by recomputation, selection starts from an empty state.
     """
 
     def leave(self, row: int) -> object:
-        """A sequence leaves its row, and may come back: what is known of it, for itself alone."""
+        """Return the state of a sequence that leaves its row and may resume; it shares nothing."""
 
     def enter(self, row: int, known: object) -> None:
-        """It is back, maybe in another row; in place of ``admit``.
+        """Restore a resumed sequence, perhaps in another row; called instead of ``admit``.
 
         Args:
-            row: that it has now.
-            known: what ``leave`` gave.
+            row: its row now.
+            known: result of ``leave``.
         """
 
 
 class Compaction(NamedTuple):
-    """What is to become fewer of a sequence.
+    """Plan for compacting one sequence.
 
     Attributes:
-        row: whose.
-        covered: tokens from its beginning that are looked at, a multiple of the page size.
-        kept: keys and values that take their place, a smaller multiple of it.
-        queries: latest tokens of the prompt whose queries are shown; they are computed again, so
-            that they do not depend on what was cached.
+        row: row of the sequence.
+        covered: tokens from its beginning that are compacted, a multiple of the page size.
+        kept: number of keys and values that replace them, a smaller multiple of the page size.
+        queries: number of latest prompt tokens whose queries are passed; they are computed again,
+            so that they do not depend on what was cached.
     """
 
     row: int
@@ -148,11 +149,11 @@ class Compaction(NamedTuple):
 
 
 class Compacted(NamedTuple):
-    """Keys and values that stand for others.
+    """Keys and values that replace others.
 
     Attributes:
         keys: shape ``[num_kv_heads, kept, head_dim]``.
-        bias: what is added to the scores of each, after scaling, shape ``[num_kv_heads, kept]``.
+        bias: added to the attention scores of each, after scaling, shape ``[num_kv_heads, kept]``.
         values: shape ``[num_kv_heads, kept, head_dim]``.
     """
 
@@ -163,9 +164,9 @@ class Compacted(NamedTuple):
 
 @runtime_checkable
 class Compacts(Protocol):
-    """Few keys and values in place of many.
+    """Replaces many keys and values by few.
 
-    It happens between two steps, once the last chunk of a prompt has landed.
+    This happens between two steps, once the last chunk of a prompt has been computed.
     """
 
     def plan(
@@ -174,14 +175,14 @@ class Compacts(Protocol):
         lengths: NDArray[np.int64],
         prompt_lens: NDArray[np.int64],
     ) -> Sequence[Compaction]:
-        """Which sequences are compacted now.
+        """Return which sequences are compacted now.
 
-        It follows from the lengths of prompts alone: a sequence that is computed again is
-        compacted at the same place, and its answer is the same.
+        The result depends on the prompt lengths alone: a sequence that is recomputed is compacted
+        at the same position, and its answer is the same.
 
         Args:
-            rows: whose prompts have landed since it was asked last, shape ``[n]``.
-            lengths: tokens whose keys and values each has, shape ``[n]``.
+            rows: rows whose prompts were completed since the last call, shape ``[n]``.
+            lengths: tokens of each whose keys and values are computed, shape ``[n]``.
             prompt_lens: shape ``[n]``.
         """
 
@@ -193,14 +194,14 @@ class Compacts(Protocol):
         values: torch.Tensor,
         kept: int,
     ) -> Compacted:
-        """Make fewer of a layer's keys and values.
+        """Compact the keys and values of a layer.
 
         Args:
-            layer: which.
-            queries: of the prompt's latest tokens, after rotary, those that share a key head
-                together, shape ``[num_kv_heads, n, head_dim]``. Scores are their products with
+            layer: index of the layer.
+            queries: of the prompt's latest tokens, after rotary embedding, those that share a KV
+                head together, shape ``[num_kv_heads, n, head_dim]``. Scores are their products with
                 keys, times ``KvShape.scale``.
-            keys: after rotary, shape ``[num_kv_heads, covered, head_dim]``.
+            keys: after rotary embedding, shape ``[num_kv_heads, covered, head_dim]``.
             values: shape ``[num_kv_heads, covered, head_dim]``.
-            kept: how many are wanted, at most ``covered``.
+            kept: how many to return, at most ``covered``.
         """

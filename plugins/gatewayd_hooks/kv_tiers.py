@@ -1,11 +1,11 @@
-"""KV tiers: memory behind the pool, where pages go that it gives up and where they are found again.
+"""KV tiers: storage behind the KV pool, to which evicted pages are offloaded.
 
-Tiers stand in a row. The prefix cache's pages that are evicted from the pool go to the first one;
-what a tier gives up goes to the next, and what the last one gives up is gone. A waiting sequence
-takes the pages behind its cached prefix from whichever tier has them.
+Tiers are ordered. Prefix cache pages that are evicted from the pool go to the first tier; what a
+tier evicts goes to the next, and what the last one evicts is discarded. A waiting sequence loads
+the pages after its cached prefix from whichever tier has them.
 
-A page is named by a key that stands for all that its content follows from: the model, the form of
-its KV, the tenant's salt and every token up to its end. Equal keys mean equal bytes.
+A page's key depends on everything that determines its content: the model, the KV format, the
+tenant's salt and every token up to its end. Equal keys mean equal bytes.
 """
 
 from __future__ import annotations
@@ -25,72 +25,74 @@ KEY_BYTES = 32
 
 
 class KvTierStrategy(Strategy, Protocol):
-    """Keeps pages by their keys; it may also have what ``Fetches``, ``Leaves``, ``Outlives`` have.
+    """Stores pages by key; it may also implement ``Fetches``, ``Leaves`` and ``Outlives``.
 
-    It may lose a page at any time, but never gives back other bytes than it was given: a tier that
-    keeps pages where they can be damaged checks them. Keys follow from tokens by a digest that
-    anybody can compute: a tier that others may read keeps no key as it is.
+    It may lose a page at any time, but never returns bytes other than those stored: a tier whose
+    storage can be corrupted verifies pages. Keys are digests of tokens that anyone can compute: a
+    tier that others can read does not store keys in plain form.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """Learn ``page_bytes``."""
+        """Read ``page_bytes``."""
 
     def find(self, keys: Sequence[bytes]) -> int:
-        """Count the leading pages that it has; changes nothing."""
+        """Return the number of leading pages that it has; changes nothing."""
 
     def put(self, key: bytes, page: NDArray[np.uint8]) -> Sequence[tuple[bytes, NDArray[np.uint8]]]:
-        """Keep a copy of a page; one that it has already counts as used.
+        """Store a copy of a page; storing a page again counts as a use.
 
         Args:
             key: ``KEY_BYTES`` long.
             page: its bytes, shape ``[page_bytes]``, which change after the call.
 
         Returns:
-            What it gave up for it, unchanged until the next call.
+            Pages evicted to make room, valid until the next call.
         """
 
     def get(self, keys: Sequence[bytes]) -> Sequence[NDArray[np.uint8]]:
-        """Give the leading pages that are at hand, without waiting for a device.
+        """Return the leading pages that are available without waiting for a device.
 
-        They count as used, and do not change until they are released as often as they were given.
+        They count as used, and do not change until they are released as often as they were
+        returned.
         """
 
     def release(self, keys: Sequence[bytes]) -> None:
-        """Pages that ``get`` gave have been copied."""
+        """Release pages returned by ``get`` that have been copied."""
 
     def __len__(self) -> int:
-        """Pages that it has."""
+        """Return the number of pages that it has."""
 
 
 class Fetches(Protocol):
-    """A tier whose pages are brought to memory first, beside the engine's steps."""
+    """Optional part of a tier that loads pages to memory first, concurrently with engine steps."""
 
     def fetch(self, keys: Sequence[bytes]) -> None:
-        """Begin to bring these pages to memory, if there is room; may be asked again."""
+        """Start to load these pages to memory, if there is room; may be called repeatedly."""
 
     def ready(self, keys: Sequence[bytes]) -> int:
-        """Count the leading pages that ``get`` would give; changes nothing."""
+        """Return the number of leading pages that ``get`` would return; changes nothing."""
 
     def page_seconds(self) -> float:
-        """What bringing a page to memory has taken lately, seconds; 0 before it was measured."""
+        """Return the recent time to load a page, in seconds; 0 before the first measurement."""
 
 
 class Leaves(Protocol):
-    """A tier whose pages end with the process, and that gives them away before."""
+    """Optional part of a tier in process memory, which passes its pages on before it closes."""
 
     def leave(self) -> Iterable[tuple[bytes, NDArray[np.uint8]]]:
-        """Give all its pages, the most useful first; they do not change until it is closed."""
+        """Yield all pages, the most useful first; they do not change until the tier is closed."""
 
 
 class Outlives(Protocol):
-    """A tier whose pages are found again by a later process."""
+    """Optional part of a persistent tier, whose pages are found again by a later process."""
 
     def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
-        """The engine stops: keep what would end with it, and what was put before.
+        """Persist pages as the engine stops, and finish pending writes.
 
         Only here may a tier wait for its device. It is closed afterwards.
 
         Args:
-            pages: the most useful first, each unchanged until the call is over; some that it has.
+            pages: the most useful first, each unchanged until the call returns; some may be stored
+                already.
             seconds: for which it may wait.
         """

@@ -1,4 +1,4 @@
-"""The two pluggy markers: ``hookspec`` for the contract, ``hookimpl`` for plugins."""
+"""Pluggy markers: ``hookspec`` for the contract, ``hookimpl`` for plugins."""
 
 import pluggy
 

@@ -1,7 +1,7 @@
-"""Products of a plugin's own: a quantizer that multiplies weights of few bits by its kernels.
+"""Matrix multiplication kernels of plugins: a quantizer that multiplies quantized weights itself.
 
-Its name stands in ``[quantizer] kernels``, and its settings in ``[quantizer.<name>]``. It need not
-read checkpoints, nor round: what it multiplies comes from whoever does.
+Its name is listed in ``[quantizer] kernels``, and its settings are in ``[quantizer.<name>]``. It
+need not read checkpoints or quantize: its weights may come from any other quantizer.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ if TYPE_CHECKING:
 
 
 class Form(NamedTuple):
-    """What is known of a ``GroupedWeight`` before anybody looks at its numbers.
+    """Properties of a ``GroupedWeight`` that are known without its data.
 
     Attributes:
-        rows: what it makes of an input.
-        columns: numbers of the input.
-        codes: the type of its codes.
-        bits: of a code.
-        groups: that a row is cut into.
+        rows: output features.
+        columns: input features.
+        codes: dtype of its codes.
+        bits: per code.
+        groups: quantization groups per row.
         has_offsets: whether groups have offsets.
-        is_ordered: whether the columns of a group are neighbours.
+        is_ordered: whether the columns of a group are adjacent.
         activations: as in ``GroupedWeight``.
         has_bias: whether a bias is added.
         dtype: of inputs, outputs and the bias: float32 or bfloat16.
-        device: where all of it is.
-        capability: of that device, major and minor, if it is an NVIDIA GPU; None elsewhere.
+        device: of all tensors.
+        capability: compute capability of that device, major and minor, if it is an NVIDIA GPU; None
+            elsewhere.
     """
 
     rows: int
@@ -47,65 +48,66 @@ class Form(NamedTuple):
 
 
 class Product(Protocol):
-    """A matrix in the form of whoever multiplies it; it lives as long as the engine.
+    """Quantized matrix, packed for its kernel; it exists as long as the engine.
 
     It is called in each step, by one thread. On a GPU a call is captured in a CUDA graph, once for
-    each number of rows, and replayed: it waits for nothing on the device, looks at no number there,
-    and takes memory from torch alone; what is to be compiled is compiled in the first calls, which
-    are made while the model is loaded: of 2 rows, and of 65 for the first matrix of a ``Form``.
-    Nothing watches how long it takes.
+    each number of rows, and replayed: it must not synchronize with the device or read values from
+    it, and allocates memory only through torch; compilation happens in the first calls, which are
+    made while the model is loaded: with 2 rows, and with 65 for the first matrix of a ``Form``. Its
+    running time is not monitored.
     """
 
     @property
     def nbytes(self) -> int:
-        """What it keeps, in bytes."""
+        """Memory that it uses, in bytes."""
 
     @property
     def is_steady(self) -> bool:
-        """Whether the bits of a row of the output depend on that row of the input alone.
+        """Whether an output row depends bitwise on its input row alone (batch invariance).
 
-        Whatever the other rows are, how many, and on a CPU how many threads torch has. A CPU asks
-        one that says no for row after row where bits matter (a model that rounds activations).
+        That is, not on the other rows, their number or, on a CPU, torch's number of threads. On a
+        CPU, a product that returns False is called row by row where bitwise equality matters (a
+        model that quantizes activations).
         """
 
     @property
     def rounds_inputs(self) -> bool:
-        """Whether it rounds what it multiplies, by far more than floats of its type are."""
+        """Whether it quantizes its inputs, with an error far above that of their float type."""
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Multiply, and add the bias.
 
         Args:
-            x: of ``Form.dtype``, shape ``[n, columns]``, ``n`` from 0; rows may lie apart. It is to
-                be left as it is.
-            out: of that type, shape ``[n, rows]``; rows may lie apart.
+            x: of ``Form.dtype``, shape ``[n, columns]``, ``n`` from 0; rows may be strided. Must
+                not be modified.
+            out: of that type, shape ``[n, rows]``; rows may be strided.
 
         Returns:
-            ``out``, all of it written; a new tensor without one.
+            ``out``, overwritten completely; a new tensor if it is None.
         """
 
 
 @runtime_checkable
 class Multiplies(Protocol):
-    """Takes weights of few bits over, at load, and multiplies them from then on.
+    """Takes over quantized weights while the model is loaded, and multiplies them from then on.
 
-    Those of ``[quantizer] kernels`` are asked in their order, before the engine's own products. The
-    first who takes a matrix over has it. What ``suits`` or ``take`` raises ends the start, and so
-    does a product whose shape or type is another, or that is far from the numbers of its weight.
-    What a product raises in a step ends the engine; the next one starts without the plugin.
+    The quantizers of ``[quantizer] kernels`` are tried in order, before the engine's own kernels.
+    The first that accepts a matrix gets it. An exception of ``suits`` or ``take`` aborts the start,
+    and so does a product with a wrong shape or type, or with results far from those of its weight.
+    An exception of a product in a step ends the engine; the next one starts without the plugin.
     """
 
     def suits(self, form: Form) -> bool:
-        """Whether it multiplies such matrices on such a device."""
+        """Whether it supports such matrices on such a device."""
 
     def take(self, form: Form, weight: GroupedWeight, bias: torch.Tensor | None) -> Product | None:
-        """Take over a matrix that suits; it is the plugin's to keep, and not to be written to.
+        """Take over a supported matrix; the plugin may keep it, but must not write to it.
 
         Args:
-            form: what it is.
+            form: properties of the matrix.
             weight: the matrix.
             bias: of ``form.dtype``, shape ``[rows]``.
 
         Returns:
-            None for one whose numbers it cannot hold after all.
+            None if it cannot represent these values after all.
         """

@@ -1,7 +1,7 @@
-"""Parsers of what a model says: its reasoning, its tool calls, and the text between.
+"""Output parsers, which separate reasoning, tool calls and text in a model's output.
 
-Both kinds run in the gateway process, a parser of its own for each answer. They are given text
-as it comes, in pieces of any length, and tell what it is as soon as that is certain.
+Both kinds run in the gateway process, with one parser instance per answer. They are fed text as it
+is generated, in pieces of any length, and return parts as soon as these are certain.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class Text(NamedTuple):
-    """What is said to the user; never empty."""
+    """Text for the user; never empty."""
 
     text: str
 
 
 class Reasoning(NamedTuple):
-    """What was thought before; never empty."""
+    """Reasoning text; never empty."""
 
     text: str
 
 
 class ToolCall(NamedTuple):
-    """A call of a tool begins.
+    """Start of a tool call.
 
     Attributes:
-        call: which of the answer, from 0.
+        call: index of the call within the answer, from 0.
         name: of the function.
     """
 
@@ -41,18 +41,18 @@ class ToolCall(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """A piece of a call's arguments, which are JSON when put together; never empty."""
+    """Piece of a call's arguments, whose concatenation is JSON; never empty."""
 
     call: int
     text: str
 
 
 class Bounds(NamedTuple):
-    """The marks around what an answer says first, its reasoning.
+    """Delimiters of the reasoning at the beginning of an answer.
 
     Attributes:
-        begin: with which the answer begins if it reasons; empty where the prompt has begun it.
-        end: that ends it; not empty.
+        begin: text with which the answer begins if it reasons; empty if the prompt ends with it.
+        end: text that ends the reasoning; not empty.
     """
 
     begin: str
@@ -63,26 +63,26 @@ Part = Text | Reasoning | ToolCall | Arguments
 
 
 class OutputParser(Protocol):
-    """Reads one answer.
+    """Incremental parser of one answer.
 
-    What it tells depends on the text and not on how it was cut, and it loses nothing: text that is
-    no mark, and no space beside one, is in some part. A call that was told stays told, even if its
-    arguments break off.
+    Its parts depend on the text and not on how it was split, and no text is lost: all text except
+    delimiters and whitespace next to them is in some part. A call that was returned is not taken
+    back, even if its arguments break off.
     """
 
     def feed(self, text: str) -> Sequence[Part]:
-        """Take what was said next."""
+        """Parse the next piece of text."""
 
     def finish(self) -> Sequence[Part]:
-        """The answer has ended: what was held back. Calls that were not told are text."""
+        """Return what was held back at the end of the answer; incomplete calls become text."""
 
 
 class Tool(NamedTuple):
-    """A function that the model may call.
+    """Function that the model may call.
 
     Attributes:
         name: of the function.
-        description: of it; may be empty.
+        description: of the function; may be empty.
         parameters: a JSON Schema of its arguments, or None for any object.
         strict: whether arguments must follow the schema.
     """
@@ -94,69 +94,69 @@ class Tool(NamedTuple):
 
 
 class ToolParserStrategy(Strategy, Protocol):
-    """How a family of models writes tool calls."""
+    """Tool call format of a family of models."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Look at the model's template, where the family has several."""
+        """Inspect the model's chat template, where the family has several."""
 
     @property
     def marks(self) -> Sequence[str]:
-        """What it must see where a tokenizer has it as a special token, which has no text else."""
+        """Special tokens that must be decoded as text for the parser to see them."""
 
     def suits(self, chat_template: str) -> bool:
-        """Whether a model with this template writes calls in this way."""
+        """Whether a model with this template writes calls in this format."""
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser:
-        """Make a parser for one answer; its text comes after reasoning was taken out.
+        """Create a parser for one answer, whose reasoning has been removed.
 
         Args:
-            tools: that were offered.
+            tools: tools offered to the model.
         """
 
     def call_id(self, unique: str) -> str:
-        """The id of a call as the model's template takes it.
+        """Return the id of a call in the format that the model's template requires.
 
         Args:
-            unique: an id from anywhere; given back where the template takes any, and where it is an
-                id that this has made.
+            unique: an arbitrary id; returned unchanged if the template accepts any, or if it has
+                this format already.
         """
 
     def guide(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> GuideSpec:
-        """What an answer must follow so that its calls can be read and fit their schemas.
+        """Return the constraint with which an answer's calls can be parsed and match their schemas.
 
         Args:
             tools: that may be called.
-            required: whether there must be a call, and nothing else.
+            required: whether the answer must consist of calls alone.
             parallel: whether there may be several.
         """
 
 
 class ReasoningParserStrategy(Strategy, Protocol):
-    """How a family of models marks its reasoning."""
+    """Reasoning format of a family of models."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Look at the model's template, where the family has several."""
+        """Inspect the model's chat template, where the family has several."""
 
     @property
     def marks(self) -> Sequence[str]:
-        """As for tools."""
+        """Special tokens that must be decoded as text, as for tool call parsers."""
 
     def suits(self, chat_template: str) -> bool:
-        """Whether a model with this template reasons in this way."""
+        """Whether a model with this template reasons in this format."""
 
     def parser(self, prompt_end: str) -> OutputParser:
-        """Make a parser for one answer.
+        """Create a parser for one answer.
 
         Args:
             prompt_end: the last characters of the prompt: some templates open the reasoning.
         """
 
     def bounds(self, prompt_end: str) -> Bounds | None:
-        """Between which marks an answer may reason: a grammar that it must follow begins behind.
+        """Return the delimiters of the reasoning; a guided answer's grammar begins after it.
 
         Args:
             prompt_end: as for ``parser``.
 
         Returns:
-            None if it does not reason: the grammar then begins with the answer.
+            None if it does not reason: the grammar then applies from the start of the answer.
         """

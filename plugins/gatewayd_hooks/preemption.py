@@ -1,4 +1,4 @@
-"""Preemption: who gives up its pages when a running sequence finds none, and how."""
+"""Preemption: which running sequence releases its pages when none are free, and how."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 MAX_PREEMPTIONS = 3
-"""Times a sequence gives way to others before it is spared, while there are others."""
+"""Preemptions of a sequence after which it is spared, while there are other candidates."""
 
 
 class PreemptionMode(StrEnum):
-    """What becomes of a victim's KV."""
+    """What happens to a victim's KV."""
 
     RECOMPUTE = "recompute"
-    """Its pages are released; it computes again what the prefix cache has lost by then."""
+    """Its pages are released; what the prefix cache no longer has is computed again."""
 
     SWAP = "swap"
-    """What it has computed is copied to the host's memory, and comes back bit for bit."""
+    """Its computed KV is copied to host memory, and restored bit for bit."""
 
 
 class Victim(NamedTuple):
-    """A sequence that has to wait again."""
+    """Sequence to preempt."""
 
     slot: int
     mode: PreemptionMode
@@ -39,13 +39,13 @@ class Victim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SwapCosts:
-    """What the engine has measured so far; 0 for what it has not.
+    """Costs measured by the engine; 0 where not measured yet.
 
     Attributes:
-        token_seconds: to compute a token more in a step.
-        swap_seconds: to copy out and back, whatever the length.
-        page_seconds: to copy out and back, for each page more.
-        kept_pages: pages that swapped sequences take in the host's memory now.
+        token_seconds: time to compute one more token in a step.
+        swap_seconds: fixed time to copy out and back, for any length.
+        page_seconds: additional time to copy out and back, per page.
+        kept_pages: pages that swapped sequences use in host memory now.
     """
 
     token_seconds: float
@@ -55,24 +55,24 @@ class SwapCosts:
 
 
 class PreemptionStrategy(Strategy, Protocol):
-    """Chooses the victim. It may also have the method of ``LearnsCosts``."""
+    """Chooses the victim. It may also implement ``LearnsCosts``."""
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the engine's sizes."""
+        """Read the engine's sizes."""
 
     def victim(self, view: QueueView, candidates: NDArray[np.int32]) -> Victim:
         """Choose one of the candidates.
 
         Args:
             view: the queue as the scheduler sees it.
-            candidates: running slots that may be preempted, in order of admission, at least
-                one. The sequence in need may be among them and its own victim. Who was
-                preempted several times already is missing while there are others.
+            candidates: running slots that may be preempted, in order of admission, at least one.
+                The sequence that needs pages may be among them and be chosen itself. Sequences that
+                were preempted ``MAX_PREEMPTIONS`` times are omitted while there are others.
         """
 
 
 class LearnsCosts(Protocol):
-    """A preemption that weighs swapping against computing again."""
+    """Optional part of a preemption strategy that weighs swapping against recomputation."""
 
     def learn(self, costs: SwapCosts) -> None:
-        """Take note of what has been measured; told before each ``victim``."""
+        """Update the measured costs; called before each ``victim``."""

@@ -1,7 +1,7 @@
-"""Protocols: routes of other APIs, answered by the gateway's own chat completions.
+"""Protocols: routes of other APIs, served through the gateway's own chat completions.
 
-A protocol knows the shapes of its requests and answers; the gateway does the rest. All that it
-meets can be imported from here.
+A protocol translates the formats of its requests and responses; the gateway does the rest. Every
+type that it needs can be imported from here.
 """
 
 from __future__ import annotations
@@ -45,11 +45,10 @@ class Route(NamedTuple):
     Attributes:
         method: ``GET``, ``POST``, ``DELETE`` or ``HEAD``.
         path: with parameters in braces, such as ``/api/show/{name}``.
-        handler: answers.
-        summary: a few words for ``/openapi.json``.
-        request: the table of its body, for all that is said of its fields: ``/openapi.json``,
-            ``/v1/gateway/compat``, tests. The handler checks requests against it with
-            ``checking.check``. New in 1.9.
+        handler: handles its requests.
+        summary: short description for ``/openapi.json``.
+        request: table of its body, from which ``/openapi.json``, ``/v1/gateway/compat`` and tests
+            are derived. The handler checks requests against it with ``checking.check``. New in 1.9.
     """
 
     method: str
@@ -60,23 +59,24 @@ class Route(NamedTuple):
 
 
 class ProtocolStrategy(Strategy, Protocol):
-    """Routes of one API. Paths of the gateway's own, or of another protocol, are a conflict.
+    """Routes of one API. Paths of the gateway itself, or of another protocol, are a conflict.
 
-    Everything runs in the gateway's event loop: what takes long belongs into a thread.
+    Everything runs in the gateway's event loop: long work belongs in a thread.
     """
 
     def open(self, resources: GatewayResources) -> None:
-        """Learn what is served."""
+        """Read what is served."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
-        """Every route; called once at start."""
+        """Return all routes; called once at start."""
 
     def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
-        """The answer that is an error, in this API's shape; its body is bytes.
+        """Return the error response in this API's format; its body is bytes.
 
-        Also of what the gateway refuses before a handler is asked: a missing key, a method that a
-        path does not have, a body that is too large. The gateway adds ``retry-after`` and the like.
+        Also called when the gateway refuses a request before a handler runs: for a missing key, a
+        method that a path does not have, a body that is too large. The gateway adds ``retry-after``
+        and similar headers.
         """
 
     def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
-        """The same inside of a stream whose status was sent."""
+        """Return an error event for a stream whose status was already sent."""

@@ -1,6 +1,7 @@
-"""Quantizers: weights of few bits, as checkpoints have them or made of float ones while loading.
+"""Quantizers: quantized weights, read from checkpoints or made of float weights while loading.
 
-Formats know packing, engines know products; between them is one form, ``GroupedWeight``.
+Formats know the packing, engines know the matrix multiplication; the form between them is
+``GroupedWeight``.
 """
 
 from __future__ import annotations
@@ -16,21 +17,22 @@ if TYPE_CHECKING:
 
 
 class GroupedWeight(NamedTuple):
-    """A matrix of few bits: ``codes * scales + offsets``, multiplied and then added in float32.
+    """Quantized matrix ``codes * scales + offsets``, multiplied and then added in float32.
 
-    Rows are independent of each other: an engine joins matrices and reorders their rows.
+    Rows are independent of each other: an engine concatenates matrices and reorders their rows.
 
     Attributes:
-        codes: uint8, int8 or a type of float8, shape ``[rows, columns]``; one a byte.
+        codes: uint8, int8 or a float8 type, shape ``[rows, columns]``; one code per byte.
         scales: float32, shape ``[rows, groups]``.
         offsets: float32, shape ``[rows, groups]``; None for zeros.
-        bits: of a code: integers are below ``2**bits``, or from ``-2**(bits - 1)``; 8 for floats.
-        group_of: the group of each column, int32, shape ``[columns]``; None for neighbours:
+        bits: per code: integers are below ``2**bits``, or at least ``-2**(bits - 1)``; 8 for
+            floats.
+        group_of: group of each column, int32, shape ``[columns]``; None for adjacent columns:
             column ``c`` is in group ``c // (columns // groups)``.
-        activations: what products are meant to be computed from: ``float``, or codes of ``int8``
-            or ``e4m3``, to which each row of the other factor is rounded with a scale of its own,
-            or one for each of the weight's groups if it has several. A machine that does not
-            multiply such codes takes floats.
+        activations: quantization of the activations: ``float`` for none, or ``int8`` or ``e4m3``
+            codes, to which each row of the other factor is rounded with a scale of its own, or with
+            one per weight group if there are several. A machine that cannot multiply such codes
+            uses floats.
     """
 
     codes: torch.Tensor
@@ -42,26 +44,26 @@ class GroupedWeight(NamedTuple):
 
 
 class SparseWeight(NamedTuple):
-    """A matrix of which at most two of each four neighbours in a row are not zero.
+    """2:4 sparse matrix: at most two of each four adjacent values in a row are nonzero.
 
-    Rows are independent of each other. Devices that have a product for it pack what is not zero; a
-    CPU multiplies the zeros, too.
+    Rows are independent of each other. Devices with a kernel for it pack the nonzeros; a CPU
+    multiplies the zeros, too.
 
     Attributes:
-        values: floats, zeros among them, shape ``[rows, columns]``; columns are a multiple of 4.
+        values: floats including zeros, shape ``[rows, columns]``; columns are a multiple of 4.
     """
 
     values: torch.Tensor
 
 
 class StaticWeight(NamedTuple):
-    """A matrix that is multiplied with inputs rounded to codes of one scale, whatever they are.
+    """Matrix whose inputs are quantized with one static scale.
 
-    An input becomes ``code * scale``, where the code is the nearest to ``input / scale``, and what
-    is beyond the largest code that. Matrices of one input are joined under the largest scale.
+    An input becomes ``code * scale``, where the code is the nearest to ``input / scale``, saturated
+    at the largest code. Matrices that share an input are merged with the largest scale.
 
     Attributes:
-        weight: the matrix, of floats or of few bits.
+        weight: the matrix, float or quantized.
         activations: the codes: ``int8`` or ``e4m3``.
         scale: finite and above 0.
     """
@@ -72,16 +74,16 @@ class StaticWeight(NamedTuple):
 
 
 Weight: TypeAlias = "torch.Tensor | GroupedWeight | SparseWeight | StaticWeight"
-"""A matrix, of floats, of few bits, or half of zeros, or one with a scale for its inputs."""
+"""Matrix: float, quantized, 2:4 sparse, or with a static scale for its inputs."""
 
 
 class Matrix(NamedTuple):
-    """A matrix of a model.
+    """Name and shape of a matrix of a model.
 
     Attributes:
-        name: as Hugging Face calls it, without ``.weight``: ``model.layers.0.mlp.down_proj``.
-        rows: what it makes of an input.
-        columns: numbers of the input.
+        name: in Hugging Face's naming, without ``.weight``: ``model.layers.0.mlp.down_proj``.
+        rows: output features.
+        columns: input features.
     """
 
     name: str
@@ -90,10 +92,10 @@ class Matrix(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A tensor of a file.
+    """Type and shape of a tensor in a file.
 
     Attributes:
-        dtype: by its name in safetensors: ``F32``, ``I32``, ``F8_E4M3``.
+        dtype: name of the type in safetensors: ``F32``, ``I32``, ``F8_E4M3``.
         shape: of the tensor.
     """
 
@@ -102,11 +104,11 @@ class Stored(NamedTuple):
 
 
 class Announcement(NamedTuple):
-    """What a checkpoint says about how it is quantized.
+    """Quantization configuration of a checkpoint.
 
     Attributes:
-        values: its fields, as they stand.
-        where: for sentences: ``config.json: quantization_config``.
+        values: its fields, unchanged.
+        where: source, for messages: ``config.json: quantization_config``.
     """
 
     values: Mapping[str, Any]
@@ -115,11 +117,11 @@ class Announcement(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class QuantizerResources:
-    """What the host hands to a quantizer in ``open``, before anything of the model is read.
+    """Passed by the host to a quantizer in ``open``, before anything of the model is read.
 
     Attributes:
         folder: the model's checkpoint.
-        device: ``cpu`` or ``cuda:N``: where products are computed.
+        device: ``cpu`` or ``cuda:N``: where matrices are multiplied.
     """
 
     folder: str
@@ -127,73 +129,74 @@ class QuantizerResources:
 
 
 class QuantizerStrategy(Strategy, Protocol):
-    """Gives quantized weights: it has the method of ``Reads``, of ``Quantizes``, or both.
+    """Provides quantized weights: it implements ``Reads``, ``Quantizes``, or both.
 
-    Or it ``Multiplies`` them (``gatewayd_hooks.multiplying``), whoever gives them.
+    Or it ``Multiplies`` them (``gatewayd_hooks.multiplying``), whichever quantizer they come from.
 
-    It is used while the model is loaded, and is fixed while the engine runs. Whatever it raises
-    ends the start; what it says is what operators read.
+    It is used while the model is loaded, and cannot be replaced while the engine runs. Any
+    exception aborts the start; operators read its message.
     """
 
     def open(self, resources: QuantizerResources) -> None:
-        """Learn where the model is."""
+        """Read where the model is."""
 
 
 @runtime_checkable
 class Reads(Protocol):
-    """A format of checkpoints. A checkpoint's ``quant_method`` is the name of its strategy."""
+    """Reads a checkpoint format. A checkpoint's ``quant_method`` is the name of its strategy."""
 
     def scheme(self, announced: Announcement) -> Scheme:
-        """How a checkpoint stores its matrices; before any of them is read.
+        """Return how a checkpoint stores its matrices; called before any of them is read.
 
         Raises:
-            ValueError: the announcement asks for what is not supported; one sentence that begins
-                with ``where`` and names the field.
+            ValueError: the announcement asks for something unsupported; the message is one sentence
+                that begins with ``where`` and names the field.
         """
 
 
 class Scheme(Protocol):
-    """How one checkpoint stores its matrices."""
+    """Storage layout of the matrices of one checkpoint."""
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
-        """The tensors of a matrix that must be there, and the forms that each may have.
+        """Return the required tensors of a matrix, and the types and shapes that each may have.
 
         Returns:
-            By what stands behind the matrix's name and a dot: ``qweight``, ``scales``. None for a
-            matrix that is stored plainly, as ``weight``. A bias is none of them.
+            Keyed by the suffix after the matrix's name and a dot: ``qweight``, ``scales``. None for
+            a matrix that is stored unquantized, as ``weight``. A bias is not included.
         """
 
     def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
-        """The same of those that may be there."""
+        """Return the optional tensors of a matrix, in the same form."""
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
         """Unpack a matrix.
 
         Args:
-            matrix: one that is not stored plainly.
-            take: reads one of its tensors, as stored; raises KeyError for one that is not there.
+            matrix: one that is stored quantized.
+            take: reads one of its tensors, as stored; raises KeyError for one that does not exist.
 
         Raises:
-            ValueError: numbers that cannot be, as a scale that is not finite; in a sentence.
+            ValueError: invalid numbers, such as a scale that is not finite; the message is a
+                sentence.
         """
 
 
 @runtime_checkable
 class Quantizes(Protocol):
-    """Makes weights of few bits of float ones while a model is loaded."""
+    """Quantizes float weights while a model is loaded."""
 
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> Weight | None:
         """Quantize one matrix.
 
         Args:
-            matrix: what it is; matrices that see the same input are joined, as ``qkv_proj``.
-            weight: float32, shape ``[rows, columns]``; to be left as it is.
+            matrix: its name and shape; matrices with the same input are merged, as ``qkv_proj``.
+            weight: float32, shape ``[rows, columns]``; must not be modified.
 
         Returns:
-            None for one that had better stay as it is.
+            None for a matrix that should stay unquantized.
 
         Raises:
-            ValueError: its numbers cannot be quantized; in a sentence.
+            ValueError: its numbers cannot be quantized; the message is a sentence.
         """
 
 
@@ -205,51 +208,51 @@ class Writes(Protocol):
     """
 
     def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
-        """The ``quantization_config`` of what is written with its settings.
+        """Return the ``quantization_config`` of a checkpoint that is written with its settings.
 
         Args:
-            packed: names of all matrices that are to be of few bits.
+            packed: names of all matrices to quantize.
             plain: names of the other matrices of layers.
 
         Raises:
-            ValueError: the format cannot tell them apart; one sentence.
+            ValueError: the format cannot distinguish them; the message is one sentence.
         """
 
     def nearest(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
-        """Round a matrix of floats to what the format can hold, without a look at inputs.
+        """Round a float matrix to the nearest values of the format, without calibration.
 
         Args:
             matrix: one that the scheme packs.
-            weight: float32, shape ``[rows, columns]``; to be left as it is.
+            weight: float32, shape ``[rows, columns]``; must not be modified.
 
         Raises:
-            ValueError: its numbers cannot be quantized; in a sentence.
+            ValueError: its numbers cannot be quantized; the message is a sentence.
         """
 
     def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
-        """The tensors of a matrix by suffix, as the scheme has them in ``stored`` and ``optional``.
+        """Return a matrix's tensors by suffix, as in the scheme's ``stored`` and ``optional``.
 
         Args:
             matrix: one that the scheme packs.
-            weight: of ``nearest`` or ``fit``.
+            weight: result of ``nearest`` or ``fit``.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Matrices of one input, which are fitted together; nothing of it is to be written to.
+    """Matrices with the same input, which are calibrated together; read-only.
 
     Attributes:
-        matrices: which they are.
-        weights: theirs in the same order, float32, each of shape ``[rows, columns]``.
-        inputs: some rows of what they are multiplied with, float32, shape ``[n, columns]``.
-        gram: ``inputs.T @ inputs / n`` of all rows that were seen, float64, shape
-            ``[columns, columns]``.
-        loss: how far the part of the layer that they are in is from what it was, with other
-            weights in their places: a mean square, for dense float32 ones in the same order.
-        foldable: whether inputs may come divided by a factor a column, as what makes them is
-            divided: gives the positive factors that can be kept exactly, float32 ``[columns]``,
-            nearest to some. None where they may not.
+        matrices: their names and shapes.
+        weights: in the same order, float32, each of shape ``[rows, columns]``.
+        inputs: some rows of their input, float32, shape ``[n, columns]``.
+        gram: ``inputs.T @ inputs / n`` over all calibration rows, float64, shape ``[columns,
+            columns]``.
+        loss: mean squared change of the output of the layer part that contains them, with the given
+            weights in their place: dense float32 ones in the same order.
+        foldable: whether inputs may be divided by a factor per column, by scaling what produces
+            them: returns the exactly representable positive factors, float32 ``[columns]``, nearest
+            to the given ones. None if that is not possible.
     """
 
     matrices: tuple[Matrix, ...]
@@ -261,12 +264,12 @@ class Site:
 
 
 class Fit(NamedTuple):
-    """What a calibration made of a site.
+    """Result of calibrating a site.
 
     Attributes:
         weights: of its matrices, in their order.
-        factors: of ``foldable``: the weights are to be multiplied with inputs that are divided by
-            them; None for inputs as they were.
+        factors: result of ``foldable``: the weights expect inputs divided by them; None for
+            unscaled inputs.
     """
 
     weights: tuple[GroupedWeight | SparseWeight, ...]
@@ -275,34 +278,34 @@ class Fit(NamedTuple):
 
 @runtime_checkable
 class Calibrates(Protocol):
-    """Looks at what matrices are multiplied with before it rounds them; it also ``Writes``.
+    """Quantizes matrices with calibration inputs; it also implements ``Writes``.
 
     Attributes:
-        propagates: whether inputs are those of a model whose sites before are rounded already,
-            so that later ones make up for what was lost. Then nothing is foldable.
+        propagates: whether inputs come from a model whose earlier sites are quantized already, so
+            that later ones compensate their error. Then nothing is foldable.
     """
 
     propagates: bool
 
     def fit(self, site: Site) -> Fit:
-        """Round the matrices of a site; what they make of its inputs is to stay.
+        """Quantize the matrices of a site so that their outputs change least for its inputs.
 
         Raises:
-            ValueError: its numbers cannot be quantized; in a sentence.
+            ValueError: its numbers cannot be quantized; the message is a sentence.
         """
 
 
 @runtime_checkable
 class Prunes(Protocol):
-    """Looks at what matrices are multiplied with before it thins them out; it also ``Quantizes``.
+    """Prunes matrices with calibration inputs; it also implements ``Quantizes``.
 
-    `gatewayd quantize` writes what is left as floats, zeros among them: any reader takes those.
-    Inputs are those of a model whose sites before are thinned out already.
+    ``gatewayd quantize`` writes the result as floats including zeros, which any reader accepts.
+    Inputs come from a model whose earlier sites are pruned already.
     """
 
     def prune(self, site: Site) -> tuple[SparseWeight, ...]:
-        """Thin out the matrices of a site; what they make of its inputs is to stay.
+        """Prune the matrices of a site so that their outputs change least for its inputs.
 
         Raises:
-            ValueError: its numbers cannot be; in a sentence.
+            ValueError: its numbers cannot be pruned; the message is a sentence.
         """

@@ -1,4 +1,4 @@
-"""What the host hands to a strategy in ``open``: sizes, limits, models for drafters, a kernel."""
+"""Resources passed to a strategy's ``open``: sizes, limits, models for drafters, a kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class TargetModel(Protocol):
-    """What a drafter may use of the model it guesses for, once that is loaded.
+    """Parts of the target model that a drafter may use, once it is loaded.
 
     Attributes:
         hidden_size: of its hidden states.
@@ -24,18 +24,18 @@ class TargetModel(Protocol):
     dtype: torch.dtype
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Input embeddings ``[n, hidden_size]`` of token ids ``[n]``."""
+        """Return the input embeddings ``[n, hidden_size]`` of token ids ``[n]``."""
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Scores of the vocabulary, float32 ``[n, vocab_size]``, of ``[n, hidden_size]``."""
+        """Return the logits, float32 ``[n, vocab_size]``, of hidden states ``[n, hidden_size]``."""
 
 
 class Heads(NamedTuple):
-    """Small networks that were trained on the hidden states of a model.
+    """Small networks trained on the hidden states of a model.
 
     Attributes:
-        tensors: their weights by name, in the model's type of numbers.
-        facts: what ``heads.json`` says of them.
+        tensors: their weights by name, in the model's dtype.
+        facts: content of ``heads.json``.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -43,11 +43,11 @@ class Heads(NamedTuple):
 
 
 class DraftModel(Protocol):
-    """Another, smaller model, with a place for each row's keys and values.
+    """Smaller model for drafting, with KV storage for each row.
 
     Attributes:
         vocab_size: of its logits.
-        max_model_len: tokens that a row can have; fewer than the engine's where memory is short.
+        max_model_len: maximum of tokens of a row; fewer than the engine's if memory is short.
     """
 
     vocab_size: int
@@ -60,15 +60,14 @@ class DraftModel(Protocol):
         counts: NDArray[np.int64],
         tokens: NDArray[np.int32],
     ) -> torch.Tensor:
-        """Compute tokens of some rows behind those that they computed before.
+        """Compute tokens of some rows after those computed before.
 
         Args:
             rows: shape ``[n]``.
-            starts: tokens that each has computed and keeps; later ones are forgotten,
-                shape ``[n]``.
+            starts: computed tokens of each to retain; later ones are discarded, shape ``[n]``.
             counts: tokens to compute, at least 1, shape ``[n]``.
-            tokens: their ids, of each row the first ``counts``, shape ``[n, most]`` with
-                ``most`` at least the largest count.
+            tokens: their ids, of each row the first ``counts``, shape ``[n, most]`` with ``most``
+                at least the largest count.
 
         Returns:
             Logits after the last token of each row, float32, shape ``[n, vocab_size]``.
@@ -76,58 +75,57 @@ class DraftModel(Protocol):
 
 
 class RunPadded(Protocol):
-    """Launches over the tensors of some lines; see ``CaptureLaunches``."""
+    """Launches kernels over the tensors of some rows; see ``CaptureLaunches``."""
 
     def __call__(self, num_lines: int, /) -> None:
-        """Launch for the first lines of the tensors.
+        """Launch for the first rows of the tensors.
 
-        Where they are captured the next larger size is replayed, which also computes lines
-        behind those; where they are not, exactly so many are launched, kernel by kernel.
+        If captured, the next larger captured size is replayed, which also computes rows after
+        those; otherwise exactly that many rows are launched, kernel by kernel.
 
         Args:
-            num_lines: from 1 to ``max_running``.
+            num_lines: number of rows, from 1 to ``max_running``.
         """
 
 
 class CaptureLaunches(Protocol):
-    """Captures what a drafter launches on a GPU, so that guesses take one launch.
+    """Captures a drafter's GPU kernels in CUDA graphs, so that drafting takes one launch.
 
-    It is to be called in ``open``. The engine launches each size once, and captures, when the model
-    is loaded, while nothing runs: in a drafter that is swapped in later, for sizes whose capture
-    failed, and with ``[engine] capture = "off"`` each kernel is launched by itself.
+    It must be called in ``open``. The engine runs each size once, and captures it, while the model
+    is loaded and nothing else runs. In a drafter that is swapped in later, for sizes whose capture
+    failed, and with ``[engine] capture = "off"``, kernels are launched one by one.
     """
 
     def __call__(
         self, launches: Callable[[int], None], name: str, logits_per_line: int
     ) -> RunPadded:
-        """Have launches captured for some numbers of lines: 1, 2, 4, 8, ...
+        """Register launches to be captured for some numbers of rows: 1, 2, 4, 8, ...
 
         Args:
-            launches: launches what computes so many lines, and may use ``resources.target``. It
-                reads and writes tensors that were made in ``open`` and stay, the first lines of
-                each; what it makes itself may be overwritten once it has returned. Shapes follow
-                from the number alone, and the host reads no tensor. It is called under
-                ``torch.inference_mode`` with the tensors as ``open`` left them, and in a replay
-                lines behind those that are asked for have whatever was there before: both must
-                be harmless.
+            launches: launches the computation for that many rows, and may use ``resources.target``.
+                It reads and writes the first rows of persistent tensors allocated in ``open``;
+                tensors that it allocates itself may be overwritten once it has returned. Shapes
+                depend on the number alone, and the host reads no tensor. It is called under
+                ``torch.inference_mode`` with the tensors as ``open`` left them, and in a replay,
+                rows after the requested ones have arbitrary earlier content: both must be harmless.
             name: of what is captured, for the log.
-            logits_per_line: rows of ``resources.target.logits`` that a line has at a time, at
+            logits_per_line: rows of ``resources.target.logits`` that one row computes at a time, at
                 least 1. Sizes with more than 256 of them are not captured: they take longer to
-                compute than to launch, and their memory was not counted.
+                compute than to launch, and their memory is not accounted for.
 
         Returns:
-            What launches them, from the first ``admit`` on.
+            Function that launches them; usable from the first ``admit`` on.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class PenaltyColumns:
-    """What rows have seen, and how much they mind.
+    """Token history and penalties of rows.
 
     Attributes:
         seen: tokens of prompt and output, bool, shape ``[seen lines, vocab]``.
         seen_line: int64, shape ``[rows]``: each row's line of ``seen``, -1 for none.
-        counts: how often a token was put out, int32, shape ``[count lines, vocab]``.
+        counts: occurrences of each token in the output, int32, shape ``[count lines, vocab]``.
         count_line: int64, shape ``[rows]``: each row's line of ``counts``, -1 for none.
         repetition: divides positive logits of seen tokens and multiplies others, float32
             ``[rows]``.
@@ -145,7 +143,7 @@ class PenaltyColumns:
 
 
 class Penalise(Protocol):
-    """Penalises tokens that have been seen in one pass of a device; see ``EngineResources``."""
+    """Penalizes seen tokens in one pass of a device; see ``EngineResources``."""
 
     def __call__(
         self,
@@ -154,19 +152,19 @@ class Penalise(Protocol):
         rows: torch.Tensor,
         columns: PenaltyColumns,
     ) -> None:
-        """First repetition, then frequency and presence, in place.
+        """Apply the repetition, then the frequency and presence penalties, in place.
 
         Args:
-            logits: as ``LogitsProcessor.apply`` is given them.
-            index: which lines of ``logits`` to change, int64, shape ``[n]``; on the CPU.
-            rows: the row of each of those lines, int64, shape ``[n]``; on the CPU.
-            columns: what the rows have seen, on the device.
+            logits: as passed to ``LogitsProcessor.apply``.
+            index: which rows of ``logits`` to change, int64, shape ``[n]``; on the CPU.
+            rows: the batch row of each of those, int64, shape ``[n]``; on the CPU.
+            columns: token history of the rows, on the device.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class KvShape:
-    """The attention of a model, as far as its keys and values tell.
+    """Attention parameters of a model that concern its keys and values.
 
     Attributes:
         num_layers: layers with attention.
@@ -175,7 +173,7 @@ class KvShape:
         head_dim: size of a head.
         scale: factor on the scores before softmax.
         softcap: bounds scores, None for none.
-        windows: per layer, how many of the latest places a token sees; 0 for all.
+        windows: per layer, the size of the sliding window in tokens; 0 for full attention.
     """
 
     num_layers: int
@@ -189,32 +187,34 @@ class KvShape:
 
 @dataclass(frozen=True, slots=True)
 class EngineResources:
-    """The engine's fixed sizes, known once the model is loaded.
+    """Fixed sizes of the engine, known once the model is loaded.
 
     Attributes:
         num_pages: pages of the KV pool that sequences can use.
         page_size: tokens per page.
-        max_running: sequences that may run at once.
-        max_batch_tokens: the token budget of one step.
+        max_running: maximum of running sequences.
+        max_batch_tokens: token budget of one step.
         max_model_len: tokens of the model's context.
-        vocab_size: entries of the logits' last dimension.
+        vocab_size: size of the logits' last dimension.
         eos_token_ids: the model's end tokens.
         device: ``cpu`` or ``cuda:N``.
         slots: capacity of the columns of ``QueueView``; they may grow later.
         folder: the model's checkpoint.
-        target: the model, for drafters; it is loaded after strategies are opened.
-        load_model: loads another checkpoint, for drafters; raises ValueError for what it cannot.
-            Its keys and values are taken from the KV memory until nobody has it any more; until
-            then, whoever asks for the same folder gets the same model, and trusts no row's content.
-        page_bytes: of a page of the KV pool.
-        replica: which of the daemon's engines it is, from 0.
-        read_heads: reads trained networks of a folder, or of the one beside the model's for the
-            empty name, for a drafter of a name; raises ValueError for those of another model.
-        capture: compiles what a drafter launches at the start, and captures it if anything is
-            captured; None on a CPU.
-        forced: tokens that a row's logits processors force to come next, for drafters.
-        penalise: a kernel for penalties, for logits processors; None on a CPU.
-        kv_shape: of the model's attention; None where nobody asks.
+        target: the target model, for drafters; it is loaded after strategies are opened.
+        load_model: loads another checkpoint, for drafters; raises ValueError for one that is not
+            supported. Its KV storage is taken from the KV memory until the last reference to it is
+            dropped; until then, callers with the same folder get the same model, and must not rely
+            on any row's content.
+        page_bytes: size of a page of the KV pool.
+        replica: index of the daemon's engine, from 0.
+        read_heads: reads the trained networks of a folder, or with an empty name of the default one
+            next to the model's, for the drafter of the given name; raises ValueError for those of
+            another model.
+        capture: registers a drafter's kernels to be compiled and captured at the start; None on a
+            CPU.
+        forced: returns the tokens that a row's logits processors force to come next, for drafters.
+        penalise: kernel for penalties, for logits processors; None on a CPU.
+        kv_shape: of the model's attention; None where not needed.
     """
 
     num_pages: int
@@ -240,12 +240,12 @@ class EngineResources:
 
 @dataclass(frozen=True, slots=True)
 class GatewayResources:
-    """What a strategy of the gateway process knows at start.
+    """Known to a strategy of the gateway process at start.
 
     Attributes:
         model: the served model's name.
         num_replicas: engine processes behind the gateway.
-        chat_template: of the model, jinja; empty for one without.
+        chat_template: Jinja template of the model; empty if it has none.
     """
 
     model: str

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """What a router may know of a request.
+    """Properties of a request that a router may use.
 
     Attributes:
         prompt: prompt ids.
-        salt: the prefix cache's salt; equal prompts of different salts share nothing.
+        salt: the prefix cache's salt; equal prompts with different salts share nothing.
         priority: ``Priority`` as a number.
-        cache_key: the client's own name for what shares a beginning; empty without one.
+        cache_key: the client's own name for requests with a common prefix; empty without one.
     """
 
     prompt: Sequence[int]
@@ -31,14 +31,14 @@ class RouteRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One engine replica that can take a request.
+    """Load of one engine replica that can take a request.
 
     Attributes:
         index: its number, stable while the daemon runs.
         num_running: sequences in its batch.
-        num_waiting: sequences in its queue, those just sent to it included.
+        num_waiting: sequences in its queue, including those just sent to it.
         queued_tokens: prompt tokens sent to it and not yet computed.
-        kv_usage: share of its pages in use, 0 to 1.
+        kv_usage: fraction of its pages in use, 0 to 1.
     """
 
     index: int
@@ -49,17 +49,17 @@ class ReplicaView:
 
 
 class RouterStrategy(Strategy, Protocol):
-    """Total: it returns one of the replicas it was given, for every request."""
+    """Chooses one of the given replicas for every request; it must not fail."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Learn the number of replicas."""
+        """Read the number of replicas."""
 
     def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
         """Choose a replica.
 
         Args:
-            request: what is to be served.
-            replicas: those that are ready, at least one, in order of ``index``.
+            request: the request to route.
+            replicas: ready replicas, at least one, in order of ``index``.
 
         Returns:
             The ``index`` of one of them.

@@ -1,16 +1,16 @@
-"""Speculation: a drafter guesses the next tokens, a controller says how many are worth it.
+"""Speculative decoding: a drafter proposes the next tokens, a controller chooses how many.
 
-The engine computes guesses in the same forward pass as the token before them and keeps those
-that the model would have chosen itself, so an answer is the same, or drawn from the same
-distribution, whatever is guessed (Leviathan et al. 2023, arXiv 2211.17192): a drafter can cost
-time, never quality.
+The engine verifies drafts in the same forward pass as the token before them and accepts those that
+the model would have chosen itself, so an answer is the same, or drawn from the same distribution,
+whatever is proposed (Leviathan et al. 2023, arXiv 2211.17192): a drafter can cost time, never
+quality.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-# Models are in the resources; plugins import them from here, too.
+# Models are defined in the resources; plugins may also import them from here.
 from gatewayd_hooks.resources import CaptureLaunches as CaptureLaunches
 from gatewayd_hooks.resources import DraftModel as DraftModel
 from gatewayd_hooks.resources import Heads as Heads
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class GuessingModel(Protocol):
-    """A ``DraftModel`` that guesses several tokens by itself, as one on a GPU does.
+    """``DraftModel`` that generates several draft tokens itself, as one on a GPU does.
 
-    Between guesses nothing comes to the host, which waits once for all of them.
+    Between draft tokens nothing is copied to the host, which synchronizes once for all of them.
     """
 
     def guess(
@@ -41,9 +41,9 @@ class GuessingModel(Protocol):
         tokens: NDArray[np.int32],
         steps: int,
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        """Compute tokens as ``extend`` does, then guess one after another, the likeliest each.
+        """Compute tokens as ``extend`` does, then draft greedily, one token after another.
 
-        All guesses but the last are computed, too, behind those tokens.
+        All drafts but the last are computed, too, after those tokens.
 
         Args:
             rows: shape ``[n]``.
@@ -51,28 +51,28 @@ class GuessingModel(Protocol):
             counts: see ``DraftModel.extend``; ``starts + counts + steps - 1`` is at most
                 ``max_model_len``.
             tokens: see ``DraftModel.extend``.
-            steps: tokens to guess for each row, at least 1.
+            steps: tokens to draft for each row, at least 1.
 
         Returns:
-            The guesses, shape ``[n, steps]``, and the probability that the model gives to each
-            behind those before it, shape ``[n, steps]``.
+            The drafts, shape ``[n, steps]``, and the probability that the model gives to each after
+            those before it, shape ``[n, steps]``.
         """
 
 
 class DraftBatch(NamedTuple):
-    """Sequences that decode in the next step and want drafts.
+    """Sequences that decode in the next step and can use drafts.
 
     Attributes:
-        rows: their places in the running batch, shape ``[n]``.
-        lengths: tokens that each has; the last of them is not computed yet, shape ``[n]``.
-        limits: drafts that each can use at most, at least 1, shape ``[n]``.
+        rows: their rows in the running batch, shape ``[n]``.
+        lengths: tokens of each; the last of them is not computed yet, shape ``[n]``.
+        limits: maximum of drafts of each, at least 1, shape ``[n]``.
         tokens: ids of all rows, shape ``[max_running, max_model_len]``; those of a row are its
-            first ``lengths``. Not to be written to.
-        temperature: at which to draw, 0 where the likeliest token is to be taken (for greedy
-            requests, and for those with a seed of their own, which repeat their answers),
-            shape ``[n]``.
-        uniform: numbers in [0, 1) to draw with, one for each draft, shape ``[n, most]`` where
-            ``most`` is the largest limit.
+            first ``lengths``. Read-only.
+        temperature: for sampling drafts, 0 where the likeliest token is to be taken (for greedy
+            requests, and for those with their own seed, whose answers are reproducible), shape
+            ``[n]``.
+        uniform: random numbers in [0, 1) for sampling, one for each draft, shape ``[n, most]``
+            where ``most`` is the largest limit.
     """
 
     rows: NDArray[np.int64]
@@ -84,17 +84,17 @@ class DraftBatch(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Guesses, a chain or a tree for each sequence.
+    """Draft tokens, a chain or a tree for each sequence.
 
     Attributes:
-        tokens: shape ``[n, width]``; what is beyond ``counts`` is ignored.
-        counts: how many each has, from 0 to its limit, shape ``[n]``.
-        parents: which draft comes before each, -1 for the sequence's last token; parents stand
-            before their children, and no two children of one parent are the same token, shape
-            ``[n, width]``. None for chains, where each follows the one before.
-        probs: the distribution that each token was drawn from, float32, shape
-            ``[n, width, vocab_size]``, for chains only. None where tokens were chosen and not
-            drawn; so are those of sequences with temperature 0, whatever stands there.
+        tokens: shape ``[n, width]``; entries beyond ``counts`` are ignored.
+        counts: number of drafts of each, from 0 to its limit, shape ``[n]``.
+        parents: index of the draft before each, -1 for the sequence's last token; parents precede
+            their children, and no two children of one parent are the same token, shape ``[n,
+            width]``. None for chains, where each follows the one before.
+        probs: distribution that each token was sampled from, float32, shape ``[n, width,
+            vocab_size]``, for chains only. None where tokens were chosen and not sampled; ignored
+            for sequences with temperature 0.
     """
 
     tokens: NDArray[np.int32]
@@ -104,40 +104,43 @@ class Drafts(NamedTuple):
 
 
 class DrafterStrategy(Strategy, Protocol):
-    """Guesses the next tokens."""
+    """Proposes the next tokens."""
 
     def open(self, resources: EngineResources) -> None:
-        """Load what is needed. ``resources.target`` works from the first ``admit`` on."""
+        """Load what is needed. ``resources.target`` is usable from the first ``admit`` on."""
 
     def admit(self, row: int) -> None:
-        """Another sequence has this row from now on: forget the one before."""
+        """Reset this row's state for a new sequence."""
 
     def propose(self, batch: DraftBatch) -> Drafts:
-        """Guess for some rows; no guess is an answer too."""
+        """Propose drafts for some rows; no drafts is a valid result."""
 
 
 @runtime_checkable
 class ModelDrafter(Protocol):
-    """A drafter that guesses with another model, ``resources.load_model``.
+    """Optional part of a drafter that uses another model, ``resources.load_model``.
 
-    At its start the engine sets aside what that model's keys and values need, for which it asks
-    before ``open``; one that is swapped in later gets what is left, ``draft_memory`` at least.
+    At its start the engine reserves the KV memory of that model, for which it calls this before
+    ``open``; a drafter that is swapped in later gets what is left, ``draft_memory`` at least.
     """
 
     def checkpoint(self, folder: str) -> str:
-        """The folder of the model that ``open`` will load, where ``folder`` is the served one's."""
+        """Return the folder of the model that ``open`` will load.
+
+        ``folder`` is the served model's.
+        """
 
 
 class Features(NamedTuple):
-    """Hidden states of tokens whose place in their sequences is settled.
+    """Hidden states of tokens that are accepted and final.
 
     Attributes:
-        rows: whose they are, those of a row together, shape ``[n]``.
-        positions: which token of the row, ascending within a row, shape ``[n]``.
+        rows: row of each, those of a row together, shape ``[n]``.
+        positions: position within the row, ascending within a row, shape ``[n]``.
         ids: the tokens, shape ``[n]``.
-        hidden: after the model's final norm, on its device, shape ``[n, hidden_size]``. What the
-            model says of the token at the next position is in them. On a GPU they are computed
-            when the device comes to it: whoever asks for their numbers waits for the step.
+        hidden: after the model's final norm, on its device, shape ``[n, hidden_size]``; they
+            determine the logits of the next position. On a GPU they are computed asynchronously:
+            reading their values waits for the step.
     """
 
     rows: NDArray[np.int64]
@@ -148,25 +151,25 @@ class Features(NamedTuple):
 
 @runtime_checkable
 class FeatureDrafter(Protocol):
-    """A drafter that also looks at the model's hidden states (Medusa, EAGLE)."""
+    """Optional part of a drafter that reads the model's hidden states (Medusa, EAGLE)."""
 
     def observe(self, features: Features) -> None:
-        """Take what steps have computed; some may be missing.
+        """Update with the hidden states of recent steps; some may be missing.
 
-        Rows of sequences found in the cache begin late, and one that was preempted begins again.
-        It is called before ``propose``, and now and then while there is nothing to propose.
+        Positions found in the prefix cache are skipped, and a preempted sequence starts over. It is
+        called before ``propose``, and occasionally while there is nothing to propose.
         """
 
 
 class Choices(NamedTuple):
-    """What the model said after each token of a step's drafts, kept or not.
+    """Model's tokens after each draft of a step, accepted or not.
 
     Attributes:
-        rows: that had drafts, shape ``[n]``.
-        drafts: what was guessed for them, shape ``[n, width]``.
-        counts: how many of those, shape ``[n]``.
-        tokens: the model's token after the last token of the row, and after each draft; -1
-            where it was not asked, shape ``[n, width + 1]``.
+        rows: rows that had drafts, shape ``[n]``.
+        drafts: their draft tokens, shape ``[n, width]``.
+        counts: number of drafts of each, shape ``[n]``.
+        tokens: the model's token after the last token of the row, and after each draft; -1 where
+            not computed, shape ``[n, width + 1]``.
     """
 
     rows: NDArray[np.int64]
@@ -177,20 +180,20 @@ class Choices(NamedTuple):
 
 @runtime_checkable
 class LearningDrafter(Protocol):
-    """A drafter that looks at what the model said to its drafts (lookahead)."""
+    """Optional part of a drafter that reads how the model verified its drafts (lookahead)."""
 
     def learn(self, choices: Choices) -> None:
-        """Take what the model said in the last step."""
+        """Update with the model's tokens of the last step."""
 
 
 class SpecView(NamedTuple):
-    """What a controller decides on.
+    """Input of a controller's decision.
 
     Attributes:
-        rows: that decode in the next step, shape ``[n]``.
-        limits: drafts that each could use, by what its request still wants, shape ``[n]``.
-        budget: drafts that all together can have.
-        num_tokens: that the step computes anyhow.
+        rows: rows that decode in the next step, shape ``[n]``.
+        limits: drafts that each could use, by what its request still needs, shape ``[n]``.
+        budget: maximum of drafts in total.
+        num_tokens: tokens of the step without drafts.
     """
 
     rows: NDArray[np.int64]
@@ -200,16 +203,16 @@ class SpecView(NamedTuple):
 
 
 class SpecReport(NamedTuple):
-    """What came of a step.
+    """Outcome of a step.
 
     Attributes:
-        rows: that decoded, shape ``[n]``.
+        rows: rows that decoded, shape ``[n]``.
         asked: drafts that the controller allowed each, shape ``[n]``.
         drafted: drafts that each got, shape ``[n]``.
-        accepted: how many of them were kept, shape ``[n]``.
-        num_tokens: that the step computed, drafts included.
-        draft_seconds: that guessing took.
-        step_seconds: that the forward pass and the rest of the step took.
+        accepted: drafts of each that were accepted, shape ``[n]``.
+        num_tokens: tokens of the step, drafts included.
+        draft_seconds: time for drafting.
+        step_seconds: time for the forward pass and the rest of the step.
     """
 
     rows: NDArray[np.int64]
@@ -222,13 +225,13 @@ class SpecReport(NamedTuple):
 
 
 class SpecControllerStrategy(Strategy, Protocol):
-    """Says how many drafts each sequence gets in each step."""
+    """Chooses the number of drafts of each sequence in each step."""
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the engine's sizes."""
+        """Read the engine's sizes."""
 
     def admit(self, row: int) -> None:
-        """Another sequence has this row from now on: forget the one before."""
+        """Reset this row's state for a new sequence."""
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
         """Choose the drafts for each row.
@@ -238,4 +241,4 @@ class SpecControllerStrategy(Strategy, Protocol):
         """
 
     def report(self, report: SpecReport) -> None:
-        """Learn from a step in which something decoded."""
+        """Update with the outcome of a step in which any row decoded."""

@@ -1,12 +1,12 @@
-"""What a plugin offers: a named strategy, its configuration and how to build it.
+"""Strategies, which plugins provide: a name, a configuration and how to build one.
 
-The life of a strategy, in order:
+The life cycle of a strategy, in order:
 
 1. its entry point is listed, not imported (installed is not enabled);
 2. the configuration names it, so the entry point is imported and the hook of its kind called;
 3. ``[<kind>.<name>]`` of the configuration is decoded into ``config_type``, which validates it;
-4. ``build(config)`` makes the object and has no side effect;
-5. ``open(resources)`` takes what it needs from the host, beside the requests that run;
+4. ``build(config)`` creates the object and has no side effect;
+5. ``open(resources)`` acquires what it needs from the host, concurrently with running requests;
 6. it is used through the Protocol of its kind: plain bound methods, no hook call;
 7. ``close()``, also after an ``open`` that failed.
 """
@@ -27,7 +27,7 @@ StrategyT = TypeVar("StrategyT", covariant=True)
 
 
 class Kind(StrEnum):
-    """The slots a strategy can fill; the value is the prefix of its entry point's name."""
+    """Kinds of strategies; the value is the prefix of the entry point's name."""
 
     SCHEDULER = "scheduler"
     PREFIX_CACHE = "prefix_cache"
@@ -55,7 +55,7 @@ Reload = Literal["hot", "restart", "secret"]
 
 
 class StrategyConfig(BaseModel):
-    """Base of a strategy's settings: unknown keys are refused, values do not change."""
+    """Base of a strategy's settings: immutable, rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -71,12 +71,12 @@ def setting(
     """Declare one setting of a strategy.
 
     Args:
-        default: its value when the configuration is silent.
+        default: its value if the configuration does not set it.
         reload: ``hot`` (takes effect between two steps), ``secret`` (the same, and is never
             printed) or ``restart``.
         doc: one sentence for operators, with the unit.
-        is_path: whether it is a text that names a file or a folder. Strategies get it absolute: the
-            working folder of an engine is not the daemon's.
+        is_path: whether it is a string that names a file or a folder. Strategies get it absolute:
+            the working directory of an engine is not the daemon's.
         bounds: ``ge``, ``le``, ``gt``, ``lt``, ``min_length`` and so on, as in pydantic.
     """
     extra: dict[str, Any] = {"reload": reload} | ({"is_path": True} if is_path else {})
@@ -85,17 +85,18 @@ def setting(
 
 @dataclass(frozen=True, slots=True)
 class StrategyInfo(Generic[StrategyT]):
-    """One strategy that a plugin offers.
+    """Description of one strategy that a plugin provides.
 
     Attributes:
-        name: what the configuration calls it, ``[a-z0-9_]+``; equals the part after the dot
-            of the entry point's name.
+        name: its name in the configuration, ``[a-z0-9_]+``; equals the part after the dot of the
+            entry point's name.
         config_type: its settings.
-        build: makes the strategy; imports what is heavy inside, not at the plugin's top.
+        build: creates the strategy; imports heavy modules inside, not at module level.
         summary: one line for ``gatewayd plugin``.
         requires_spec: the contract versions it works with, as a PEP 440 specifier.
-        detector: of a logits processor that leaves a mark: makes, in the gateway process and from
-            the same settings, what finds it. Then the plugin's top must not import torch.
+        detector: for a logits processor that leaves a watermark: creates its detector, in the
+            gateway process and from the same settings. Then the plugin must not import torch at
+            module level.
     """
 
     name: str
@@ -107,17 +108,17 @@ class StrategyInfo(Generic[StrategyT]):
 
 
 class Strategy(Protocol):
-    """What every strategy has beside the methods of its kind."""
+    """Methods that every strategy has in addition to those of its kind."""
 
     def open(self, resources: Any) -> None:  # noqa: ANN401
-        """Take what is needed from the host; called once, before the first use.
+        """Acquire resources from the host; called once, before the first use.
 
-        While requests run it is called in a thread beside them, and the strategy that it is to
-        replace, perhaps of the same class, is at work meanwhile: change nothing that both share,
-        and leave what a thread has for itself (as numbers of threads, inference mode or signals)
-        as it is. All other methods are called in one thread. In Python code a step waits for the
-        interpreter: do long work in libraries that let go of it.
+        While requests run it is called in a concurrent thread, and the strategy that it replaces,
+        perhaps of the same class, still works: do not change state that both share, and leave
+        process-wide state (such as the number of threads, inference mode or signals) as it is. All
+        other methods are called in one thread. Python code holds up engine steps through the
+        interpreter lock: do long work in libraries that release it.
         """
 
     def close(self) -> None:
-        """Give everything back. Called once, also after an ``open`` that raised."""
+        """Release all resources. Called once, also after an ``open`` that raised."""

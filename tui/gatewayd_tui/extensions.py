@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from gatewayd_hooks.console import Action, Panel, Rows
 from gatewayd_hooks.console import Refused as NotDone
 from gatewayd_hooks.host.catalog import Catalog
-from gatewayd_hooks.host.errors import PluginError, told
+from gatewayd_hooks.host.errors import PluginError, describe_error
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_tui.client import AdminRefused, Lost, Source
@@ -76,7 +76,7 @@ def load(names: Iterable[str], seconds: float = LOAD_SECONDS) -> Extensions:
         except PluginError as error:
             failed.append(FailedPlugin(name, error.reason))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            failed.append(FailedPlugin(name, told(error)))
+            failed.append(FailedPlugin(name, describe_error(error)))
         else:
             panels += [(name, panel) for panel in more[0]]
             actions += [(name, action) for action in more[1]]
@@ -159,7 +159,7 @@ def failure_reason(error: Exception) -> str:
     """Return why an action failed, as a sentence."""
     if isinstance(error, TimeoutError):
         return f"it did not return within {RUN_SECONDS:g} s"
-    return str(error) if isinstance(error, NotDone) else told(error)
+    return str(error) if isinstance(error, NotDone) else describe_error(error)
 
 
 def _extensions_of(host: PluginHost, name: str) -> tuple[list[Panel], list[Action]]:
@@ -210,7 +210,7 @@ def _outcome(call: Callable[[], ResultT]) -> _Outcome[ResultT]:
         return partial(_given, call())
     except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
         is_usual = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        return partial(_raised, error if is_usual else RuntimeError(told(error)))
+        return partial(_raised, error if is_usual else RuntimeError(describe_error(error)))
 
 
 def _given(result: ResultT) -> ResultT:

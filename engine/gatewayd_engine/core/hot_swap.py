@@ -146,7 +146,7 @@ class HotSwaps:
 
         try:
             for name, seconds in opening.result().items():
-                strategies.ledger.note(kind, name, "open", seconds)
+                strategies.ledger.record_call(kind, name, "open", seconds)
             if kind is Kind.LOGITS_PROCESSOR:
                 strategies.replace_chain(command.choices, opened)
             elif kind is Kind.KV_TIER:

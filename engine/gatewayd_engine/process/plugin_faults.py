@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Mapping
 from types import TracebackType
 
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.fence import StrategyFault, StrategyHang
 from gatewayd_hooks.host.ledger import Account
 from gatewayd_hooks.strategy import Kind
@@ -127,8 +127,8 @@ def describe_fault(error: BaseException, strategy: object = None) -> str:
     is_named = isinstance(error, StrategyFault)
     cause = (error.__cause__ if is_named else None) or error
     if place := _place_of_raise(cause):
-        return f"raised {told(cause)} at {place}"
-    what = f"returned an invalid result, {told(cause)}"
+        return f"raised {describe_error(cause)} at {place}"
+    what = f"returned an invalid result, {describe_error(cause)}"
     if isinstance(cause, StrategyFault):
         what = " ".join(cause.reason.split())
     if isinstance(cause, StrategyHang) or strategy is None:

@@ -107,7 +107,7 @@ class ProcessorChain:
                 self._close(link.watched)
             raise
         for link in opened:
-            self._fence.forgive(_KIND, link.choice.name)
+            self._fence.reset_faults(_KIND, link.choice.name)
         self._replaced += [link for link in self.links if link not in links]
         self.links = links
 

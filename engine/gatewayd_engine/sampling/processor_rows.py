@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.process.logs import MessageThrottle
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, Fault, OutOfService, failure
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.logits import LogitsProcessor, RequestRefused
 
 _log = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class ProcessorRows:
 
     def _warn(self, i: int, what: str, error: Exception) -> None:
         if self._throttle.should_log(message := f"logits processor {self._names[i]} {what}"):
-            _log.warning("%s: %s", message, told(error))
+            _log.warning("%s: %s", message, describe_error(error))
 
     def _fault(self, i: int) -> Fault:
         return STRATEGY_ERROR, failure(self._names[i])

@@ -301,7 +301,7 @@ class Strategies:
         self._retries.discard(kind)
         self.close_one(kind, self._standby.pop(kind, None))
         if choice is not None:
-            self._fence.forgive(kind, choice.name)
+            self._fence.reset_faults(kind, choice.name)
         self._set_active(kind, choice, strategy)
         self.plan = self._bind()
         return old
@@ -335,7 +335,7 @@ class Strategies:
     def replace_guide(self, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
         """Replace the guide by an opened one, for new grammars."""
         if choice is not None:
-            self._fence.forgive(Kind.GUIDE, choice.name)
+            self._fence.reset_faults(Kind.GUIDE, choice.name)
         self.guides.replace(choice, strategy)
 
     def close_one(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind

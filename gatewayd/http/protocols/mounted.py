@@ -14,7 +14,7 @@ from gatewayd.http.protocols.gateway import ServedGateway
 from gatewayd.http.protocols.route import MountedProtocol, ProtocolRoute, response_headers
 from gatewayd.http.schema.openapi import Operation
 from gatewayd.http.services import Services
-from gatewayd_hooks.host.errors import LoadFailed, PluginError, told
+from gatewayd_hooks.host.errors import LoadFailed, PluginError, describe_error
 from gatewayd_hooks.protocols import Handler
 from gatewayd_hooks.protocols import Route as OneMethod
 from gatewayd_hooks.requests.tables import RequestTable
@@ -97,7 +97,7 @@ class Protocols:
         try:
             routes = [OneMethod(*route) for route in mount.strategy.routes(self._gateway)]
         except Exception as error:
-            raise LoadFailed(plugin, f"routes raised {told(error)}") from error
+            raise LoadFailed(plugin, f"routes raised {describe_error(error)}") from error
         seen = set()
         for route in routes:
             name = f"{route.method} {route.path}"

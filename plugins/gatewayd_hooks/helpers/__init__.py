@@ -1,1 +1,1 @@
-"""What authors of plugins need not write again, by the kinds that share it."""
+"""Helpers for plugin authors, by the kinds that share them."""

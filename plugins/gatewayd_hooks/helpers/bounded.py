@@ -1,7 +1,7 @@
-"""Calls that take no longer, and go no deeper, than they may: for guides.
+"""Calls with bounded time and sufficient stack, for guides.
 
 Libraries compile grammars by recursion, in calls that cannot be interrupted. A long chain of
-references needs more stack than a thread usually has, and one that runs out of it ends the process.
+references needs more stack than a thread usually has, and a stack overflow ends the process.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import TypeVar
 from gatewayd_hooks.guiding import GrammarRefused
 
 STACK_BYTES = 64 << 20
-"""Of a thread; only what is used is memory."""
+"""Stack size of a thread; only used pages take memory."""
 _AT_ONCE = 8
-_starting = threading.Lock()  # the size of stacks is the process's
+_starting = threading.Lock()  # the stack size is process-wide
 
 T = TypeVar("T")
 
 
 class Bounded:
-    """Compiles in threads of its own; one that takes too long is left to its end."""
+    """Runs calls in separate threads; a call that exceeds its time limit continues unobserved."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._places = threading.BoundedSemaphore(_AT_ONCE)
 
     def run(self, call: Callable[[], T]) -> T:
-        """What a call gives.
+        """Return the result of a call.
 
         Raises:
             GrammarRefused: it takes too long.
         """
         if not self._places.acquire(timeout=self._seconds):
-            raise GrammarRefused(f"{_AT_ONCE} grammars that take long are compiled; try again")
+            raise GrammarRefused(f"{_AT_ONCE} slow grammars are being compiled already; try again")
         done: Future[T] = Future()
         with _starting:
             before = threading.stack_size(STACK_BYTES)
@@ -53,7 +53,7 @@ class Bounded:
     def _work(self, call: Callable[[], T], done: Future[T]) -> None:
         try:
             done.set_result(call())
-        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
             done.set_exception(error)
         finally:
             self._places.release()

@@ -1,7 +1,6 @@
-"""Reads tool calls that are written as JSON objects, while they come: for parsers of any family.
+"""Incremental parser of tool calls written as JSON objects, for parsers of any family.
 
-Everything is decided by what was read and never by how it was cut, so that streams and whole
-answers agree.
+Results depend on the text and never on how it was split, so that streams and whole answers agree.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _OUTSIDE = re.compile(r'["{}\[\]]')
 _SCALAR = re.compile(r"[-+.\w]+")
 
 ARGUMENTS = ("arguments", "parameters")
-"""What families call a call's arguments."""
+"""Names of a call's arguments in different families."""
 
 
 class JsonSpan:
@@ -34,14 +33,14 @@ class JsonSpan:
         self._is_string = self._is_escaped = False
 
     def feed(self, text: str, start: int = 0) -> int:
-        """Go on.
+        """Scan more text.
 
         Args:
-            text: its next characters stand here.
-            start: from here on.
+            text: contains the next characters.
+            start: offset of the next character.
 
         Returns:
-            Where in ``text`` it ends; the length of ``text`` where it does not.
+            Offset in ``text`` of the end; the length of ``text`` if it does not end there.
         """
         at = start
         while at < len(text):
@@ -67,53 +66,53 @@ class JsonSpan:
 
 
 class CallObject:
-    """Reads one object with a name and arguments; tells them as soon as they are certain.
+    """Parses one object with a name and arguments; emits parts as soon as they are certain.
 
-    Arguments are told as they were written. They may be an object, null, or an object that is
-    written as a string; a call without any, or with an empty string, has none.
+    Arguments are emitted as they were written. They may be an object, null, or an object that is
+    encoded as a string; a call with no arguments, or with an empty string, has none.
 
     Attributes:
         is_done: whether the object has ended.
-        is_broken: whether it is no call; then nothing was told.
-        is_told: whether the call has begun to be told.
-        rest: what was given and is behind it, once it is done or broken.
-        raw: what was read of it while nothing is told; all of a broken one.
+        is_broken: whether it is not a call; then no part was emitted.
+        is_told: whether a part of the call was emitted.
+        rest: text after the object, once it is done or broken.
+        raw: text parsed while no part is emitted; all of a broken object.
     """
 
     def __init__(self, call: int, names: Collection[str] | None = None) -> None:
-        """Begin before the object's brace.
+        """Start before the object's brace.
 
         Args:
-            call: its number.
-            names: that it may have; None for any.
+            call: its index.
+            names: allowed function names; None for any.
         """
         self.is_done = self.is_broken = self.is_told = False
         self.rest = self.raw = ""
         self._call = call
         self._names = names
         self._name: str | None = None
-        self._arguments: str | None = None  # that came before the name
+        self._arguments: str | None = None  # if they precede the name
         self._unread = ""
         self._key: str | None = None
-        self._span: JsonSpan | None = None  # of the value that stands first in what is unread
-        self._num_seen = 0  # characters of it
+        self._span: JsonSpan | None = None  # of the value at the start of ``_unread``
+        self._num_seen = 0  # scanned characters of that value
         self._state = self._open
 
     def feed(self, text: str) -> list[Part]:
-        """Take more text, unless it is done or broken."""
+        """Parse more text, unless it is done or broken."""
         self._unread += text
         given = self.raw + text
         parts: list[Part] = []
         while not (self.is_done or self.is_broken) and self._state(parts):
             pass
-        if self.is_broken and self.is_told:  # what was told stays; the object ends here
+        if self.is_broken and self.is_told:  # emitted parts stay valid; the object ends here
             self.is_broken, self.is_done = False, True
         if self.is_done or self.is_broken:
             self.rest, self._unread = self._unread, ""
         self.raw = "" if self.is_told else given[: len(given) - len(self.rest)]
         return parts
 
-    # States: each returns whether it got further.
+    # States: each returns whether it made progress.
 
     def _open(self, parts: list[Part]) -> bool:
         if self._skip_space() and self._expect("{"):
@@ -224,7 +223,7 @@ class CallObject:
         return False
 
     def _skip_space(self) -> bool:
-        """Whether anything else follows."""
+        """Skip whitespace; whether anything else follows."""
         self._unread = _SPACE.sub("", self._unread, count=1)
         return bool(self._unread)
 
@@ -235,7 +234,7 @@ class CallObject:
         return True
 
     def _string(self) -> str | None:
-        """A whole string, decoded."""
+        """Return a complete string, decoded."""
         if self._unread[0] != '"':
             self._break()
             return None
@@ -248,7 +247,7 @@ class CallObject:
         return decoded
 
     def _whole(self) -> str | None:
-        """A whole value as it was written; None while it is not there."""
+        """Return a complete value as it was written; None while it is incomplete."""
         if self._unread[0] in '{["':
             span = self._span = self._span or JsonSpan()
             end = self._num_seen = span.feed(self._unread, self._num_seen)
@@ -268,11 +267,11 @@ class CallObject:
 
 
 def _decoded(text: str) -> str | None:
-    """What a JSON string says; None where it is none, or what no answer can carry."""
+    """Return a decoded JSON string; None if it is none, or cannot be encoded as UTF-8."""
     try:
         value = json.loads(text, strict=False)
         if isinstance(value, str):
-            value.encode()  # halves of surrogate pairs may be written, but stand for nothing
+            value.encode()  # lone surrogates may be written, but are not valid text
             return value
     except ValueError:
         pass

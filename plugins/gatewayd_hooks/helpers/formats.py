@@ -1,6 +1,6 @@
-"""Reads a ``GuideSpec`` that is made of others: one after the other, one or the other, within tags.
+"""Parses a ``GuideSpec`` composed of others: in sequence, as alternatives, or within tags.
 
-The words are those of XGrammar's structural tags.
+The format is that of XGrammar's structural tags.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from gatewayd_hooks.helpers.grammars import StructuralTag, Structure, read_json,
 
 
 class FormatLeaf(NamedTuple):
-    """What another spec says: ``json_schema``, ``regex``, ``choice`` or ``grammar``."""
+    """Another spec: ``json_schema``, ``regex``, ``choice`` or ``grammar``."""
 
     spec: GuideSpec
 
 
 class AnyText(NamedTuple):
-    """Any text, up to the first place where what stands behind it may begin."""
+    """Any text, up to the first position at which the following element may begin."""
 
 
 class InOrder(NamedTuple):
-    """One after the other."""
+    """Sequence of elements."""
 
     elements: tuple[Format, ...]
 
 
 class Either(NamedTuple):
-    """One of them."""
+    """Alternatives."""
 
     elements: tuple[Format, ...]
 
 
 class Tag(NamedTuple):
-    """Something between two texts.
+    """Element between two delimiters.
 
     Attributes:
-        begin: what stands before it.
-        content: it.
-        end: what stands behind it; may be empty.
+        begin: delimiter before it.
+        content: the element.
+        end: delimiter after it; may be empty.
     """
 
     begin: str
@@ -54,7 +54,7 @@ class Tags(NamedTuple):
 
     Attributes:
         tags: at least one for each trigger.
-        frame: all else of a ``StructuralTag``; its structures have no schemas.
+        frame: everything else of a ``StructuralTag``; its structures have no schemas.
     """
 
     tags: tuple[Tag, ...]
@@ -65,20 +65,20 @@ Format = FormatLeaf | AnyText | InOrder | Either | Tag | Tags
 
 
 def read_format(text: str, depth: int) -> Format:
-    """Read a spec of the form ``format``.
+    """Parse a spec of the form ``format``.
 
     Args:
-        text: of it.
-        depth: objects and arrays in each other that it may have.
+        text: of the spec.
+        depth: maximum nesting of objects and arrays.
 
     Raises:
-        GrammarRefused: it is none, or too deep.
+        GrammarRefused: it is invalid, or nested too deeply.
     """
     return _read("format", read_json("format", text, depth))
 
 
 def tags_of(tag: StructuralTag) -> Tags:
-    """What a spec of the form ``structural_tag`` says, as a format."""
+    """Convert a spec of the form ``structural_tag`` to a format."""
     tags = [
         Tag(one.begin, FormatLeaf(GuideSpec("json_schema", json.dumps(one.schema))), one.end)
         for one in tag.structures
@@ -174,8 +174,8 @@ _READERS: dict[str, Callable[[str, dict[str, Any]], Format]] = {
     "tags_with_separator": _tags,
 }
 TYPES = tuple(_READERS)
-"""What a format may be."""
+"""Types of formats."""
 
 
-# Their former names, kept until the major version of the contract rises.
+# Former names, supported until the major version of the contract is raised.
 Form, Sequence = FormatLeaf, InOrder

@@ -1,7 +1,7 @@
-"""Reads what a ``GuideSpec`` says, for guides: checked, and within limits.
+"""Parses and validates the text of a ``GuideSpec``, within limits, for guides.
 
-A text comes from whoever sends a request. It is measured before it is parsed, so that none is
-too large or too deep for the parser itself.
+The text comes from untrusted clients. It is measured before it is parsed, so that it is never too
+large or too deep for the parser itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gatewayd_hooks.guiding import GrammarRefused
 
-# A string that does not end is read to the end, once.
+# An unterminated string is scanned to the end, once.
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
@@ -22,9 +22,9 @@ class Structure(NamedTuple):
     """One structure of a structural tag.
 
     Attributes:
-        begin: what it begins with; a trigger begins it.
-        schema: of what stands within.
-        end: what it ends with; may be empty.
+        begin: opening text, which begins with a trigger.
+        schema: of the content.
+        end: closing text; may be empty.
     """
 
     begin: str
@@ -36,11 +36,11 @@ class StructuralTag(NamedTuple):
     """Free text in which triggers begin structures.
 
     Attributes:
-        triggers: none of which may stand in the text by itself.
+        triggers: strings that must not occur in free text.
         structures: at least one for each trigger.
-        at_least_one: whether text without a structure is not enough.
-        stop_after_first: whether all ends with the first structure.
-        separator: what stands between structures, beside which there is no text; None for any.
+        at_least_one: whether there must be a structure.
+        stop_after_first: whether everything ends with the first structure.
+        separator: text between structures, which then have no other text around them; None for any.
     """
 
     triggers: tuple[str, ...]
@@ -51,15 +51,15 @@ class StructuralTag(NamedTuple):
 
 
 def check_size(what: str, text: str, most: int) -> None:
-    """Refuse a long text.
+    """Refuse a text that is too long.
 
     Args:
-        what: it is, for the sentence.
+        what: name of the text, for the message.
         text: of the request.
-        most: bytes that it may have.
+        most: maximum in bytes.
 
     Raises:
-        GrammarRefused: it has more.
+        GrammarRefused: it is longer.
     """
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most:
@@ -67,12 +67,12 @@ def check_size(what: str, text: str, most: int) -> None:
 
 
 def read_json(what: str, text: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
-    """Parse JSON that is not too deep.
+    """Parse JSON whose nesting is limited.
 
     Args:
-        what: it is, for the sentence.
+        what: name of the text, for the message.
         text: of the request.
-        depth: objects and arrays in each other that it may have.
+        depth: maximum nesting of objects and arrays.
 
     Raises:
         GrammarRefused: it is no JSON, or deeper.
@@ -89,7 +89,7 @@ def read_json(what: str, text: str, depth: int) -> Any:  # noqa: ANN401 - any JS
 
 
 def read_choices(text: str) -> list[str]:
-    """The strings of a ``choice``, in their order, each once.
+    """Return the distinct strings of a ``choice``, in order.
 
     Raises:
         GrammarRefused: it is no list of strings, or empty.
@@ -103,7 +103,7 @@ def read_choices(text: str) -> list[str]:
 
 
 def read_schema(text: str, depth: int) -> dict[str, Any] | bool:
-    """A JSON Schema, which is an object or a boolean.
+    """Parse a JSON Schema, which is an object or a boolean.
 
     Raises:
         GrammarRefused: it is neither, or too deep.
@@ -112,10 +112,10 @@ def read_schema(text: str, depth: int) -> dict[str, Any] | bool:
 
 
 def read_structural_tag(text: str, depth: int) -> StructuralTag:
-    """A structural tag, all of whose structures begin with a trigger.
+    """Parse a structural tag, all of whose structures begin with a trigger.
 
     Raises:
-        GrammarRefused: it is none.
+        GrammarRefused: it is invalid.
     """
     found = read_json("structural_tag", text, depth)
     if not isinstance(found, dict):
@@ -146,21 +146,24 @@ def read_structural_tag(text: str, depth: int) -> StructuralTag:
 
 
 def shortest(texts: Iterable[str]) -> list[str]:
-    """Those that begin with no other of them, sorted: ``shortest(["ab", "b", "a"]) == ["a", "b"]``.
+    """Return the texts of which no other is a prefix: ``shortest(["ab", "b", "a"]) == ["a", "b"]``.
+
+    The result is sorted.
 
     Args:
         texts: none empty.
     """
     found: list[str] = []
     for text in sorted(set(texts)):
-        # All that stands between a text and one that it begins, begins with it too.
+        # In sorted order, everything between a text and one that it is a prefix of has that prefix
+        # too.
         if not (found and text.startswith(found[-1])):
             found.append(text)
     return found
 
 
 def head_of(text: str, heads: Sequence[str]) -> str | None:
-    """The one of ``shortest`` that a text begins with; None if there is none."""
+    """Return the element of ``shortest`` that a text begins with; None if there is none."""
     at = bisect_right(heads, text)
     return heads[at - 1] if at and text.startswith(heads[at - 1]) else None
 

@@ -1,7 +1,7 @@
-"""State that a strategy leaves to the one that takes its place, where both know its form.
+"""Handover of state from a strategy to its replacement, if both know the state's format.
 
-Both methods are optional. A strategy that has neither begins with nothing, and the host tells it
-what the engine knows, as after a fault.
+Both methods are optional. A strategy without them starts empty, and the host passes it what the
+engine knows, as after a fault.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True)
 class HandoverState:
-    """What a strategy knows.
+    """Exported state of a strategy.
 
     Attributes:
-        form: names what ``content`` is, such as ``hash/1``; a strategy that does not know the
-            form does not look at the content.
-        content: handed over as it is, in the same process: no copy is made.
+        form: format of ``content``, such as ``hash/1``; a strategy that does not know the format
+            does not access the content.
+        content: passed by reference, in the same process: no copy is made.
     """
 
     form: str
@@ -26,31 +26,34 @@ class HandoverState:
 
 @runtime_checkable
 class LeavesState(Protocol):
-    """A strategy whose state others can go on with."""
+    """Strategy whose state others can take over."""
 
     def export_state(self) -> HandoverState:
-        """Show the state; it is taken or not, and then the strategy is closed or goes on."""
+        """Return the state.
+
+        It may or may not be imported, and then the strategy is closed or goes on.
+        """
 
 
 @runtime_checkable
 class TakesState(Protocol):
-    """A strategy that can go on with the state of another."""
+    """Strategy that can take over the state of another."""
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with a state; called after ``open``, before anything else.
+        """Take over a state; called after ``open``, before anything else.
 
-        Copy what ``close`` of the other would spoil. A prefix cache that takes a state is also
-        given the trails that the other had begun, and an eviction all its pages.
+        Copy what ``close`` of the other would invalidate. A prefix cache that takes over a state
+        also gets the trails that the other had begun, and an eviction strategy all its pages.
 
         Returns:
-            Whether it was taken. If not, nothing has changed.
+            Whether it was taken over. If not, nothing has changed.
         """
 
 
 def hand_over(old: object, new: object) -> bool:
-    """Give the state of one strategy to another; whether it was taken.
+    """Pass the state of one strategy to another; return whether it was taken over.
 
-    Both may be watched by a ledger, whose objects have the methods of what they stand for.
+    Both may be wrapped by a ledger, whose objects have the methods of the strategies they wrap.
     """
     leave, take = getattr(old, "export_state", None), getattr(new, "import_state", None)
     if not callable(leave) or not callable(take):
@@ -58,5 +61,5 @@ def hand_over(old: object, new: object) -> bool:
     return take(leave()) is True
 
 
-# Its former name, kept until the major version of the contract rises.
+# Former name, supported until the major version of the contract is raised.
 State = HandoverState

@@ -1,4 +1,4 @@
-"""Which cached page goes on from which, the bookkeeping that evictions share."""
+"""Parent links between cached pages, shared by eviction strategies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _NONE = -1
 
 
 class Lineage:
-    """Parents and children among pages that are known; pages are given to others, too.
+    """Parents and child counts of known pages; page ids are reused.
 
     Args:
         num_pages: of the pool.
@@ -15,8 +15,8 @@ class Lineage:
     __slots__ = ("_born", "_children", "_last", "_parent", "_parent_born")
 
     def __init__(self, num_pages: int) -> None:
-        # When it became known, 0 while it is not: a page that was given to somebody else is no
-        # longer the parent of those that went on from it.
+        # Sequence number at which a page was added, 0 if it is not known: a page that was reused is
+        # no longer the parent of its former children.
         self._born = [0] * num_pages
         self._last = 0
         self._parent = [_NONE] * num_pages
@@ -24,7 +24,7 @@ class Lineage:
         self._children = [0] * num_pages
 
     def add(self, page: int, parent: int) -> None:
-        """A page is known and goes on from another, or from none: -1; nothing new if it was."""
+        """Add a page with its parent, or -1 for none; no effect if the page is known."""
         if self._born[page]:
             return
         self._last += 1
@@ -36,7 +36,7 @@ class Lineage:
             self._children[parent] += 1
 
     def drop(self, page: int) -> int:
-        """A page is known no more; gives its parent, or -1."""
+        """Remove a page; return its parent, or -1."""
         parent = self.parent(page)
         if parent >= 0:
             self._children[parent] -= 1
@@ -45,16 +45,16 @@ class Lineage:
         return parent
 
     def is_known(self, page: int) -> bool:
-        """Whether it was added and not dropped."""
+        """Whether a page was added and not dropped."""
         return self._born[page] > 0
 
     def parent(self, page: int) -> int:
-        """The page before it, -1 if there is none or it is known no more."""
+        """Return the page before it, -1 if there is none or it was dropped."""
         parent = self._parent[page]
         if self._born[page] and parent >= 0 and self._born[parent] == self._parent_born[page]:
             return parent
         return _NONE
 
     def is_leaf(self, page: int) -> bool:
-        """Whether no known page goes on from it."""
+        """Whether a page has no known children."""
         return not self._children[page]

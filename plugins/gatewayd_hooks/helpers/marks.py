@@ -1,4 +1,4 @@
-"""Finds marks in text that comes in pieces of any length: for parsers of any family."""
+"""Finds delimiters in text that arrives in pieces of any length, for parsers of any family."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class Found(NamedTuple):
-    """What is certain of a text.
+    """Certain part of a text.
 
     Attributes:
-        text: that is before any mark, without the space beside it.
-        mark: that follows, or None.
-        rest: what was read behind the mark; to be read on.
+        text: before any delimiter, without the whitespace next to it.
+        mark: the delimiter that follows, or None.
+        rest: text after the delimiter, to be parsed further.
     """
 
     text: str
@@ -21,21 +21,21 @@ class Found(NamedTuple):
 
 
 class MarkFinder:
-    """Reads up to marks. Space beside them belongs to neither side and is dropped."""
+    """Scans up to delimiters. Whitespace next to them belongs to neither side and is dropped."""
 
     def __init__(self, marks: Sequence[str], *, is_behind: bool = False) -> None:
-        """Begin to read.
+        """Start scanning.
 
         Args:
-            marks: none empty, none the beginning of another.
-            is_behind: whether what comes first stands behind a mark.
+            marks: none empty, none a prefix of another.
+            is_behind: whether the first text follows a delimiter.
         """
         self._marks = tuple(marks)
         self._held = ""
         self._is_behind = is_behind
 
     def feed(self, text: str) -> Found:
-        """Take more, up to the first mark."""
+        """Scan more text, up to the first delimiter."""
         text = self._held + text
         if self._is_behind:
             text = text.lstrip()
@@ -51,16 +51,16 @@ class MarkFinder:
         return Found(text[:end])
 
     def finish(self) -> str:
-        """The text has ended: what was held back."""
+        """Return what was held back at the end of the text."""
         held, self._held = self._held, ""
         return held
 
 
 def held_back(text: str, marks: Sequence[str]) -> int:
-    """Characters at the end of a text that may become a mark.
+    """Return how many characters at the end of a text may be the start of a delimiter.
 
     Args:
-        text: in which no mark is whole.
+        text: contains no complete delimiter.
         marks: none empty.
     """
     longest = 0

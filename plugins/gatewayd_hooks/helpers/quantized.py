@@ -1,4 +1,4 @@
-"""What readers of quantized checkpoints share: fields of an announcement, and numbers that can be.
+"""Field lookup and numeric checks for readers of quantized checkpoints.
 
 Each refusal is a sentence that names the field. Imports no torch.
 """
@@ -19,14 +19,14 @@ _log = logging.getLogger(__name__)
 
 _MOST_NAMED = 20
 _MOST_SHOWN = 100
-"""Characters of what a stranger wrote."""
+"""Limit on characters of untrusted text in messages."""
 
 
 class Fields:
     """Looks up the fields of an announcement.
 
     Args:
-        announced: what a checkpoint says.
+        announced: quantization configuration of a checkpoint.
     """
 
     def __init__(self, announced: Announcement) -> None:
@@ -34,20 +34,20 @@ class Fields:
         self._where = announced.where
 
     def __contains__(self, name: object) -> bool:
-        """Whether the field is there, be it null."""
+        """Whether the field exists, even if null."""
         return name in self._values
 
     def refused(self, name: str, reason: str) -> ValueError:
-        """What to raise for a field; ``reason`` goes on after its name."""
+        """Return the exception for a field; ``reason`` continues the sentence after its name."""
         return ValueError(f"{self._where}.{_cut(name)} {reason}")
 
     def one_of(self, name: str, known: Sequence[Any], *default: object) -> Any:  # noqa: ANN401
-        """A field whose values are few; strings are told apart without regard to case.
+        """Return a field with few allowed values; strings are compared without regard to case.
 
         Args:
             name: of the field.
-            known: its values.
-            default: what a field that is not there stands for; without it, it has to be there.
+            known: allowed values.
+            default: value if the field is missing; without it, the field is required.
 
         Raises:
             ValueError: it has another value.
@@ -63,11 +63,11 @@ class Fields:
         raise self.refused(name, f"is {_shown(value)}; {told}")
 
     def flag(self, name: str, *default: bool) -> bool:
-        """A field that is true or false."""
+        """Return a boolean field."""
         return bool(self.one_of(name, (True, False), *default))
 
     def names(self, name: str) -> tuple[str, ...]:
-        """A list of names; none if the field is not there, or null.
+        """Return a list of names; empty if the field is missing or null.
 
         Raises:
             ValueError: it is anything else.
@@ -80,7 +80,7 @@ class Fields:
         return tuple(value)
 
     def sizes(self, name: str) -> tuple[int, int] | None:
-        """Two sizes, of rows and of columns; None if the field is not there, or null.
+        """Return two sizes, of rows and of columns; None if the field is missing or null.
 
         Raises:
             ValueError: it is anything else.
@@ -95,7 +95,7 @@ class Fields:
         return value[0], value[1]
 
     def part(self, name: str) -> Fields | None:
-        """An object inside; None if it is not there, or null.
+        """Return a nested object; None if it is missing or null.
 
         Raises:
             ValueError: it is anything else.
@@ -108,15 +108,15 @@ class Fields:
         return Fields(Announcement(value, f"{self._where}.{_cut(name)}"))
 
     def value(self, name: str) -> Any:  # noqa: ANN401
-        """A field as it stands; None if it is not there."""
+        """Return a field unchecked; None if it is missing."""
         return self._values.get(name)
 
     def __iter__(self) -> Iterator[str]:
-        """Names of its fields, in their order."""
+        """Iterate over the field names, in order."""
         return iter(self._values)
 
     def refuse_set(self, *names: str) -> None:
-        """Refuse fields that ask for what is not supported, unless they are empty.
+        """Refuse fields that request unsupported features, unless they are empty.
 
         Raises:
             ValueError: one is not.
@@ -126,9 +126,9 @@ class Fields:
                 raise self.refused(name, f"is {_shown(self._values[name])}, which is not supported")
 
     def check_kv_scheme(self) -> None:
-        """Look at ``kv_cache_scheme``: keys and values of 8-bit floats, one scale for each of both.
+        """Check ``kv_cache_scheme``: keys and values as 8-bit floats, with one scale for each.
 
-        The host reads these scales itself; whether they are used says its KV codec.
+        The host reads these scales itself; the KV codec decides whether they are used.
 
         Raises:
             ValueError: it asks for something else.
@@ -144,7 +144,7 @@ class Fields:
             scheme.one_of("symmetric", (True,), True)
 
     def tell_unknown(self, known: Collection[str]) -> None:
-        """Log the fields that nobody has looked at: formats gather many that mean nothing here."""
+        """Log fields that were not read: formats accumulate many without a meaning here."""
         unknown = sorted(self._values.keys() - set(known))
         if unknown:
             named = ", ".join(_cut(name) for name in unknown[:_MOST_NAMED])
@@ -154,14 +154,14 @@ class Fields:
 
 
 def finite(name: str, numbers: torch.Tensor) -> torch.Tensor:
-    """Scales as float32.
+    """Return scales as float32.
 
     Args:
-        name: of the tensor, for the sentence.
+        name: of the tensor, for the message.
         numbers: floats of any shape.
 
     Raises:
-        ValueError: one is not finite; the sentence says where.
+        ValueError: one is not finite; the message gives its index.
     """
     is_finite = numbers.isfinite()
     if not is_finite.all():
@@ -171,16 +171,16 @@ def finite(name: str, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def divisible(name: str, size: int, by: int, what: str) -> int:
-    """``size // by``.
+    """Return ``size // by``.
 
     Args:
         name: of a matrix.
-        size: of one of its sides.
-        by: what it must be a multiple of.
-        what: the side, for the sentence.
+        size: one of its dimensions.
+        by: divisor.
+        what: name of the dimension, for the message.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not a multiple.
     """
     if size % by:
         raise ValueError(f"{name} has {size} {what}, which is no multiple of {by}")
@@ -188,7 +188,7 @@ def divisible(name: str, size: int, by: int, what: str) -> int:
 
 
 def _shown(value: object) -> str:
-    """The beginning of a value."""
+    """Return the beginning of a value's representation."""
     return _cut(repr(value))
 
 

@@ -1,6 +1,6 @@
-"""Grids of integers for groups of a matrix's columns: what writers of checkpoints share.
+"""Integer grids for column groups of a matrix, shared by writers of checkpoints.
 
-Uses the methods of tensors alone, so that it imports no torch.
+Uses tensor methods alone, so that it imports no torch.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import torch
 
 _LEAST_SCALE = 2.0**-24
-"""The smallest number above 0 of float16."""
+"""Smallest positive number of float16."""
 
 
 class Grid(NamedTuple):
-    """The numbers ``(code - zero) * scale`` that a group can hold.
+    """Representable values ``(code - zero) * scale`` of groups.
 
     Attributes:
-        scales: float32, of which float16 holds each exactly.
-        zeros: float32, whole numbers that are codes; of the same shape.
-        bits: of a code.
+        scales: float32, exactly representable in float16.
+        zeros: float32, integers that are valid codes; of the same shape.
+        bits: per code.
     """
 
     scales: torch.Tensor
@@ -30,12 +30,12 @@ class Grid(NamedTuple):
     bits: int
 
     def codes(self, weight: torch.Tensor) -> torch.Tensor:
-        """The nearest codes, whole numbers of float32; shapes are broadcast."""
+        """Return the nearest codes, integers as float32; shapes are broadcast."""
         most = (1 << self.bits) - 1
         return weight.div(self.scales).round_().add_(self.zeros).clamp_(0, most)
 
     def values(self, codes: torch.Tensor) -> torch.Tensor:
-        """The numbers that codes mean."""
+        """Return the values of codes."""
         return codes.sub(self.zeros).mul_(self.scales)
 
 
@@ -47,17 +47,17 @@ def spanning(
     is_symmetric: bool = False,
     least_zero: int = 0,
 ) -> Grid:
-    """The grids that reach from the least to the greatest number of groups, and hold 0.
+    """Return grids that cover the range from the minimum to the maximum of groups, including 0.
 
     Args:
-        least: of the groups, float32 of any shape.
-        most: of the same shape.
-        bits: of a code.
-        is_symmetric: the zero is in the middle.
-        least_zero: the least code that may stand for zero.
+        least: minimum of each group, float32 of any shape.
+        most: maximum of each group, of the same shape.
+        bits: per code.
+        is_symmetric: whether the zero point is in the middle.
+        least_zero: the smallest allowed zero point.
 
     Raises:
-        ValueError: a scale would not be a number of float16.
+        ValueError: a scale is not representable in float16.
     """
     steps = (1 << bits) - 1
     low, high = least.clamp(max=0.0), most.clamp(min=0.0)
@@ -78,11 +78,11 @@ def nearest(
     is_symmetric: bool = False,
     least_zero: int = 0,
 ) -> GroupedWeight:
-    """Round a matrix to the grids that span its groups of neighbours.
+    """Round a matrix to the grids that span its groups of adjacent columns.
 
     Args:
-        weight: float32, shape ``[rows, columns]``; stays as it is.
-        group_size: columns of a group, of which there is a whole number; -1 for all.
+        weight: float32, shape ``[rows, columns]``; not modified.
+        group_size: columns per group, which divides their number; -1 for all.
         bits: see ``spanning``.
         is_symmetric: see ``spanning``.
         least_zero: see ``spanning``.
@@ -98,19 +98,19 @@ def nearest(
 
 
 def grouped(weight: torch.Tensor, group_size: int) -> torch.Tensor:
-    """A view of a matrix, of shape ``[rows, groups, size]``."""
+    """Return a view of a matrix, of shape ``[rows, groups, size]``."""
     return weight.reshape(len(weight), -1, weight.shape[1] if group_size == -1 else group_size)
 
 
 def rounded(weight: torch.Tensor, grid: Grid) -> GroupedWeight:
-    """A matrix rounded to grids of shape ``[rows, groups]``, of groups of neighbours."""
+    """Round a matrix to grids of shape ``[rows, groups]``, of groups of adjacent columns."""
     wide = grid._replace(scales=grid.scales.unsqueeze(-1), zeros=grid.zeros.unsqueeze(-1))
     codes = wide.codes(weight.reshape(*grid.scales.shape, -1))
     return made(codes.flatten(1), grid)
 
 
 def made(codes: torch.Tensor, grid: Grid, group_of: torch.Tensor | None = None) -> GroupedWeight:
-    """A weight of codes, whole numbers of float32, and grids of shape ``[rows, groups]``."""
+    """Return a weight of codes, integers as float32, and grids of shape ``[rows, groups]``."""
     return GroupedWeight(
         codes=codes.byte(),
         scales=grid.scales,
@@ -121,7 +121,7 @@ def made(codes: torch.Tensor, grid: Grid, group_of: torch.Tensor | None = None) 
 
 
 def zeros_of(weight: GroupedWeight) -> torch.Tensor:
-    """The codes that stand for zero, uint8 ``[rows, groups]``, of a weight that was ``made``."""
+    """Return the zero points, uint8 ``[rows, groups]``, of a weight returned by ``made``."""
     if weight.offsets is None:
         return weight.scales.new_zeros(weight.scales.shape).byte()
     return weight.offsets.div(weight.scales).neg_().round_().byte()

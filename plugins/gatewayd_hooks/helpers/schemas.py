@@ -1,7 +1,7 @@
-"""Walks a JSON Schema, for guides: how large it is, and whether all that it says can be kept.
+"""Walks a JSON Schema, for guides: checks its size, and that all keywords are supported.
 
-A guide that overlooked a keyword would give answers that do not follow the schema; so what
-a guide does not know is refused by name. What asserts nothing may stand anywhere.
+A guide that ignored a keyword would give answers that violate the schema, so unsupported keywords
+are refused by name. Keywords that assert nothing may occur anywhere.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ STANDARD = frozenset(
         "uniqueItems",
     }
 ) - {"contentEncoding", "contentMediaType"}
-"""Keywords that assert something, or lead to what does, in any draft; all others are remarks."""
+"""Keywords of any draft that assert something or contain subschemas; all others are annotations."""
 FORMATS = frozenset(
     {
         "date",
@@ -84,13 +84,13 @@ FORMATS = frozenset(
         "uuid",
     }
 )
-"""Formats that JSON Schema defines. Others, as ``password`` or ``int64``, are remarks."""
+"""Formats that JSON Schema defines. Others, as ``password`` or ``int64``, are annotations."""
 
 
 def subschemas(schema: object, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every schema within a schema that is an object, itself included, with its place.
+    """Yield every object schema within a schema, itself included, with its path.
 
-    Neither constants nor names of properties are taken for schemas.
+    Constants and property names are not mistaken for schemas.
     """
     open_: list[tuple[str, object]] = [(path, schema)]
     while open_:
@@ -115,17 +115,17 @@ def check_schema(
     formats: Collection[str],
     most: int,
 ) -> None:
-    """Refuse what a guide cannot keep.
+    """Refuse what a guide does not support.
 
     Args:
         schema: parsed.
-        guide: its name, for the sentence.
-        knows: keywords that it keeps.
-        formats: of strings, that it keeps.
-        most: schemas within one another that are allowed.
+        guide: its name, for the message.
+        knows: supported keywords.
+        formats: supported formats of strings.
+        most: maximum number of subschemas.
 
     Raises:
-        GrammarRefused: a keyword or a format is not known, or there are too many schemas.
+        GrammarRefused: a keyword or a format is not supported, or there are too many schemas.
     """
     for count, (place, one) in enumerate(subschemas(schema), 1):
         if count > most:
@@ -146,7 +146,7 @@ def check_schema(
 
 
 def without_remarks(schema: Any, formats: Collection[str]) -> Any:  # noqa: ANN401 - any JSON
-    """A copy without formats that assert nothing, which some libraries stumble over."""
+    """Return a copy without formats that assert nothing, which some libraries fail on."""
     copy = _copied(schema)
     for _, one in subschemas(copy):
         if "format" in one and one["format"] not in formats:

@@ -1,4 +1,4 @@
-"""Whether pages lack for those that wait, the rule by which schedulers let running ones go on."""
+"""Detects that waiting sequences lack pages, so that a scheduler prefers running ones."""
 
 from __future__ import annotations
 
@@ -9,26 +9,29 @@ if TYPE_CHECKING:
 
 
 class Shortage:
-    """Remembers that those who wait found no pages, until there are more or somebody else waits.
+    """Remembers that waiting sequences found no pages, until more are free or another one waits.
 
-    What the engine grants to one that waits and finds no pages is lost to others. A scheduler that
-    lets some who wait go before those that run would grant it again in every step, and nobody would
-    ever give pages back. While this lasts, grant to those that run first, and to those that wait
-    what is left: so there are never two steps in a row that come to nothing. New in 1.9.
+    Tokens granted to a waiting sequence for which no pages are found are lost to others. A
+    scheduler that lets waiting sequences go before running ones would grant them again in every
+    step, and no pages would ever be released. While this lasts, grant to running sequences first,
+    and the rest to waiting ones: then two consecutive steps are never wasted. New in 1.9.
     """
 
     __slots__ = ("_free", "_lacked")
 
     def __init__(self) -> None:
-        self._free = 0  # when the last step was planned
-        self._lacked = -1  # so many were too few
+        self._free = 0  # pages when the last step was planned
+        self._lacked = -1  # number of pages that was too small
 
     def came(self) -> None:
-        """Another sequence waits, which may need fewer pages: let it try."""
+        """Record that another sequence waits, which may need fewer pages: let it try."""
         self._lacked = -1
 
     def lasts(self, view: QueueView) -> bool:
-        """Whether those that run go first in this step; ask once for each, as it is planned."""
+        """Whether running sequences go first in this step.
+
+        Call once per step, when it is planned.
+        """
         if view.unplaced:
             self._lacked = max(self._free, self._lacked)
         self._free = view.free_pages

@@ -1,8 +1,8 @@
-"""How the tokens of a vocabulary are spelled, read from the decoder of a ``tokenizer.json``.
+"""Spelling of a vocabulary's tokens, from the decoder of a ``tokenizer.json``.
 
 Served models use two kinds. In byte-level vocabularies (GPT-2's) each character stands for a byte.
-In SentencePiece's a mark stands for a space, ``<0x0A>`` for a byte, and a text's first space is
-dropped. Both spell a token alike wherever it stands, so a table serves.
+In SentencePiece's, a marker stands for a space, ``<0x0A>`` for a byte, and a text's first space is
+dropped. Both spell a token the same way in any position, so a table suffices.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 class Spelling(NamedTuple):
-    """A decoder that spells tokens one by one.
+    """Decoder that spells tokens independently of each other.
 
     Attributes:
-        spell: the bytes of a token.
+        spell: returns the bytes of a token.
         num_stripped: spaces that are dropped at the beginning of a text.
     """
 
@@ -27,7 +27,7 @@ class Spelling(NamedTuple):
 
 
 def spelling_of(decoder: Mapping[str, Any]) -> Spelling | None:
-    """Read a decoder; None where the spelling of a token depends on its neighbours."""
+    """Parse a decoder; None if the spelling of a token depends on adjacent tokens."""
     steps = decoder.get("decoders", []) if decoder.get("type") == "Sequence" else [decoder]
     if [step.get("type") for step in steps] == ["ByteLevel"]:
         return Spelling(_byte_level, 0)
@@ -59,7 +59,7 @@ def spelling_of(decoder: Mapping[str, Any]) -> Spelling | None:
 
 
 def byte_of(token: str) -> bytes | None:
-    """The byte that ``<0x0A>`` stands for; None for other tokens."""
+    """Return the byte that ``<0x0A>`` stands for; None for other tokens."""
     found = _BYTE_TOKEN.fullmatch(token)
     return bytes([int(found[1], 16)]) if found else None
 
@@ -70,7 +70,7 @@ def has_byte_tokens(decoder: Mapping[str, Any]) -> bool:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in byte-level vocabularies.
+    """Return the byte for each character of byte-level vocabularies.
 
     Printable bytes stand for themselves, the others for the characters from U+0100 on.
     """
@@ -85,7 +85,10 @@ _ALPHABET = _byte_alphabet()
 
 
 def _byte_level(token: str) -> bytes:
-    """A token with a character outside the alphabet (an added one) is plain text."""
+    """Return the bytes of a token.
+
+    One with a character outside the alphabet (an added token) is plain text.
+    """
     try:
         return bytes(_ALPHABET[char] for char in token)
     except KeyError:

@@ -1,1 +1,1 @@
-"""What processes with plugins do with them: find, load, watch and time. No plugin imports it."""
+"""Plugin host for processes: finds, loads, watches and times plugins. Not for use by plugins."""

@@ -1,8 +1,8 @@
-"""Who takes more time than its budget, again and again; never because its machine is slow.
+"""Time budgets of strategies, which tolerate slow machines.
 
-A slow machine slows everything in a step alike. So a strategy is over its budget in a step only
-if it also takes longer than all else in that step together. Where a call is not part of a step it
-is its own work that counts, or its own sleep: not the time in which others had the processor.
+A slow machine slows everything in a step alike. So a strategy exceeds its budget in a step only if
+it also takes longer than everything else in that step together. For a call outside a step its own
+processor time or its own sleep counts, not the time in which other threads had the processor.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from dataclasses import dataclass
 from gatewayd_hooks.strategy import Kind
 
 PATIENCE = 16
-"""Steps, or calls, over the budget before it is a fault; each one below it makes one good."""
+"""Steps, or calls, over the budget that make a fault; each one within the budget cancels one."""
 _ASLEEP = 16
-"""A call that takes so many times the processor time it gets has waited for something itself."""
+"""Ratio of elapsed to processor time above which a call must have been waiting itself."""
 
 Key = tuple[Kind, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Overrun:
-    """A strategy that keeps exceeding its budget.
+    """Strategy that keeps exceeding its budget.
 
     Attributes:
-        kind, name: which.
-        reason: in figures.
+        kind, name: of the strategy.
+        reason: with figures.
     """
 
     kind: Kind
@@ -34,20 +34,20 @@ class Overrun:
 
 
 class Arrears:
-    """How often each strategy was over its budget, less how often it was not."""
+    """Per strategy, the number of budget overruns less the number of calls within budget."""
 
     def __init__(self) -> None:
         self._times: dict[Key, int] = {}
         self._overruns: dict[Key, Overrun] = {}
 
     def judge_step(self, key: Key, spent: float, budget: float, seconds: float) -> None:
-        """A strategy took so many seconds of a step.
+        """Count a strategy's time in a step.
 
         Args:
-            key: which.
-            spent: by it.
-            budget: of it.
-            seconds: that the step took as a whole.
+            key: of the strategy.
+            spent: its seconds.
+            budget: its budget in seconds.
+            seconds: duration of the whole step.
         """
         if spent > budget and 2 * spent > seconds:
             figures = f"{1000 * spent:.0f} of the {1000 * seconds:.0f} ms of a step"
@@ -56,21 +56,21 @@ class Arrears:
             self._count_below(key)
 
     def judge_call(self, key: Key, spent: float, budget: float, processor: float) -> None:
-        """A strategy took so many seconds where there is no step.
+        """Count a strategy's time in a call outside of steps.
 
         Args:
-            key: which.
-            spent: by it.
-            budget: of it.
-            processor: seconds in which its thread had a processor.
+            key: of the strategy.
+            spent: its seconds.
+            budget: its budget in seconds.
+            processor: processor time of its thread in seconds.
         """
         if spent > budget and (processor > budget or _ASLEEP * processor < spent):
             self._count_over(key, f"{1000 * spent:.0f} ms of a call", budget)
         elif key in self._times:
             self._count_below(key)
 
-    def take(self, *kinds: Kind) -> list[Overrun]:
-        """Whose patience is used up, of these kinds or of all, since the last call."""
+    def pop_overruns(self, *kinds: Kind) -> list[Overrun]:
+        """Return and clear the overruns of these kinds, or of all, since the last call."""
         if not self._overruns:
             return []
         keys = [key for key in self._overruns if not kinds or key[0] in kinds]

@@ -1,4 +1,4 @@
-"""What is installed: every entry point of group ``gatewayd``, read without importing it."""
+"""Installed plugins: every entry point of group ``gatewayd``, read without importing it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Entry:
     """One entry point ``<kind>.<name>`` of one distribution.
 
     Attributes:
-        kind: a value of ``Kind``, or whatever else the distribution wrote.
-        name: what the configuration calls it.
-        distribution: the package that was installed.
+        kind: a value of ``Kind``, or an unknown one.
+        name: its name in the configuration.
+        distribution: the installed package.
         version: of the distribution.
-        module: where the hooks are, ``package.module`` or ``package.module:attribute``.
+        module: of the hooks, ``package.module`` or ``package.module:attribute``.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Entry:
 
     @property
     def owner(self) -> str:
-        """The distribution with its version."""
+        """Distribution with its version."""
         return f"{self.distribution} {self.version}"
 
     @property
@@ -53,7 +53,7 @@ class Entry:
 
 
 class Catalog:
-    """The installed plugins, in order of kind, name and distribution."""
+    """Installed plugins, ordered by kind, name and distribution."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self.entries = tuple(sorted(entries, key=_place))
@@ -76,15 +76,15 @@ class Catalog:
         return cls(entries)
 
     def names(self, kind: Kind) -> list[str]:
-        """What can be chosen of a kind."""
+        """Return the available names of a kind."""
         return sorted({entry.name for entry in self.entries if entry.kind == kind and entry.name})
 
     def owners(self, kind: str, name: str) -> list[Entry]:
-        """All entries of one name; more than one is a conflict."""
+        """Return all entries of one name; more than one is a conflict."""
         return [entry for entry in self.entries if (entry.kind, entry.name) == (kind, name)]
 
     def find(self, kind: Kind, name: str) -> Entry:
-        """The one entry of this kind and name.
+        """Return the one entry of this kind and name.
 
         Raises:
             NotInstalled: there is none.

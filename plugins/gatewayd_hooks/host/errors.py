@@ -1,11 +1,9 @@
-"""What can go wrong with a plugin, each with a message for the operator.
+"""Plugin errors, each with a message for the operator.
 
-PluginError
-├── NotInstalled     the configuration names what no distribution offers
-├── Conflict         two distributions offer it
-├── LoadFailed       it cannot be imported, registered or built
-├── SpecMismatch     it needs another version of the contract
-└── BadSettings      its table of the configuration is refused
+PluginError ├── NotInstalled the configuration names what no distribution provides ├── SlotConflict
+two distributions provide it ├── LoadFailed it cannot be imported, registered or built ├──
+SpecMismatch it needs another version of the contract └── BadSettings its table of the configuration
+is invalid
 """
 
 from __future__ import annotations
@@ -15,10 +13,10 @@ from difflib import get_close_matches
 
 
 class PluginError(Exception):
-    """A plugin cannot be used; the message says which and why.
+    """Raised when a plugin cannot be used; the message says which and why.
 
     Attributes:
-        plugin: ``<kind>.<name>``, as its entry point is called.
+        plugin: ``<kind>.<name>``, the name of its entry point.
         reason: the message without the plugin.
     """
 
@@ -29,7 +27,7 @@ class PluginError(Exception):
 
 
 class NotInstalled(PluginError):
-    """No installed distribution offers it."""
+    """No installed distribution provides the plugin."""
 
     def __init__(self, plugin: str, installed: Sequence[str]) -> None:
         if near := nearest(plugin, installed):
@@ -42,21 +40,21 @@ class NotInstalled(PluginError):
 
 
 class SlotConflict(PluginError):
-    """More than one installed distribution offers it."""
+    """More than one installed distribution provides the plugin."""
 
     def __init__(self, plugin: str, owners: Sequence[str]) -> None:
         super().__init__(plugin, f"is offered by {' and '.join(owners)}; uninstall all but one")
 
 
 class LoadFailed(PluginError):
-    """It raised, or is not what its entry point promises."""
+    """The plugin raised, or is not what its entry point declares."""
 
     def __init__(self, plugin: str, reason: str) -> None:
         super().__init__(plugin, f"cannot be loaded: {reason}")
 
 
 class SpecMismatch(PluginError):
-    """It was written for another version of the contract."""
+    """The plugin was written for another version of the contract."""
 
     def __init__(self, plugin: str, requires: str, spec_version: str) -> None:
         super().__init__(
@@ -65,25 +63,25 @@ class SpecMismatch(PluginError):
 
 
 class BadSettings(PluginError):
-    """Its configuration is refused.
+    """The plugin's configuration is invalid.
 
     Attributes:
-        problems: one sentence for each key that is wrong.
+        problems: one sentence for each invalid key.
     """
 
     def __init__(self, plugin: str, problems: Sequence[str]) -> None:
         super().__init__(plugin, "; ".join(problems))
-        # A table of the file is what is wrong, so the message names it as the file does.
+        # The error is in a table of the configuration file, so the message uses the table's name.
         self.args = ("; ".join(f"[{plugin}] {problem}" for problem in problems),)
         self.problems = tuple(problems)
 
 
 def nearest(name: str, names: Sequence[str]) -> str | None:
-    """The one of ``names`` that ``name`` was probably meant to be."""
+    """Return the name that ``name`` was probably meant to be; None if none is similar."""
     return next(iter(get_close_matches(name, names, n=1)), None)
 
 
-def told(error: BaseException) -> str:
-    """An exception in one line: its type and what it says."""
+def describe_error(error: BaseException) -> str:
+    """Return an exception in one line: its type and message."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words}" if words else type(error).__name__

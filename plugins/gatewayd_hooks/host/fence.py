@@ -1,4 +1,4 @@
-"""The fence around strategies: what a fault is called, and who has had too many."""
+"""Fault isolation of strategies: faults, their counts, and quarantine."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from gatewayd_hooks.strategy import Kind
 
 
 class StrategyFault(Exception):
-    """A strategy broke its contract; the default answers in its place.
+    """Raised when a strategy broke its contract; the default strategy answers instead.
 
     Attributes:
-        kind: which slot it fills.
+        kind: of the strategy.
         reason: what it did.
-        name: its own, where its kind has several beside each other.
+        name: of the strategy, if several of its kind run at once.
     """
 
     def __init__(self, kind: Kind, reason: str, name: str | None = None) -> None:
@@ -24,14 +24,14 @@ class StrategyFault(Exception):
 
 
 class StrategyHang(StrategyFault):
-    """A call of a strategy did not come back in time and was interrupted."""
+    """A call of a strategy did not return in time and was interrupted."""
 
 
 class Fence:
-    """Faults per strategy against a limit.
+    """Fault counts of strategies, with a limit.
 
     Attributes:
-        limit: the fault at which a strategy is quarantined, at least 1.
+        limit: number of faults at which a strategy is quarantined, at least 1.
     """
 
     def __init__(self, limit: int) -> None:
@@ -41,7 +41,7 @@ class Fence:
         self._faults: Counter[tuple[str, str]] = Counter()
 
     def record(self, kind: str, name: str) -> bool:
-        """Count a fault; whether the strategy is to be quarantined now.
+        """Count a fault; return whether the strategy is to be quarantined now.
 
         True once, at the fault that reaches the limit.
         """
@@ -49,17 +49,17 @@ class Fence:
         return self._faults[kind, name] == self.limit
 
     def faults(self, kind: str, name: str) -> int:
-        """Faults of a strategy so far."""
+        """Return the faults of a strategy so far."""
         return self._faults[kind, name]
 
     def is_quarantined(self, kind: str, name: str) -> bool:
-        """Whether a strategy has had its last fault."""
+        """Whether a strategy has reached the fault limit."""
         return self._faults[kind, name] >= self.limit
 
     def exclude(self, kind: str, name: str) -> None:
-        """Quarantine a strategy whatever its faults: its last one ended another process."""
+        """Quarantine a strategy whatever its fault count: its last fault ended another process."""
         self._faults[kind, name] = self.limit
 
-    def forgive(self, kind: str, name: str) -> None:
-        """Forget the faults of a strategy that somebody has chosen anew."""
+    def reset_faults(self, kind: str, name: str) -> None:
+        """Reset the fault count of a strategy that an operator has selected again."""
         del self._faults[kind, name]

@@ -1,4 +1,4 @@
-"""The kinds of strategies: the hook that offers each, and the Protocol it must follow."""
+"""Kinds of strategies: the registration hook and the Protocol of each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class KindSpec:
 
     Attributes:
         hook: name of its registration hook.
-        protocol: what its strategies do.
+        protocol: that its strategies implement.
     """
 
     hook: str
@@ -37,7 +37,7 @@ class KindSpec:
 
     @property
     def methods(self) -> list[str]:
-        """Names of what a strategy of this kind must have, sorted."""
+        """Names of the required methods of a strategy of this kind, sorted."""
         names = {
             name
             for base in self.protocol.__mro__
@@ -68,4 +68,4 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.REASONING_PARSER: KindSpec("gatewayd_reasoning_parsers", ReasoningParserStrategy),
     Kind.PROTOCOL: KindSpec("gatewayd_protocols", ProtocolStrategy),
 }
-"""Every kind but observers and parts of the console, which have hooks and no strategy."""
+"""Every kind except observers and console plugins, which have hooks and no strategy."""

@@ -1,7 +1,7 @@
-"""What strategies cost: every call is timed, and the one that runs now is known.
+"""Time accounting of strategies: every call is timed, and the running one is known.
 
-The methods of a strategy are wrapped once, when they are bound. Time spent in another strategy
-that the first one asks is the other's.
+The methods of a strategy are wrapped once, when they are bound. Time spent in another strategy that
+the first one calls is charged to the other.
 """
 
 from __future__ import annotations
@@ -17,26 +17,29 @@ from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.strategy import Kind
 
 _RARE = frozenset(("open", "close", "export_state", "import_state", "compact"))
-"""Methods that are called once in a strategy's life, or a prompt's, and that no budget covers."""
+"""Methods that are called once per strategy, or per prompt, and that no budget covers."""
 
 
 class Hang(BaseException):
-    """Raised inside a call that has lasted too long; becomes ``StrategyHang`` where it left."""
+    """Raised inside a call that exceeded its time limit.
+
+    Becomes ``StrategyHang`` at its boundary.
+    """
 
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One method of one strategy.
+    """Time account of one method of one strategy.
 
     Attributes:
-        kind, name, method: whose it is.
+        kind, name, method: of the account.
         number: of the strategy, in the marker.
         key: kind and name, as ``kind.name``.
-        calls: so far.
-        seconds: of them all.
-        longest: seconds of one.
-        due: seconds of those since the ledger was settled.
-        told: seconds of those that ``take_spent`` has told of.
+        calls: number so far.
+        seconds: total of all calls.
+        longest: seconds of the slowest call.
+        due: seconds since the ledger was settled.
+        told: seconds already returned by ``take_spent``.
     """
 
     kind: Kind
@@ -56,11 +59,11 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one strategy has cost so far.
+    """Total cost of one strategy.
 
     Attributes:
         calls: of all its methods.
-        seconds: in them.
+        seconds: total of all calls.
         longest: seconds of the slowest call.
     """
 
@@ -70,7 +73,7 @@ class Cost:
 
 
 class Watched:
-    """A strategy whose methods are timed, each from the first time it is looked up."""
+    """Proxy of a strategy whose methods are timed, each from the first time it is looked up."""
 
     def __init__(self, ledger: Ledger, kind: Kind, name: str, strategy: Any) -> None:  # noqa: ANN401
         self._ledger = ledger
@@ -87,16 +90,16 @@ class Watched:
 
 
 class Ledger:
-    """The accounts of one process; but for ``marking``, not for threads.
+    """Accounts of one process; not thread-safe, except ``marking``.
 
     Args:
         budget: seconds that a strategy may take in a step, or in a call outside of steps.
-        marker: told who runs.
+        marker: is updated with the running strategy.
 
     Attributes:
         budget: may be changed at any time.
-        current: whose call runs; None outside of strategies.
-        since: when it began, less what it spent in others; seconds of ``time.perf_counter``.
+        current: account of the running call; None outside of strategies.
+        since: when it started, less the time spent in others; seconds of ``time.perf_counter``.
     """
 
     def __init__(self, budget: float, marker: Marker | None = None) -> None:
@@ -110,7 +113,7 @@ class Ledger:
         self._arrears = Arrears()
 
     def watch(self, kind: Kind, name: str, strategy: Any) -> Any:  # noqa: ANN401 - any kind
-        """A strategy whose calls are timed under its name; the strategy itself is unchanged."""
+        """Return a proxy whose calls are timed under a name; the strategy itself is unchanged."""
         return Watched(self, kind, name, strategy)
 
     def timed(
@@ -122,19 +125,19 @@ class Ledger:
         *,
         has_budget: bool = True,
     ) -> Callable[..., Any]:
-        """One callable of a plugin, timed under its name.
+        """Return a callable of a plugin, timed under its name.
 
         Args:
             kind: of the strategy.
             name: of the strategy.
-            method: that the account is of.
+            method: of the account.
             call: what to call.
-            has_budget: whether what it takes is held against its strategy's budget.
+            has_budget: whether its time counts against its strategy's budget.
         """
         return self._timed(self._account(kind, name, method), call, has_budget=has_budget)
 
     def marking(self, kind: Kind, names: Sequence[str]) -> Callable[[str | None], None]:
-        """Make what tells the marker, from any thread, which of these is opened beside the rest."""
+        """Return a thread-safe function that marks which strategy is being opened."""
         numbers = {name: self._marker.number(f"{kind}.{name}") for name in names}
 
         def mark(name: str | None) -> None:
@@ -142,7 +145,7 @@ class Ledger:
 
         return mark
 
-    def note(self, kind: Kind, name: str, method: str, seconds: float) -> None:
+    def record_call(self, kind: Kind, name: str, method: str, seconds: float) -> None:
         """Add a call that was timed elsewhere."""
         account = self._account(kind, name, method)
         account.calls += 1
@@ -151,7 +154,7 @@ class Ledger:
         account.longest = max(account.longest, seconds)
 
     def take_spent(self) -> dict[str, float]:
-        """Seconds since the last call by ``kind.name``, but for calls that were timed elsewhere."""
+        """Return and reset the seconds by ``kind.name``, without calls timed elsewhere."""
         found: dict[str, float] = {}
         for account in self._accounts.values():
             seconds = account.seconds
@@ -161,7 +164,7 @@ class Ledger:
         return found
 
     def costs(self) -> dict[tuple[Kind, str], Cost]:
-        """Every strategy that was ever watched."""
+        """Return the costs of every strategy that was ever watched."""
         found: dict[tuple[Kind, str], Cost] = {}
         for account in self._accounts.values():
             key = account.kind, account.name
@@ -174,14 +177,14 @@ class Ledger:
         return found
 
     def settle_step(self) -> None:
-        """A step is over: hold what each strategy took since the last one against its budget."""
+        """End a step: compare each strategy's time since the last one with its budget."""
         now = time.perf_counter()
         seconds, self._settled_at = now - self._settled_at, now
         for key, spent in self._take_due().items():
             self._arrears.judge_step(key, spent, self.budget, seconds)
 
     def settle_call(self, kind: Kind, processor: float) -> None:
-        """A call outside of steps is over: hold it against its strategy's budget.
+        """End a call outside of steps: compare its time with its strategy's budget.
 
         Args:
             kind: of the strategy.
@@ -192,11 +195,11 @@ class Ledger:
                 self._arrears.judge_call(key, spent, self.budget, processor)
 
     def take_overruns(self, *kinds: Kind) -> list[Overrun]:
-        """Who, of these kinds or of all, has exceeded the budget too often since the last call."""
-        return self._arrears.take(*kinds)
+        """Return and clear repeated budget overruns, of these kinds or of all."""
+        return self._arrears.pop_overruns(*kinds)
 
     def _take_due(self) -> dict[tuple[Kind, str], float]:
-        """Seconds of each strategy since the last call."""
+        """Return and reset the seconds of each strategy since the last call."""
         found: dict[tuple[Kind, str], float] = {}
         for account in self._due:
             if account.method not in _RARE:
@@ -242,7 +245,7 @@ class Ledger:
                             self._due.append(account)
                         account.due += spent
             except Hang as hang:
-                # It may have come in the middle of the lines above.
+                # It may have been raised anywhere in the lines above.
                 self.current, self.since = outer, clock()
                 mark[0] = outer.number if outer is not None else 0
                 raise StrategyHang(
@@ -251,7 +254,7 @@ class Ledger:
             except Exception:
                 raise
             except BaseException as error:
-                # SystemExit and its like are for whoever owns the process, which no strategy does.
+                # SystemExit and the like are for the owner of the process, which a strategy is not.
                 raise StrategyFault(
                     account.kind, f"{account.name}.{account.method} raised {error!r}"
                 ) from error

@@ -1,7 +1,7 @@
-"""Loads what the configuration names, one plugin at a time, each behind a fence.
+"""Loads configured plugins, one at a time, with faults isolated.
 
-Both processes use it. What is not named is never imported; what raises, whatever it raises,
-becomes a ``PluginError`` with a reason.
+Both processes use it. Plugins that are not configured are never imported; any exception becomes a
+``PluginError`` with a reason.
 """
 
 from __future__ import annotations
@@ -17,7 +17,13 @@ from packaging.specifiers import SpecifierSet
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.host.catalog import Catalog, Entry
-from gatewayd_hooks.host.errors import LoadFailed, PluginError, SpecMismatch, nearest, told
+from gatewayd_hooks.host.errors import (
+    LoadFailed,
+    PluginError,
+    SpecMismatch,
+    describe_error,
+    nearest,
+)
 from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.host.plugin_rows import LoadFailure, PluginRow, row_of
 from gatewayd_hooks.host.settings import decode
@@ -30,13 +36,14 @@ __all__ = ["LoadFailure", "PluginError", "PluginHost", "PluginRow"]
 
 
 class PluginHost:
-    """The plugins of one process; for several threads.
+    """Plugins of one process; thread-safe.
 
-    None of them waits for another's plugin, but to import the same one.
+    Threads do not wait for each other's plugins, except to import the same one.
 
     Args:
-        catalog: what may be chosen.
-        telltale: told which plugin is about to be loaded, and an empty name when it is.
+        catalog: installed plugins.
+        telltale: called with the plugin that is about to be loaded, and with an empty name
+            afterwards.
     """
 
     def __init__(
@@ -47,20 +54,20 @@ class PluginHost:
         self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(hookspecs)
         self._plugins: dict[str, Any] = {}
-        self._lock = threading.Lock()  # of these two
+        self._lock = threading.Lock()  # protects the two above
         self._enabled: set[Entry] = set()
         self._summaries: dict[Entry, str] = {}
         self._failures: dict[Entry, str] = {}
 
     @property
     def hook(self) -> pluggy.HookRelay:
-        """Calls a hook of every loaded plugin; what a plugin raises comes out of it."""
+        """Relay that calls a hook of every loaded plugin; exceptions of plugins propagate."""
         return self._hooks.hook
 
     def listeners(self, hook: str) -> dict[str, pluggy.HookCaller]:
-        """A caller for each loaded plugin that implements a hook, by its module.
+        """Return a caller for each loaded plugin that implements a hook, by its module.
 
-        With one of their own, what one plugin raises does not keep the hook from the others.
+        With separate callers, an exception of one plugin does not keep the hook from the others.
         """
         with self._lock:
             plugins = dict(self._plugins)
@@ -68,7 +75,7 @@ class PluginHost:
         return {module: caller for module, caller in callers.items() if caller.get_hookimpls()}
 
     def info(self, kind: Kind, name: str) -> StrategyInfo[Any]:
-        """Load a plugin and find what it offers under its name.
+        """Load a plugin and return what it provides under its name.
 
         Raises:
             PluginError: it is not installed, or cannot be loaded.
@@ -77,8 +84,8 @@ class PluginHost:
         with self._noting_failure(entry):
             return self._info(entry, kind)
 
-    def stranger(self, kind: Kind, name: str) -> Entry | None:
-        """A plugin of another project that this process has not imported; None if it is none.
+    def third_party_entry(self, kind: Kind, name: str) -> Entry | None:
+        """Return a third-party plugin that this process has not imported; None if it is not one.
 
         Raises:
             PluginError: it is not installed.
@@ -91,7 +98,7 @@ class PluginHost:
         """Build a strategy; it is not opened.
 
         Args:
-            kind: the slot it fills.
+            kind: of the strategy.
             name: its name in the configuration.
             settings: its table of the configuration.
 
@@ -116,7 +123,7 @@ class PluginHost:
         return strategy
 
     def detector(self, name: str, settings: Mapping[str, Any]) -> Detector | None:
-        """Make what finds the mark of a logits processor; None if it leaves none.
+        """Build the watermark detector of a logits processor; None if it leaves no watermark.
 
         Raises:
             PluginError: it is not installed, cannot be loaded, or refuses its settings.
@@ -131,7 +138,7 @@ class PluginHost:
                 return info.detector(config)
 
     def hooked(self, kind: Kind, names: Iterable[str]) -> list[LoadFailure]:
-        """Load plugins of a kind that has hooks alone; those that cannot be are skipped.
+        """Load plugins of a kind that has hooks alone; those that fail are skipped.
 
         Returns:
             Those that were skipped.
@@ -148,11 +155,11 @@ class PluginHost:
         return failures
 
     def owner(self, kind: Kind, name: str) -> str:
-        """The distribution that offers a plugin, with its version."""
+        """Return the distribution that provides a plugin, with its version."""
         return " and ".join(entry.owner for entry in self._catalog.owners(kind, name)) or "unknown"
 
     def report(self) -> list[PluginRow]:
-        """Every installed plugin and what became of it; loads nothing."""
+        """Return every installed plugin and its state; loads nothing."""
         return [
             row_of(
                 entry,
@@ -195,7 +202,7 @@ class PluginHost:
             return self._hooks.subset_hook_caller(hook, remove_plugins=others)
 
     def _plugin(self, entry: Entry) -> Any:  # noqa: ANN401 - a module or any object
-        """Import and register a plugin, once even if it stands behind several names."""
+        """Import and register a plugin, once even if it has several names."""
         if entry.module not in self._plugins:
             _check_files(entry)
             with _fence(entry, f"import of {entry.module}"):
@@ -255,10 +262,10 @@ def _check_files(entry: Entry) -> None:
 
 @contextmanager
 def _fence(entry: Entry, where: str) -> Iterator[None]:
-    """Turn whatever a plugin raises into ``LoadFailed``."""
+    """Turn any exception of a plugin into ``LoadFailed``."""
     try:
         yield
     except (PluginError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plugin may even call sys.exit
-        raise LoadFailed(entry.plugin, f"{where} raised {told(error)}") from error
+        raise LoadFailed(entry.plugin, f"{where} raised {describe_error(error)}") from error

@@ -1,7 +1,7 @@
-"""What an engine calls in every step: the strategies' bound methods, in one immutable record.
+"""Bound methods of strategies that an engine calls in every step, in one immutable record.
 
-No hook is called here. The engine holds one plan and replaces it as a whole, between two
-steps, when a strategy changes.
+No hook is called here. The engine has one plan and replaces it as a whole, between two steps, when
+a strategy changes.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class Enqueue(Protocol):
     """``SchedulerStrategy.enqueue``, bound."""
 
     def __call__(self, slot: int, view: QueueView, *, front: bool) -> None:
-        """A sequence waits from now on."""
+        """Add a waiting sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Bound methods of what fills each slot; those of a prefix cache are None without one.
+    """Bound methods of the strategies; those of a prefix cache are None without one.
 
     Attributes:
         schedule: ``SchedulerStrategy.plan``.
         enqueue: ``SchedulerStrategy.enqueue``.
         dequeue: ``SchedulerStrategy.dequeue``.
         preempt: ``PreemptionStrategy.victim``.
-        learn: ``LearnsCosts.learn``; None if the preemption has no such method.
+        learn: ``LearnsCosts.learn``; None if the preemption strategy has no such method.
         begin: ``PrefixCacheStrategy.begin``.
         match: ``PrefixCacheStrategy.match``.
         insert: ``PrefixCacheStrategy.insert``.
@@ -45,10 +45,10 @@ class StepPlan:
         reuse: ``EvictionStrategy.reuse``.
         evict: ``EvictionStrategy.victim``.
         num_evictable: ``EvictionStrategy.__len__``.
-        cached: ``KnowsOrigins.cached``; None if the eviction has no such method.
-        pin: ``Pins.pin``; None if the eviction has no such method.
-        drop: ``Drops.drop``; None if the eviction has no such method.
-        pinned: ``TellsPins.pinned``; None if the eviction has no such method.
+        cached: ``KnowsOrigins.cached``; None if the eviction strategy has no such method.
+        pin: ``Pins.pin``; None if the eviction strategy has no such method.
+        drop: ``Drops.drop``; None if the eviction strategy has no such method.
+        pinned: ``TellsPins.pinned``; None if the eviction strategy has no such method.
         processors: the chain of logits processors, in order.
     """
 
@@ -80,7 +80,7 @@ def bind(
     preemption: PreemptionStrategy,
     processors: Sequence[LogitsProcessor],
 ) -> StepPlan:
-    """Take the methods of opened strategies once, so that no step looks anything up."""
+    """Look up the methods of opened strategies once, so that no step has to."""
     return StepPlan(
         schedule=scheduler.plan,
         enqueue=scheduler.enqueue,

@@ -1,4 +1,4 @@
-"""Installed plugins as operators see them: what became of each, and why."""
+"""Installed plugins as shown to operators: the state of each, and why."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gatewayd_hooks.host.catalog import Entry
 
 @dataclass(frozen=True, slots=True)
 class LoadFailure:
-    """A plugin that was asked for and is not there.
+    """Requested plugin that could not be loaded.
 
     Attributes:
         kind: its kind.
@@ -25,7 +25,7 @@ class LoadFailure:
 
 @dataclass(frozen=True, slots=True)
 class PluginRow:
-    """One installed plugin, as operators see it.
+    """One installed plugin, as shown to operators.
 
     Attributes:
         kind: its kind.
@@ -33,7 +33,7 @@ class PluginRow:
         distribution: the package it came in.
         version: of the distribution.
         state: ``installed``, ``enabled``, ``failed``, ``conflict`` or ``unknown``.
-        summary: its own words; empty until it is loaded.
+        summary: its own description; empty until it is loaded.
         reason: why it failed or cannot be chosen.
     """
 
@@ -49,12 +49,12 @@ class PluginRow:
 def row_of(
     entry: Entry, owners: Sequence[Entry], *, summary: str, failure: str | None, is_enabled: bool
 ) -> PluginRow:
-    """One of them.
+    """Return the row of a plugin.
 
     Args:
         entry: the plugin.
-        owners: all that offer its kind and name, itself among them.
-        summary: its own words; empty until it is loaded.
+        owners: all entries of its kind and name, including itself.
+        summary: its own description; empty until it is loaded.
         failure: why it could not be loaded the last time; None if it could.
         is_enabled: whether it was loaded because the configuration names it.
     """

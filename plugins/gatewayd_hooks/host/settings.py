@@ -1,4 +1,4 @@
-"""From a strategy's table of the configuration to its checked settings."""
+"""Decodes a strategy's table of the configuration into validated settings."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gatewayd_hooks.strategy import StrategyConfig
 def decode(
     plugin: str, config_type: type[StrategyConfig], settings: Mapping[str, Any]
 ) -> StrategyConfig:
-    """Check the settings of a strategy; relative paths become absolute.
+    """Validate the settings of a strategy; relative paths become absolute.
 
     Args:
         plugin: ``<kind>.<name>``, the table's name.
-        config_type: what it allows.
+        config_type: type of the settings.
         settings: the table.
 
     Raises:
-        BadSettings: a key is unknown, missing, or has a value that is not allowed.
+        BadSettings: a key is unknown, missing, or has an invalid value.
     """
     try:
         return config_type.model_validate(_from_here(config_type, settings))
@@ -34,7 +34,7 @@ def decode(
 
 
 def _from_here(config_type: type[StrategyConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings whose paths mean the same in every process, whatever its folder."""
+    """Return settings with absolute paths, which are valid in any working directory."""
     found = dict(settings)
     for key, field in config_type.model_fields.items():
         extra, value = field.json_schema_extra, found.get(key)
@@ -45,7 +45,7 @@ def _from_here(config_type: type[StrategyConfig], settings: Mapping[str, Any]) -
 
 
 def problems_in(table: type[BaseModel], error: ValidationError) -> list[str]:
-    """What is wrong with a table, in one sentence for each key; secrets are not shown."""
+    """Return the errors of a table, one sentence for each key; secrets are not shown."""
     return [_problem(table, detail) for detail in error.errors(include_url=False)]
 
 
@@ -81,10 +81,10 @@ def needing_restart(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
 ) -> list[str]:
-    """Settings whose values differ and that are marked ``reload="restart"``.
+    """Return the settings that differ and are marked ``reload="restart"``.
 
     Raises:
-        BadSettings: what is to come is not allowed.
+        BadSettings: the new settings are invalid.
     """
     old, new = decode(plugin, config_type, before), decode(plugin, config_type, after)
     return [

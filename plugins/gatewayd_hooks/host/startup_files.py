@@ -1,9 +1,9 @@
-"""Files of a distribution that run code in every Python of the machine, asked for or not.
+"""Detects files of a distribution that run code at every start of Python on the machine.
 
-A line of a ``.pth`` file that begins with ``import`` is run whenever Python starts there, the
-daemon's and anybody else's: what is installed and not enabled is not inert then, and what is
-enabled is more than it says. That it has been run cannot be undone here; that it is there can be
-said.
+A line of a ``.pth`` file that begins with ``import`` runs whenever Python starts there, in the
+daemon and in any other program: such a plugin is not inert when installed and not enabled, and does
+more than it declares when enabled. That it ran cannot be undone here; that it exists can be
+reported.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ _RUN = ("import ", "import\t")
 
 
 def startup_file(name: str) -> str | None:
-    """The first file of a distribution that runs code at every start of Python; None of none.
+    """Return the first file of a distribution that runs code at every start of Python, or None.
 
-    Installed as editable it may: its author works on it, and such installs are made that way.
+    Editable installs are exempt: they are implemented this way, and their author works on them.
 
     Args:
         name: of the distribution.
@@ -29,7 +29,7 @@ def startup_file(name: str) -> str | None:
     if _is_editable(found):
         return None
     for file in found.files or ():
-        # Below the folder of packages nobody looks for them.
+        # Python reads them only directly in site-packages.
         if file.suffix == ".pth" and len(file.parts) == 1 and _runs(file.read_binary()):
             return file.name
     return None

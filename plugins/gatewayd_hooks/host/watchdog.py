@@ -1,7 +1,7 @@
-"""Interrupts a strategy that does not come back, by a timer's signal in the main thread.
+"""Interrupts a strategy that does not return, by a timer signal in the main thread.
 
-It wakes whatever Python runs or sleeps in. A call that is stuck inside a library does not notice;
-its process is then the one to be replaced.
+It interrupts Python code and sleeps. A call that is stuck inside a library does not notice; its
+process must then be replaced.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from types import FrameType
 from gatewayd_hooks.host.ledger import Hang, Ledger
 
 _LOOKS = 4
-"""How often in the limit's time is looked: a call may begin after the timer was set."""
+"""Number of checks per time limit: a call may start after the timer was set."""
 
 
 class Watchdog:
-    """Looks at a ledger when its timer rings; without a main thread or timers it does nothing.
+    """Checks a ledger on a timer; without a main thread or timers it does nothing.
 
     Args:
-        ledger: knows who runs and since when.
-        seconds: that a call may take.
-        open_seconds: that an ``open`` may take, which may load a model; None for no more.
+        ledger: knows the running call and its start time.
+        seconds: limit of a call.
+        open_seconds: limit of an ``open``, which may load a model; None for the same.
 
     Attributes:
         is_armed: whether strategies may be called.
@@ -41,10 +41,10 @@ class Watchdog:
             signal.signal(signal.SIGALRM, self._ring)
 
     def arm(self, seconds: float | None = None) -> None:
-        """Strategies may be called from now on; the time starts again.
+        """Start monitoring calls; restarts the timer.
 
         Args:
-            seconds: that a call may take this time; None for the usual.
+            seconds: limit of a call this time; None for the usual.
         """
         self.is_armed = True
         if self._works:
@@ -52,7 +52,7 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds / _LOOKS)
 
     def disarm(self) -> None:
-        """None is called until it is armed again."""
+        """Stop monitoring until it is armed again."""
         self.is_armed = False
         if self._works:
             signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -1,1 +1,1 @@
-"""What APIs are made of: requests with their tables and checks, answers, and refusals."""
+"""Building blocks of APIs: requests with their tables and checks, answers, and refusals."""

@@ -1,4 +1,4 @@
-"""What the model says: the pieces of an answer, what it took, and vectors."""
+"""Model output: pieces of an answer, token usage, timing, and embeddings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gatewayd_hooks.parsing import Part
 
 
 class Usage(NamedTuple):
-    """Tokens of an answer so far."""
+    """Token counts of an answer so far."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -17,13 +17,13 @@ class Usage(NamedTuple):
 
 
 class Timing(NamedTuple):
-    """Where an answer's time went, in seconds; 0 for what has not begun.
+    """Latency breakdown of an answer, in seconds; 0 for phases that have not begun.
 
     Attributes:
-        queue: until the engine admitted it.
+        queue: from arrival until the engine admitted it.
         prefill: from there to the first token.
         decode: from there to the last token.
-        total: since the request came.
+        total: since the request arrived.
     """
 
     queue: float
@@ -33,14 +33,14 @@ class Timing(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What has come to one choice since the last time.
+    """New output of one choice.
 
     Attributes:
-        choice: which, from 0.
+        choice: index of the choice, from 0.
         parts: in order; may be empty at the end.
         finish_reason: ``stop``, ``length`` or ``tool_calls`` once it has ended.
         stop: the stop string that ended it, or None.
-        logprobs: OpenAI's objects for the tokens of ``parts``; empty unless asked for.
+        logprobs: OpenAI's objects for the tokens of ``parts``; empty unless requested.
     """
 
     choice: int
@@ -51,11 +51,11 @@ class Delta(NamedTuple):
 
 
 class ChatAnswer(Protocol):
-    """An answer that is being generated.
+    """Answer that is being generated.
 
     Attributes:
         id: of the answer, ``chatcmpl-...``.
-        model: the name that was asked for.
+        model: the requested model name.
         created: Unix time.
     """
 
@@ -64,7 +64,7 @@ class ChatAnswer(Protocol):
     created: int
 
     def __aiter__(self) -> AsyncIterator[Delta]:
-        """What comes, until every choice has ended; to be read once.
+        """Iterate over the output until every choice has ended; may be iterated once.
 
         Raises:
             Refusal: it failed.
@@ -72,23 +72,23 @@ class ChatAnswer(Protocol):
 
     @property
     def usage(self) -> Usage:
-        """So far."""
+        """Token counts so far."""
 
     @property
     def timing(self) -> Timing:
-        """So far."""
+        """Timing so far."""
 
     def close(self) -> None:
-        """Nobody reads any more: the engine stops. May be repeated."""
+        """Cancel generation: the output is no longer read. May be repeated."""
 
 
 class Embeddings(NamedTuple):
-    """Vectors of texts.
+    """Embedding vectors of texts.
 
     Attributes:
         vectors: in the order of the texts.
         usage: of all of them.
-        timing: of the whole.
+        timing: of the whole request.
     """
 
     vectors: Sequence[Sequence[float]]

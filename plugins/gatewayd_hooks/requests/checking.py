@@ -1,4 +1,4 @@
-"""Checks a request against its table; the first thing wrong is named by its place and limit."""
+"""Checks a request against its table; an error names the first invalid field and its limit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str
 
     Args:
         table: of the request.
-        fields: of the body, as ``HttpRequest.json`` gives them.
+        fields: of the body, as ``HttpRequest.json`` returns them.
 
     Returns:
-        The request, and the places of fields that are not acted on, for ``HttpResponse.ignored``.
+        The request, and the paths of fields that have no effect, for ``HttpResponse.ignored``.
 
     Raises:
-        Refusal: a field is wrong or not supported.
+        Refusal: a field is invalid or not supported.
     """
     try:
         request = table.model_validate(fields)
@@ -49,10 +49,10 @@ _EXPECTED = {
 
 
 _FORMS = {"tool_choice": ", or an object of type 'function' or 'allowed_tools'"}
-"""What fields may be beside words."""
+"""Further allowed types of fields that are otherwise one of some literals."""
 
 _REMEDIES = {"top_p": ": for the most likely token alone set temperature to 0"}
-"""What to do where a field is not above its bound."""
+"""Advice for fields that are not above their exclusive minimum."""
 
 _NO_TEXT = (
     "image_url",
@@ -64,11 +64,11 @@ _NO_TEXT = (
     "file",
     "input_file",
 )
-"""Types of parts that other servers know."""
+"""Types of message parts that other servers support."""
 
 
 def _refusal(errors: Sequence[ErrorDetails]) -> RequestRefusal:
-    """One sentence for the first field at fault; what is never served comes before it."""
+    """Return one sentence for the first invalid field; unsupported fields come first."""
     for error in errors:
         if error["type"] == "unsupported":
             path = _path(error["loc"])
@@ -76,15 +76,15 @@ def _refusal(errors: Sequence[ErrorDetails]) -> RequestRefusal:
             return RequestRefusal(400, sentence, param=path, code="unsupported_parameter")
     field = errors[0]["loc"][0] if errors[0]["loc"] else None
     mine = [error for error in errors if error["loc"][:1] == (field,)]
-    # A union reports every alternative. The one that fits but for a bound says most, and of
-    # those that do not fit, the one that got furthest.
+    # A union reports every alternative. The most informative error is that of an alternative which
+    # fits except for a bound; among those that do not fit, the one that was matched furthest.
     best = next(
         (error for error in mine if error["type"] not in _EXPECTED),
         max(mine, key=lambda error: _path(error["loc"]).count("[")),
     )
     path = _path(best["loc"])
     if best["type"] not in _EXPECTED:
-        # A word was not meant where something within an object is wrong.
+        # If something within an object is invalid, the client did not mean a literal.
         within = [one for one in mine if _path(one["loc"]).startswith((f"{path}.", f"{path}["))]
         best = next((one for one in within if one["type"] not in _EXPECTED), best)
         path = _path(best["loc"])
@@ -106,7 +106,7 @@ def _refusal(errors: Sequence[ErrorDetails]) -> RequestRefusal:
 
 
 def _of_type(path: str, error: ErrorDetails) -> RequestRefusal:
-    """No object, or one whose type is none of the words."""
+    """Return the refusal of a value that is no object, or an object of an unknown type."""
     value, context = error["input"], error.get("ctx", {})
     if not isinstance(value, dict):
         sentence = f"{path} must be an object, not {_show(value)}"
@@ -157,7 +157,7 @@ def _sentence(path: str, error: ErrorDetails) -> str:
 
 
 def _path(location: tuple[int | str, ...]) -> str:
-    """``messages[0].content`` without the names pydantic gives to a union's alternatives."""
+    """Return ``messages[0].content``, without pydantic's names of a union's alternatives."""
     path, is_tag = "", False
     for part in location:
         if is_tag:
@@ -176,7 +176,7 @@ def _path(location: tuple[int | str, ...]) -> str:
 
 
 def _show(value: object) -> str:
-    """A value as JSON, short."""
+    """Return a value as short JSON."""
     try:
         shown = msgspec.json.encode(value).decode()
     except (TypeError, ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Types of fields that all APIs have, with the bounds that the gateway keeps."""
+"""Field types that all APIs share, with the gateway's limits."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ MAX_TOOLS = 128
 MAX_ID = 256
 MAX_INPUTS = 2048
 MAX_ENTRIES = 32_768
-"""Parts and calls of all messages: a few bytes each, and a whole second of the interpreter where
-there are hundreds of thousands."""
+"""Limit on parts and calls of all messages: a few bytes each, but hundreds of thousands occupy the
+interpreter for a whole second."""
 
 Model = Annotated[str, Field(min_length=1, max_length=256, description="A served model's name.")]
 Count = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 MaxTokens = Annotated[int, Field(ge=0, le=MAX_INT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-# A list of millions that are all wrong would otherwise be told of each of them.
+# Otherwise a list of millions of invalid entries would produce an error for each of them.
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_IDS)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 ExtraName = Annotated[str, Field(min_length=1, max_length=64)]
@@ -46,12 +46,12 @@ CacheSalt = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^@/\\
 ServiceTier = Literal["auto", "default", "standard", "scale", "flex", "priority", "fast"]
 Temperature = Annotated[Finite, Field(ge=0, le=2)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
-"""Of probability: ``min_p``."""
+"""Probability, such as ``min_p``."""
 TopP = Annotated[Finite, Field(gt=0, le=1)]
-"""Of probability, and never none of it."""
+"""Probability above 0."""
 TopK = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 Penalty = Annotated[Finite, Field(ge=-2, le=2)]
-"""Added: ``frequency_penalty`` and ``presence_penalty``."""
+"""Additive penalty: ``frequency_penalty`` and ``presence_penalty``."""
 RepetitionPenalty = Annotated[Finite, Field(gt=0, le=10)]
 Seed = Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)]
 NumLogprobs = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
@@ -66,14 +66,14 @@ Schema = dict[str, Any]
 
 
 def few_entries(names: Sequence[str] = ("content", "tool_calls")) -> BeforeValidator:
-    """Refuse a conversation of too many small things before they are looked at one by one.
+    """Return a validator that refuses a conversation of too many entries before each is validated.
 
     Args:
         names: of lists in a message, and in the entries of those.
     """
 
     def entries(holder: object, depth: int = 1) -> int:
-        """Of the lists in an object, with those in their entries."""
+        """Count the entries of an object's lists, including those nested in entries."""
         if not isinstance(holder, dict):
             return 0
         count = 0

@@ -1,7 +1,7 @@
-"""What the gateway does for protocols.
+"""Services of the gateway for protocols.
 
-The common language is OpenAI's: ``Gateway.chat`` takes the body of ``POST /v1/chat/completions`` as
-a dictionary and refuses what that route would refuse.
+The common format is OpenAI's: ``Gateway.chat`` takes the body of ``POST /v1/chat/completions`` as a
+dictionary and refuses what that route would refuse.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ T = TypeVar("T")
 
 
 class ServedModel(NamedTuple):
-    """What is known of the model.
+    """Properties of the served model.
 
     Attributes:
         created: Unix time at which it began to be served.
         architecture: its class, such as ``LlamaForCausalLM``.
-        num_parameters: of it.
+        num_parameters: number of its parameters.
         dtype: of its weights, such as ``bfloat16``.
         context_length: tokens of a prompt with its answer.
-        chat_template: jinja2; empty for a model that cannot chat.
-        calls_tools: whether a parser for its tool calls is there.
-        reasons: whether a parser for its reasoning is there.
+        chat_template: Jinja2; empty for a model without chat support.
+        calls_tools: whether there is a parser for its tool calls.
+        reasons: whether there is a parser for its reasoning.
     """
 
     created: int
@@ -40,7 +40,7 @@ class ServedModel(NamedTuple):
 
 
 class Gateway(Protocol):
-    """What the gateway does for protocols.
+    """Services of the gateway for protocols.
 
     Attributes:
         version: of the daemon.
@@ -50,56 +50,57 @@ class Gateway(Protocol):
 
     @property
     def models(self) -> Sequence[str]:
-        """Names of what is served, of those that the request's key may know of."""
+        """Names of served models that the request's key may see."""
 
     @property
     def model(self) -> ServedModel | None:
-        """What stands behind all names; None until an engine has loaded it."""
+        """Model behind all names; None until an engine has loaded it."""
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
-        """Parse a body and make something of it; of a large one beside the event loop.
+        """Parse a body and convert it; large bodies are handled in a thread, off the event loop.
 
         Args:
-            request: whose body it is.
-            make: is given ``request.json()``, perhaps in a thread; it should not keep it.
+            request: whose body to parse.
+            make: called with ``request.json()``, perhaps in a thread; it should not keep a
+                reference to it.
 
         Raises:
             Refusal: the body is no object, or ``make`` refuses it.
         """
 
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> ChatAnswer:
-        """Begin to answer a conversation.
+        """Start a chat completion.
 
         Args:
-            body: as of ``POST /v1/chat/completions``; ``stream`` says whether what comes is shown
-                before the end.
-            request: whose client is watched: if it leaves, the answer ends.
+            body: as of ``POST /v1/chat/completions``; ``stream`` says whether output is sent before
+                the end.
+            request: whose client is watched: if it disconnects, generation is cancelled.
 
         Raises:
             Refusal: as that route would.
         """
 
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
-        """Tokens of the prompt that ``chat`` would make of this body.
+        """Return the number of prompt tokens of ``chat`` with this body.
 
-        They may be more than the context; of texts over a million characters they are not counted.
+        It may exceed the context length; texts over a million characters are not counted.
 
         Raises:
-            Refusal: as that route would, but for the length.
+            Refusal: as that route would, except for the length.
         """
 
     async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> ChatAnswer:
-        """Begin to continue a text: as ``chat``, with a body of ``POST /v1/completions``.
+        """Start a text completion: as ``chat``, with a body of ``POST /v1/completions``.
 
         Without ``max_tokens`` the answer may fill the context, as in a chat.
         """
 
     async def embed(self, body: Mapping[str, Any], request: HttpRequest) -> Embeddings:
-        """Make vectors of texts.
+        """Compute embeddings of texts.
 
         Args:
-            body: as of ``POST /v1/embeddings``; ``encoding_format`` changes nothing.
-            request: whose client is watched: if it leaves, the work ends.
+            body: as of ``POST /v1/embeddings``; ``encoding_format`` has no effect.
+            request: whose client is watched: if it disconnects, the computation is cancelled.
 
         Raises:
             Refusal: as that route would.

@@ -1,4 +1,4 @@
-"""HTTP as protocols see it: a request with its whole body, and an answer to it."""
+"""HTTP types for protocols: a request with its complete body, and a response."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from gatewayd_hooks.requests.strict_json import decode_object
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request, its body complete.
+    """Request with its complete body.
 
     Attributes:
-        method: in capitals.
-        path: as it was asked for.
-        params: what stood in the route's braces.
-        query: of the address.
-        headers: names in small letters.
-        body: at most as long as the gateway's limit.
-        request_id: the gateway's, which is also in ``x-request-id`` of the answer unless the client
-            sent one.
+        method: in upper case.
+        path: as requested.
+        params: values of the route's path parameters.
+        query: query parameters of the URL.
+        headers: names in lower case.
+        body: limited to the gateway's maximum size.
+        request_id: the gateway's id, also sent as ``x-request-id`` of the response unless the
+            client sent one.
     """
 
     method: str
@@ -33,9 +33,9 @@ class HttpRequest:
     request_id: str
 
     def json(self) -> dict[str, Any]:
-        """The body as an object; strict, so that no two parsers read two requests in it.
+        """Decode the body as an object; strict, so that it has only one interpretation.
 
-        Of a body of megabytes it takes long: ``Gateway.read`` does it where nobody waits.
+        Slow for a body of megabytes: ``Gateway.read`` decodes those off the event loop.
 
         Raises:
             Refusal: see ``decode_object``.
@@ -45,20 +45,20 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """One answer.
+    """Response to a request.
 
     Attributes:
-        body: all of it, or pieces, each written as it comes. What an iterator raises before its
-            first piece has a status of its own; a ``Refusal`` after that is given to
-            ``ProtocolStrategy.late_error``. Whatever happens the iterator is closed.
-        status: of the answer.
+        body: the complete body, or an iterator of pieces, each written as it arrives. An exception
+            before the first piece sets the status; a ``Refusal`` after it is passed to
+            ``ProtocolStrategy.late_error``. The iterator is closed in any case.
+        status: HTTP status.
         content_type: of the body.
-        headers: others.
-        ignored: fields of the request that were taken and not acted on; the gateway names them in
+        headers: further headers.
+        ignored: request fields that were accepted without effect; the gateway lists them in
             ``x-gateway-ignored-params``.
-        names: what this API calls fields of the bodies that the gateway was given, for those that
-            the gateway ignores.
-        keepalive: written while pieces do not come; empty for nothing.
+        names: this API's names of fields in bodies passed to the gateway, for those that the
+            gateway ignores.
+        keepalive: written while no pieces arrive; empty for nothing.
     """
 
     body: bytes | AsyncIterator[bytes]

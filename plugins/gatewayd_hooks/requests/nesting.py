@@ -1,4 +1,4 @@
-"""JSON that is nested too deeply to be parsed: whether, and which field it is, without parsing."""
+"""Detects JSON that is nested too deeply to be parsed, and in which field, without parsing it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import re
 from itertools import accumulate
 
 MAX_DEPTH = 900
-"""Objects and arrays in each other. Python 3.11 parses 1,000, later versions ten times as many."""
+"""Limit on nested objects and arrays. Python 3.11 parses 1,000 levels, later versions ten times as
+many."""
 
 _STRING = re.compile(rb'"[\[\]{}]*+"?')
 _NO_MARKS = bytes(set(range(256)) - set(b'"[]{}'))
@@ -15,7 +16,7 @@ _STEPS = {ord(mark): 1 if mark in "[{" else -1 for mark in "[]{}"}
 
 
 def is_too_deep(body: bytes) -> bool:
-    """Whether JSON has more than ``MAX_DEPTH`` objects and arrays in each other."""
+    """Whether JSON has more than ``MAX_DEPTH`` levels of objects and arrays."""
     if body.count(b"[") + body.count(b"{") <= MAX_DEPTH:
         return False
     marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
@@ -24,22 +25,22 @@ def is_too_deep(body: bytes) -> bool:
 
 
 def too_deep(field: str | None) -> str:
-    """The sentence that refuses such a body."""
+    """Return the message that refuses such a body."""
     return (
         f"{field or 'the body'} is nested too deeply: at most {MAX_DEPTH} objects and arrays may "
         "be in each other"
     )
 
 
-# A string that does not end is read to the end, once.
+# An unterminated string is scanned to the end, once.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 def field_too_deep(body: bytes) -> str | None:
-    """The field of the outermost object in which nesting goes too deep.
+    """Return the field of the outermost object in which the nesting is too deep.
 
     Returns:
-        Its name; None if there is none, or nothing that can be read comes before.
+        Its name; None if there is none, or if it cannot be decoded.
     """
     depth, last, key = 0, b"", b""
     for found in _TOKEN.finditer(body):

@@ -1,11 +1,12 @@
-"""Counts the values of JSON without decoding it: decoded it may take a hundred times its bytes."""
+"""Counts JSON values without decoding; decoded they may take a hundred times the bytes."""
 
 from __future__ import annotations
 
 import re
 
 MOST_VALUES = 1 << 18
-"""Lists, objects and strings of a body. Numbers are small, and prompts may be a million of them."""
+"""Limit on lists, objects and strings in a body. Numbers are small, and a prompt may have a million
+of them."""
 TOO_MANY = (
     f"the body has more than {MOST_VALUES} lists, objects and strings, which is the maximum: "
     "send it in parts"
@@ -25,11 +26,12 @@ def has_too_many(body: bytes) -> bool:
 
 
 def num_values(text: bytes) -> int:
-    """Lists, objects and strings of JSON; of more than ``MOST_VALUES`` perhaps the strings alone.
+    """Count lists, objects and strings of JSON; above ``MOST_VALUES`` perhaps only the strings.
 
-    Texts may have brackets and escaped quotation marks, which do not count.
+    Brackets and escaped quotation marks within strings do not count.
     """
-    # All steps but the last go over the bytes; that one goes over strings, and has few enough.
+    # All steps except the last are linear in bytes; the last iterates over strings, of which there
+    # are few enough here.
     marks = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
     num_strings = marks.count(b'"') // 2
     if num_strings > MOST_VALUES:

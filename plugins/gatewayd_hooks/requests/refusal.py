@@ -1,18 +1,18 @@
-"""What a client is told that gets no answer."""
+"""Error response to a client."""
 
 from __future__ import annotations
 
 
 class RequestRefusal(Exception):
-    """An answer other than 200.
+    """Error response, with a status other than 200.
 
     Attributes:
-        status: of the HTTP answer.
+        status: HTTP status.
         message: a sentence for the client.
-        type: OpenAI's family of the error, such as ``invalid_request_error``.
-        code: what exactly went wrong; stable, for programs.
-        param: the field at fault, in OpenAI's words, or None.
-        retry_after: seconds after which to try again, or None.
+        type: OpenAI's error type, such as ``invalid_request_error``.
+        code: specific error; stable and machine-readable.
+        param: the invalid field, by its OpenAI name, or None.
+        retry_after: seconds after which to retry, or None.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class RequestRefusal(Exception):
         self.retry_after = retry_after
 
     def at(self, place: str) -> RequestRefusal:
-        """The same of a field as the client calls it, whose request was translated."""
+        """Return the refusal of a translated request with the field's name in the client's API."""
         message = self.message
         if self.param is not None and message.startswith(self.param):
             message = place + message[len(self.param) :]
@@ -47,5 +47,5 @@ class RequestRefusal(Exception):
         )
 
 
-# Its former name, kept until the major version of the contract rises.
+# Former name, supported until the major version of the contract is raised.
 Refusal = RequestRefusal

@@ -1,6 +1,7 @@
-"""Bodies of requests as JSON objects, for all APIs: strict, within limits, before they are checked.
+"""Decodes request bodies as JSON objects, strictly and within limits, for all APIs.
 
-Refused where JSON parsers differ: NaN, infinities, duplicate keys, bad UTF-8, lone surrogates.
+Refuses what JSON parsers interpret differently: NaN, infinities, duplicate keys, bad UTF-8, lone
+surrogates.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ def decode_object(body: bytes) -> dict[str, Any]:
     """Decode a body.
 
     Raises:
-        Refusal: it is no JSON object, has too many values, is nested too deeply, or has a key
-            twice.
+        Refusal: it is no JSON object, has too many values, is nested too deeply, or has a duplicate
+            key.
     """
     if has_too_many(body):
         raise RequestRefusal(400, TOO_MANY, code="invalid_json")
@@ -40,16 +41,16 @@ def decode_object(body: bytes) -> dict[str, Any]:
 
 
 def _check_unique(body: bytes) -> None:
-    """See that no key comes twice; first, for what this makes is gone before the body is made."""
+    """Check that no key is duplicated; first, so that its temporaries are freed before decoding."""
     try:
         _find_duplicates(body.decode().lstrip())
     except ValueError:
-        _decode(body)  # says it in fewer words
+        _decode(body)  # its message is shorter
         raise
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse a key that comes twice: two parsers would read two different requests."""
+    """Refuse a duplicate key: two parsers would read two different requests."""
     if len(dict(pairs)) == len(pairs):
         return
     seen = set()
@@ -62,4 +63,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
 
 
 _find_duplicates = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
-"""msgspec keeps the last of two equal keys and says nothing."""
+"""Needed because msgspec silently uses the last of two equal keys."""

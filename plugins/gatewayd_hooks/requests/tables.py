@@ -1,11 +1,10 @@
-"""The table of a request: its fields, their types and bounds, and how far each is served.
+"""Request tables: the fields of a request, their types and bounds, and how each is supported.
 
-A table is a pydantic model. What a request must look like, what is said of it in
-``/openapi.json``, in the documentation and in ``/v1/gateway/compat``, and what it is tested with
-are made from it. A field is one of four things. Plain fields act. ``Noted`` ones are taken and
-change nothing, by their nature. ``Ignored`` ones would matter elsewhere; the answer names them in
-a header. ``Unsupported`` ones are refused unless they ask for nothing. ``checking.check`` checks a
-request.
+A table is a pydantic model. Validation, ``/openapi.json``, the documentation,
+``/v1/gateway/compat`` and tests are derived from it. A field is one of four things. Plain fields
+take effect. ``Noted`` ones are accepted and have no effect, by their nature. ``Ignored`` ones would
+matter elsewhere; the answer lists them in a header. ``Unsupported`` ones are refused unless they
+have a neutral value. ``checking.check`` checks a request.
 """
 
 from __future__ import annotations
@@ -35,15 +34,15 @@ JsonSchema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """Taken; has no effect on the answer by its nature."""
+    """Mark of an accepted field that has no effect on the answer by its nature."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # lists in it have no hash, unions ask for one
 class Ignored:
-    """Taken and not acted on; ``x-gateway-ignored-params`` names it.
+    """Mark of an accepted field without effect; ``x-gateway-ignored-params`` lists it.
 
     Attributes:
-        neutral: values that ask for nothing and are not named.
+        neutral: values that request nothing and are not listed.
     """
 
     neutral: tuple[Any, ...] = (None,)
@@ -51,11 +50,11 @@ class Ignored:
 
 @dataclass(frozen=True, slots=True, eq=False)  # lists in it have no hash, unions ask for one
 class Unsupported:
-    """Refused.
+    """Mark of a refused field.
 
     Attributes:
         reason: completes "<field> is not supported: ".
-        neutral: values that ask for nothing and are accepted.
+        neutral: values that request nothing and are accepted.
     """
 
     reason: str
@@ -66,7 +65,7 @@ class Unsupported:
         source: Any,  # noqa: ANN401 - any type
         handler: GetCoreSchemaHandler,
     ) -> CoreSchema:
-        """Look at the value before its type does."""
+        """Check the value before its type is validated."""
         inner = handler(source)
         return core_schema.no_info_before_validator_function(
             self._checked, inner, json_schema_input_schema=inner
@@ -83,10 +82,10 @@ Mark = Noted | Ignored | Unsupported
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """Of the words in a list only these act; the others are taken, and named as ignored ones are.
+    """Literals in a list that take effect; others are accepted, and listed as ignored fields are.
 
     Attributes:
-        words: that act.
+        words: that take effect.
     """
 
     words: tuple[str, ...]
@@ -94,21 +93,21 @@ class Acts:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What asking for a field costs, beside the tokens themselves; a few words."""
+    """Short description of what a field costs in addition to the tokens themselves."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class OrNull:
-    """Null is taken as the default: some clients send every field that they know."""
+    """Null is accepted as the default: some clients send every field that they know."""
 
     def __get_pydantic_core_schema__(
         self,
         source: Any,  # noqa: ANN401 - any type
         handler: GetCoreSchemaHandler,
     ) -> CoreSchema:
-        """Look at the value before its type does."""
+        """Check the value before its type is validated."""
         inner = handler(source)
         return core_schema.no_info_before_validator_function(
             _no_null, inner, json_schema_input_schema=core_schema.nullable_schema(inner)
@@ -123,13 +122,13 @@ def _no_null(value: object) -> object:
 
 @dataclass(frozen=True, slots=True, eq=False)  # lists in it have no hash, unions ask for one
 class ByType:
-    """One of several tables, told apart by the word in their field ``type``.
+    """One of several tables, discriminated by the value of their field ``type``.
 
-    ``Annotated[TextBlock | ImageBlock, ByType()]``; each table says its words in a ``Literal``.
+    ``Annotated[TextBlock | ImageBlock, ByType()]``; each table lists its values in a ``Literal``.
 
     Attributes:
-        key: the field, where it has another name.
-        reasons: of words that are refused, why; continues "<place>.type is <word>, ".
+        key: name of the field, if it is another.
+        reasons: why some values are refused; continues "<place>.type is <word>, ".
     """
 
     key: str = "type"
@@ -140,13 +139,13 @@ class ByType:
         source: Any,  # noqa: ANN401 - a table, or a union of some
         handler: GetCoreSchemaHandler,
     ) -> CoreSchema:
-        """A union whose places in errors are those of the request."""
+        """Return a tagged union whose error locations are those of the request."""
         words = {
             str(word): table
             for table in get_args(source) or (source,)
             for word in get_args(table.model_fields[self.key].annotation)
         }
-        # What is no name is left out of places: a word would be taken for a field.
+        # Tags that are no identifiers are omitted from paths; a plain word would look like a field.
         choices = {f"<{word}>": handler.generate_schema(words[word]) for word in words}
         return core_schema.tagged_union_schema(
             choices,
@@ -166,20 +165,20 @@ class ByType:
 
 
 class RequestTable(BaseModel):
-    """Base of the request models: JSON types are not converted, unknown fields are kept aside."""
+    """Base of request models: JSON types are not converted, unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     ignored: ClassVar[dict[str, Ignored]]
-    """As clients write them."""
+    """By the names that clients use."""
     known: ClassVar[frozenset[str]]
-    """The same."""
+    """Names of fields that clients use."""
     names: ClassVar[dict[str, str]]
-    """What fields are called here, of what clients write."""
+    """Attribute names by the names that clients use."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's
-        """Collect the marks."""
+        """Collect the marks of fields."""
         written = {name: info.alias or name for name, info in cls.model_fields.items()}
         cls.names = {alias: name for name, alias in written.items()}
         cls.known = frozenset(cls.names)
@@ -202,7 +201,7 @@ class RequestTable(BaseModel):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler, /
     ) -> JsonSchema:
-        """Say of each field how far it is served."""
+        """Add the support level of each field."""
         described = handler(schema)
         own = handler.resolve_ref_schema(described)
         for name, told in own.get("properties", {}).items():
@@ -211,13 +210,13 @@ class RequestTable(BaseModel):
 
 
 class Shape(NamedTuple):
-    """What to look for in an object that a table was made of.
+    """Index for finding unserved fields in an object that a table was made of.
 
     Attributes:
-        known: fields, as clients write them.
-        ignored: those that are not acted on.
-        inner: those that hold tables, and what they are called here.
-        acts: of lists in which only some words act.
+        known: field names that clients use.
+        ignored: fields without effect.
+        inner: fields that contain tables, and their attribute names.
+        acts: lists in which only some literals take effect.
     """
 
     known: frozenset[str]
@@ -227,23 +226,23 @@ class Shape(NamedTuple):
 
 
 SHAPES: dict[type, Shape] = {}
-"""Of every table; looked up for each message, where attributes of a class cost much more."""
+"""Shape of every table; looked up for each message, where class attributes are much slower."""
 
 
 def _has_table(annotation: object) -> bool:
-    """Whether values of a type may be tables, or have some in them."""
+    """Whether values of a type may be tables, or contain some."""
     if isinstance(annotation, type) and issubclass(annotation, RequestTable):
         return True
     return any(_has_table(one) for one in get_args(annotation))
 
 
 def _info(table: type[RequestTable], name: str) -> FieldInfo:
-    """Of a field as clients write it."""
+    """Return the pydantic info of a field, by the name that clients use."""
     return table.model_fields[table.names[name]]
 
 
 def inner_table(table: type[RequestTable], name: str) -> type[RequestTable] | None:
-    """The one table that a field is, if it is one and nothing else."""
+    """Return the table that a field's type is, if it is exactly one table; None otherwise."""
     annotation = _info(table, name).annotation
     kinds = [one for one in get_args(annotation) or (annotation,) if one is not type(None)]
     if len(kinds) == 1 and isinstance(kinds[0], type) and issubclass(kinds[0], RequestTable):
@@ -252,13 +251,13 @@ def inner_table(table: type[RequestTable], name: str) -> type[RequestTable] | No
 
 
 def cost_of(table: type[RequestTable], name: str) -> str:
-    """What asking for a field costs; empty for nothing to speak of."""
+    """Return what a field costs; empty if negligible."""
     costs = [mark.what for mark in _info(table, name).metadata if isinstance(mark, Costs)]
     return costs[0] if costs else ""
 
 
 def support_of(table: type[RequestTable], name: str) -> Mark | None:
-    """The mark of a field, or None for one that acts."""
+    """Return the mark of a field, or None for one that takes effect."""
     for mark in _info(table, name).metadata:
         if isinstance(mark, Noted | Ignored | Unsupported):
             return mark
@@ -266,7 +265,7 @@ def support_of(table: type[RequestTable], name: str) -> Mark | None:
 
 
 def support_name(table: type[RequestTable], name: str) -> str:
-    """``served``, ``noted``, ``ignored`` or ``refused``."""
+    """Return ``served``, ``noted``, ``ignored`` or ``refused``."""
     match support_of(table, name):
         case Noted():
             return "noted"
@@ -278,7 +277,7 @@ def support_name(table: type[RequestTable], name: str) -> str:
 
 
 def at_most(limit: int) -> BeforeValidator:
-    """Refuse an object with more entries before they are looked at one by one."""
+    """Return a validator that refuses an object with too many entries before each is validated."""
 
     def check(value: object) -> object:
         if isinstance(value, dict) and len(value) > limit:

@@ -1,4 +1,4 @@
-"""Which fields of a request were taken and not acted on, also those within others."""
+"""Finds fields of a request that were accepted without effect, also nested ones."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from gatewayd_hooks.requests.tables import SHAPES, Ignored, RequestTable, Shape
 
 MOST_INNER = 64
-"""Places within fields that are told: of a long conversation each message could have some."""
+"""Limit on listed nested fields: every message of a long conversation could have some."""
 
 _NOTHING: tuple[Any, ...] = (None, [], {})
-"""Values that ask for nothing: answers have such fields, and clients send them back."""
+"""Values that request nothing: answers have such fields, and clients send them back."""
 
 
 def unserved(request: RequestTable, fields: dict[str, Any]) -> list[str]:
-    """Name them.
+    """Return the paths of fields that were accepted without effect.
 
     Args:
-        request: checked.
+        request: validated.
         fields: of the body that it was made of.
 
     Returns:
-        Their places, such as ``seed`` and ``messages[0].prefix``.
+        Paths such as ``seed`` and ``messages[0].prefix``.
     """
     return [*_outer(request, fields), *_inner(request, SHAPES[type(request)], fields)]
 
@@ -35,7 +35,7 @@ def _outer(request: RequestTable, fields: dict[str, Any]) -> list[str]:
 
 
 def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
-    """Whether a field asks for something that is not done."""
+    """Whether a field requests something that is not done."""
     if name not in table.known:
         return value is not None
     mark = table.ignored.get(name)
@@ -43,7 +43,7 @@ def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
 
 
 def _inner(request: object, shape: Shape, fields: dict[str, Any]) -> list[str]:
-    """Those within the fields of a table; paths are written only for what is found."""
+    """Return the paths within a table's fields; built only for what is found."""
     found: list[str] = []
     _, _, inner, acts = shape
     for written, given in fields.items():
@@ -60,7 +60,7 @@ def _inner(request: object, shape: Shape, fields: dict[str, Any]) -> list[str]:
 
 
 def _within(value: object, given: object) -> Sequence[str]:
-    """Those within a value, with a dot or an index before each."""
+    """Return the paths within a value, each beginning with a dot or an index."""
     found: list[str] = []
     if type(value) is list and type(given) is list:
         for at, one in enumerate(value):
@@ -88,7 +88,7 @@ def _of_table(request: object, shape: Shape, given: object) -> Sequence[str]:
 
 
 def _asks(name: str, value: object, known: Set[str], ignored: Mapping[str, Ignored]) -> bool:
-    """Whether a field within another asks for something that is not done."""
+    """Whether a nested field requests something that is not done."""
     if name in known:
         return name in ignored and value not in ignored[name].neutral
     return value not in _NOTHING

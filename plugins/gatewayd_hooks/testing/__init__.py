@@ -1,4 +1,4 @@
-"""The conformance kit: what every strategy of a kind must do, for built-ins and strangers alike.
+"""Conformance kit: tests that every strategy of a kind must pass, built-in or third-party.
 
 Subclass the class of your kind and say how to build your strategy:
 
@@ -8,6 +8,6 @@ Subclass the class of your kind and say how to build your strategy:
         def make(self):
             return Lottery(LotteryConfig())
 
-Importing this package imports nothing; its modules need pytest, numpy and hypothesis, those
-for logits processors, KV codecs and KV compression torch as well.
+Importing this package imports nothing; its modules need pytest, numpy and hypothesis, those for
+logits processors, KV codecs and KV compression torch as well.
 """

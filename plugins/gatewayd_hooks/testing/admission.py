@@ -1,4 +1,4 @@
-"""What every admission must do, whatever its policy."""
+"""Conformance tests of admission strategies, for any policy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REQUESTS = st.builds(
 
 @st.composite
 def _loads(draw: st.DrawFn) -> Load:
-    # Also the ends: nothing waits, all that may, all of it one tenant's.
+    # Including the extremes: an empty queue, a full one, all of it of one tenant.
     requests = draw(st.sampled_from([0, 2047]) | st.integers(0, 2047))
     own = draw(st.sampled_from([0, requests]) | st.integers(0, requests))
     tokens = draw(st.integers(requests, 4_000_000)) if requests else 0
@@ -59,7 +59,7 @@ class AdmissionConformance:
 
     @contextmanager
     def opened(self) -> Iterator[AdmissionStrategy]:
-        """An admission in use."""
+        """Yield an opened admission strategy."""
         admission = self.make()
         try:
             admission.open(GatewayResources(model="model", num_replicas=1))
@@ -82,9 +82,9 @@ class AdmissionConformance:
                     assert re.fullmatch(r"[a-z0-9_]+", refusal.reason)
                     assert refusal.message
                     assert 0 < refusal.retry_after < math.inf
-                    assert request.tenant or not refusal.is_tenants, "nobody did it"
+                    assert request.tenant or not refusal.is_tenants, "it has no tenant"
                     for offer in refusal.offers:
-                        assert offer, "an offer changes something"
+                        assert offer, "an offer must change something"
                 elif seconds is not None:
                     admission.began(request, load, seconds)
 
@@ -95,7 +95,7 @@ class AdmissionConformance:
         turns: Sequence[tuple[AdmissionRequest, Load, float | None]],
         last: AdmissionRequest,
     ) -> None:
-        """Whatever came before: what shuts the door for good learns nothing any more."""
+        """Whatever came before: a strategy that refuses everything would never learn again."""
         with self.opened() as admission:
             for request, load, seconds in turns:
                 if admission.admit(request, load) is None and seconds is not None:

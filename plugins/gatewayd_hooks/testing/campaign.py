@@ -1,16 +1,16 @@
-"""How the kit runs its random cases: few, repeatable, without a deadline."""
+"""Hypothesis settings of the kit: few cases, reproducible, without a deadline."""
 
 from hypothesis import HealthCheck, settings
 
 campaign = settings(
     max_examples=100,
     deadline=None,
-    # The same cases on every run: a suite that fails now and then teaches nobody.
+    # The same cases on every run, as flaky failures are useless.
     derandomize=True,
     database=None,
-    # One test serves every subclass, and a slow machine is no fault.
+    # Subclasses share the tests, and slow machines are acceptable.
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
 )
 
 storms = settings(campaign, max_examples=60)
-"""The same for cases that are long."""
+"""Settings for long cases."""

@@ -1,4 +1,4 @@
-"""What every part of the console must do, whatever it shows."""
+"""Conformance tests of console plugins."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from gatewayd_hooks.testing.looks import busy_look, idle_look
 
 
 class FakeDaemon:
-    """Answers an action: with snapshots, and with nothing where something is changed.
+    """Answers an action's calls: reads with snapshots, changes with an empty object.
 
     Args:
-        look: what ``GET /admin/snapshot`` answers.
-        refusal: what every change is refused with; None refuses none.
+        look: answer of ``GET /admin/snapshot``.
+        refusal: message with which every change is refused; None refuses none.
 
     Attributes:
-        calls: that were made, method and route.
+        calls: method and route of each call.
     """
 
     def __init__(self, look: Look, refusal: str | None = None) -> None:
@@ -35,12 +35,12 @@ class FakeDaemon:
         self.calls: list[tuple[str, str]] = []
 
     def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-        """Answer.
+        """Answer a call.
 
         Raises:
-            Refused: a change, where it is told so; a read of anything but a snapshot.
+            Refused: for a change, if configured; for a read of anything but a snapshot.
         """
-        assert route.startswith("/admin/"), f"{route} is no route of the admin API"
+        assert route.startswith("/admin/"), f"{route} is not a route of the admin API"
         self.calls.append((method, route))
         if (method, route) == ("GET", "/admin/snapshot"):
             return copy.deepcopy(dict(self._look))
@@ -50,15 +50,15 @@ class FakeDaemon:
 
 
 class ConsoleConformance:
-    """Subclass it and return your module, or whatever your entry point names, in ``make``."""
+    """Subclass it and return your module, or what your entry point names, in ``make``."""
 
     def make(self) -> ModuleType:
-        """The plugin."""
+        """Return the plugin."""
         raise NotImplementedError("return what your entry point names")
 
     @contextmanager
     def plugged(self) -> Iterator[pluggy.PluginManager]:
-        """The plugin as a console has it."""
+        """Register the plugin as a console does."""
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(hookspecs)
         plugin = self.make()
@@ -69,12 +69,12 @@ class ConsoleConformance:
             manager.unregister(plugin)
 
     def panels(self) -> list[Panel]:
-        """That it adds."""
+        """Return the panels that it provides."""
         with self.plugged() as manager:
             return [each for some in manager.hook.gatewayd_console_panels() for each in some]
 
     def actions(self) -> list[Action]:
-        """That it adds."""
+        """Return the actions that it provides."""
         with self.plugged() as manager:
             return [each for some in manager.hook.gatewayd_console_actions() for each in some]
 
@@ -97,21 +97,23 @@ class ConsoleConformance:
         assert all(isinstance(each, Panel) for each in panels)
         assert all(isinstance(each, Action) for each in actions)
         for ids in ([each.id for each in panels], [each.id for each in actions]):
-            assert len(ids) == len(set(ids)), f"an id is taken twice: {ids}"
+            assert len(ids) == len(set(ids)), f"duplicate ids: {ids}"
         keys = [key for key in (*(p.key for p in panels), *(a.key for a in actions)) if key]
-        assert len(keys) == len(set(keys)), f"a key is taken twice: {keys}"
+        assert len(keys) == len(set(keys)), f"duplicate keys: {keys}"
 
     @pytest.mark.parametrize("look", [idle_look(), busy_look()], ids=["idle", "busy"])
     def test_a_panel_shows_any_daemon_and_changes_nothing(self, look: dict[str, Any]) -> None:
         for panel in self.panels():
             before = copy.deepcopy(look)
             shown = panel.show(look)
-            assert look == before, f"{panel.id} changes what it is shown"
+            assert look == before, f"{panel.id} modifies its snapshot"
             if isinstance(shown, Rows):
                 widths = {len(row) for row in shown.rows}
-                assert widths <= {len(shown.columns)}, f"{panel.id}: a row is not as its headings"
+                assert widths <= {len(shown.columns)}, (
+                    f"{panel.id}: rows and columns differ in length"
+                )
                 names = [str(row[0]) for row in shown.rows]
-                assert len(names) == len(set(names)), f"{panel.id}: two rows begin alike"
+                assert len(names) == len(set(names)), f"{panel.id}: duplicate first cells"
             else:
                 assert not isinstance(shown, str), f"{panel.id}: lines are a list of strings"
                 assert all(isinstance(line, str) for line in shown)
@@ -120,8 +122,8 @@ class ConsoleConformance:
     def test_an_action_says_what_came_of_it(self, look: dict[str, Any]) -> None:
         for action in self.actions():
             said = action.run(FakeDaemon(look))
-            assert isinstance(said, str), f"{action.id} must say in a sentence what came of it"
-            assert said.strip(), f"{action.id} must say in a sentence what came of it"
+            assert isinstance(said, str), f"{action.id} must return a sentence about its result"
+            assert said.strip(), f"{action.id} must return a sentence about its result"
 
     def test_an_action_that_is_refused_lets_the_refusal_out_or_tells_of_it(self) -> None:
         for action in self.actions():
@@ -131,4 +133,4 @@ class ConsoleConformance:
             except Refused:
                 continue
             changes = [call for call in daemon.calls if call[0] != "GET"]
-            assert not changes or "not now" in said, f"{action.id} is silent about a refusal"
+            assert not changes or "not now" in said, f"{action.id} does not report a refusal"

@@ -1,4 +1,4 @@
-"""What every eviction strategy must do, whatever its order."""
+"""Conformance tests of eviction strategies, for any order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _ORIGINS = st.lists(
 
 
 def _play(strategy: EvictionStrategy, events: Sequence[tuple[str, int]], cached: set[int]) -> None:
-    """Let pages be used and given up; what is cached is kept beside."""
+    """Apply uses and evictions of pages; ``cached`` is the expected set of evictable pages."""
     for event, page in events:
         if event == "victim":
             if not cached:
@@ -67,7 +67,7 @@ class EvictionConformance:
 
     @contextmanager
     def opened(self, num_pages: int = _PAGES) -> Iterator[EvictionStrategy]:
-        """A strategy in use."""
+        """Yield an opened strategy."""
         strategy = self.make()
         try:
             strategy.open(engine_resources(num_pages=num_pages))
@@ -83,7 +83,7 @@ class EvictionConformance:
     def test_only_released_pages_are_given_up_and_each_once(
         self, events: Sequence[tuple[str, int]]
     ) -> None:
-        """Against a set; ``use`` releases a page that is held and reuses one that is cached."""
+        """Compared with a set; ``use`` releases a held page and reuses a cached one."""
         cached: set[int] = set()
         with self.opened() as strategy:
             _play(strategy, events, cached)
@@ -94,7 +94,7 @@ class EvictionConformance:
     def test_one_that_takes_its_state_gives_up_the_pages_it_had(
         self, before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]
     ) -> None:
-        """Against a set; one that leaves no state passes."""
+        """Compared with a set; a strategy without exported state passes."""
         cached: set[int] = set()
         with self.opened() as heir:
             with self.opened() as strategy:
@@ -135,7 +135,7 @@ class EvictionConformance:
     def test_whatever_it_is_told_of_pages_each_is_given_up_once(
         self, events: Sequence[tuple[str, int, int, float]]
     ) -> None:
-        """Prefixes come, are used again, wanted longer, pinned, dropped, given up in any order."""
+        """Prefixes are cached, reused, retained, pinned, dropped and evicted in any order."""
         free, held, cached = list(range(_PAGES)), list[int](), set[int]()
         with self.opened() as strategy:
             told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
@@ -175,7 +175,7 @@ class EvictionConformance:
                     free.append(page)
                 assert len(strategy) == len(cached)
             drained = [strategy.victim() for _ in range(len(cached))]
-            assert sorted(drained) == sorted(cached), "no page is kept for ever"
+            assert sorted(drained) == sorted(cached), "every page is evicted in the end"
 
     def test_the_beginning_of_a_prefix_is_given_up_while_its_end_is_in_use(self) -> None:
         with self.opened() as strategy:
@@ -202,15 +202,15 @@ class EvictionConformance:
             pin(5, 3600.0)
             pin(5, 0.0)
             if told is not None and pinned is not None:
-                assert sorted(pinned()) == [0, 1], "it tells what is pinned"
+                assert sorted(pinned()) == [0, 1], "it lists pinned pages"
             order = [strategy.victim() for _ in range(6)]
             assert 1 in order[-2:], "pinned"
             assert told is None or set(order[-2:]) == {0, 1}, "and what comes before it"
-            assert pinned is None or not list(pinned()), "and nothing that was given up"
+            assert pinned is None or not list(pinned()), "and no evicted page"
             for page in reversed(order):
                 strategy.release(page)
             first = {strategy.victim() for _ in range(4)}
-            assert first & set(order[-2:]), "a pin ends when its page is given up"
+            assert first & set(order[-2:]), "a pin ends when its page is evicted"
 
     def test_what_was_dropped_starts_afresh(self) -> None:
         with self.opened() as strategy:

@@ -1,4 +1,4 @@
-"""What every executor must do: a real child process at the other end of a socket."""
+"""Conformance tests of executors, with a real child process at the other end of a socket."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ for fd in range(3, 1024):
 told = {"environment": dict(os.environ), "folder": os.getcwd(), "opened": opened}
 socket.socket(fileno=int(sys.argv[1])).sendall(json.dumps(told).encode())
 """
-"""An engine that tells what it was given."""
+"""Engine that sends its environment, working directory and open descriptors."""
 _DEAF = """
 import socket, sys, time
 socket.socket(fileno=int(sys.argv[1])).sendall(b"!")
 time.sleep(600)
 """
-"""An engine that starts and then hangs: it never looks at its socket again."""
+"""Engine that starts and then hangs: it never reads its socket again."""
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
@@ -53,7 +53,7 @@ def _until(condition: Callable[[], bool], what: str) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs; one that is dead and not yet reaped does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -74,7 +74,7 @@ class ExecutorConformance:
 
     @contextmanager
     def opened(self) -> Iterator[ExecutorStrategy]:
-        """An executor in use."""
+        """Yield an opened executor."""
         executor = self.make()
         try:
             executor.open(GatewayResources(model="model", num_replicas=1))
@@ -84,7 +84,7 @@ class ExecutorConformance:
 
     @contextmanager
     def started(self, program: str, **env: str) -> Iterator[EngineProcess]:
-        """A started engine that is gone afterwards."""
+        """Yield a started engine, which is killed afterwards."""
         command = EngineCommand([sys.executable, "-c", program, "{fd}"], env, replica=0)
         with self.opened() as executor:
             process = executor.start(command)
@@ -149,7 +149,8 @@ class ExecutorConformance:
         ("action", "number"), [("terminate", signal.SIGTERM), ("abort", signal.SIGABRT)]
     )
     def test_it_gets_the_signal_that_was_meant(self, action: str, number: int) -> None:
-        # Told to start by a byte: before that the signal could meet the interpreter half made.
+        # A byte reports that it is ready: before that, the signal could arrive during interpreter
+        # startup.
         program = (
             "import signal, socket, sys, time\n"
             f"signal.signal({int(number)}, lambda *_: sys.exit(7))\n"
@@ -192,7 +193,7 @@ class ExecutorConformance:
                 with self.opened() as executor:
                     command = EngineCommand([sys.executable, "-c", _DEAF, "{fd}"], {}, replica=0)
                     process = executor.start(command)
-                    # Killed before the engine runs, the daemon would prove little.
+                    # If the daemon were killed before the engine runs, the test would prove little.
                     process.socket.recv(1)
                     os.write(writer, f"{process.pid}\n".encode())
                     time.sleep(600)

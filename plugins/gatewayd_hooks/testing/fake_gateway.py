@@ -1,4 +1,4 @@
-"""A gateway without a model for tests of protocols: it answers what it is told to answer."""
+"""Gateway without a model, for tests of protocols: its answers are configured."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ MODEL = ServedModel(
 
 
 def request(method: str, path: str, body: bytes = b"", **headers: str) -> HttpRequest:
-    """A request as a handler is given it."""
+    """Return a request as passed to a handler."""
     return HttpRequest(method, path, {}, {}, headers, body, "req_0123456789abcdef01234567")
 
 
 class FakeAnswer:
-    """An answer that is known from the start.
+    """Answer that is known from the start.
 
     Attributes:
         num_closed: how often it was closed.
@@ -55,27 +55,27 @@ class FakeAnswer:
         self._failure = failure
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        """What it was made of, then its failure."""
+        """Yield the deltas, then raise the failure."""
         for delta in self._deltas:
             yield delta
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Count it."""
+        """Count the call."""
         self.num_closed += 1
 
 
 class FakeGateway:
-    """Implements ``Gateway``; set what the next answers are.
+    """Implements ``Gateway``; configure the next answers through its attributes.
 
     Attributes:
         deltas: of the next answers.
         refusal: of the next requests, or None.
         failure: at the end of the next answers, or None.
         usage: of the next answers.
-        bodies: that it was asked for, in order.
-        answers: that it has given.
+        bodies: request bodies received, in order.
+        answers: answers returned, in order.
     """
 
     def __init__(self) -> None:
@@ -91,24 +91,24 @@ class FakeGateway:
         self.says(Text("Hello, "), Text("world!"))
 
     def says(self, *parts: Part, finish_reason: str = "stop", stop: str | None = None) -> None:
-        """The next answers are these parts, one at a time."""
+        """Set the parts of the next answers, one delta each."""
         said = [Delta(0, (part,)) for part in parts]
         self.deltas = [*said, Delta(0, (), finish_reason, stop)]
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
-        """Parse a body here."""
+        """Parse a body in the event loop."""
         return make(request.json())
 
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> FakeAnswer:
-        """Give an answer."""
+        """Return a configured answer."""
         return self._answer(body)
 
     async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> FakeAnswer:
-        """Give an answer."""
+        """Return a configured answer."""
         return self._answer(body)
 
     async def embed(self, body: Mapping[str, Any], request: HttpRequest) -> Embeddings:
-        """Give each text a vector: its number, and 1."""
+        """Return a vector for each text: its index, and 1."""
         self._check(body)
         given = body.get("input")
         count = len(given) if isinstance(given, list) else 1
@@ -116,7 +116,7 @@ class FakeGateway:
         return Embeddings(vectors, self.usage, Timing(0.001, 0.02, 0.0, 0.021))
 
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
-        """As many as in ``usage``."""
+        """Return the prompt tokens of ``usage``."""
         self.bodies.append(body)
         if self.refusal is not None:
             raise self.refusal

@@ -1,4 +1,4 @@
-"""Plays the engine for a scheduler: no model, no tensors, the engine's rules."""
+"""Simulates the engine for a scheduler: no model, no tensors, the engine's rules."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["FakeQueue", "FakeSequence", "engine_resources"]
 
 
 class FakeQueue:
-    """A queue whose sequences are computed as a scheduler plans, by the rules of ``Plan``.
+    """Queue whose sequences are computed as a scheduler plans, by the rules of ``Plan``.
 
-    Each step checks the plan and fails the test when it breaks a rule. Pages are counted, not
-    kept; when a running sequence finds none, the one admitted last is preempted.
+    Each step checks the plan and fails the test when it breaks a rule. Pages are counted only; when
+    there are none for a running sequence, the one admitted last is preempted.
 
     Args:
         scheduler: opened.
-        resources: the engine to play.
+        resources: of the simulated engine.
         clock: seconds; without one, a second passes with each arrival.
 
     Attributes:
-        view: what the scheduler sees.
+        view: passed to the scheduler.
         running: in order of admission.
         waiting: in no particular order.
-        parked: held by an operator; the scheduler is not to know of them.
+        parked: held by an operator; the scheduler must not know of them.
         finished: those that reached their length, in order.
-        preemptions: how often a sequence was put out.
-        idle_steps: the last ones in a row of which nothing came, while sequences ran.
+        preemptions: number of preemptions so far.
+        idle_steps: consecutive last steps without progress while sequences ran.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class FakeQueue:
         weight: float = 1.0,
         deadline: float = float("inf"),
     ) -> FakeSequence:
-        """A sequence comes.
+        """Add a sequence.
 
         Args:
             prompt: tokens of its prompt, at least 1.
@@ -78,8 +78,8 @@ class FakeQueue:
             priority: its class.
             tenant: its tenant's number.
             cached: prompt tokens that the prefix cache knows.
-            front: whether it comes back.
-            weight: what is due to its tenant.
+            front: whether it resumes.
+            weight: fair-share weight of its tenant.
             deadline: seconds from now to the first token that is wanted.
         """
         if None not in self._by_slot:
@@ -106,23 +106,24 @@ class FakeQueue:
         return sequence
 
     def hold(self, sequence: FakeSequence, steps: int, *, is_shown: bool = True) -> None:
-        """A waiting sequence had better wait for so many steps: grants to it are ignored.
+        """Hold a waiting sequence for some steps: grants to it are ignored.
 
         Args:
-            sequence: waits.
-            steps: for how many.
-            is_shown: whether the scheduler is told, or grants first, as when two come together.
+            sequence: one that waits.
+            steps: number of steps.
+            is_shown: whether ``held`` contains it, or the scheduler grants first, as when two
+                arrive together.
         """
         sequence.held, sequence.is_shown = steps, is_shown
 
     def cancel(self, sequence: FakeSequence) -> None:
-        """A sequence goes, wherever it is."""
+        """Remove a sequence, running or waiting."""
         if not sequence.is_running:
             self._scheduler.dequeue(sequence.slot)
         self._remove(sequence)
 
     def preempt(self, sequence: FakeSequence) -> None:
-        """A running sequence waits again."""
+        """Return a running sequence to the waiting ones."""
         self.preemptions += 1
         self.idle_steps = 0
         self.view.preemptions[sequence.slot] += 1
@@ -135,7 +136,7 @@ class FakeQueue:
         self._scheduler.enqueue(sequence.slot, self.view, front=True)
 
     def park(self, sequence: FakeSequence) -> None:
-        """An operator holds a sequence that runs or waits, until ``unpark``."""
+        """Hold a sequence that runs or waits for an operator, until ``unpark``."""
         if sequence.is_running:
             self.preempt(sequence)
         self.waiting.remove(sequence)
@@ -143,13 +144,13 @@ class FakeQueue:
         self._scheduler.dequeue(sequence.slot)
 
     def unpark(self, sequence: FakeSequence) -> None:
-        """It waits again."""
+        """Return a held sequence to the waiting ones."""
         self.parked.remove(sequence)
         self.waiting.append(sequence)
         self._enqueue_again(sequence)
 
     def bump(self, sequence: FakeSequence, priority: int | None) -> None:
-        """An operator changes the class of a sequence; None puts it first in the one it has."""
+        """Change the class of a sequence; None puts it first in the one it has."""
         if priority is not None:
             sequence.priority = self.view.priority[sequence.slot] = priority
         else:
@@ -181,7 +182,7 @@ class FakeQueue:
 
     def _uncached(self, slot: int) -> int:
         sequence = self._by_slot[slot]
-        assert sequence is not None, f"asked about slot {slot}, which nobody has"
+        assert sequence is not None, f"asked about slot {slot}, which no sequence has"
         assert not sequence.is_running, f"asked what slot {slot} would compute, which runs"
         assert sequence not in self.parked, f"asked about slot {slot}, which has gone"
         return max(1, int(self.view.num_tokens[slot]) - sequence.cached)
@@ -190,11 +191,11 @@ class FakeQueue:
 
     @property
     def free_pages(self) -> int:
-        """Pages nobody holds."""
+        """Pages without references."""
         return self._num_pages - sum(sequence.pages for sequence in self.running)
 
     def step(self) -> Plan:
-        """Plan a step, check the plan and carry it out."""
+        """Plan a step, check the plan and execute it."""
         self.view.free_pages = self.free_pages
         if self._clock is not None:
             self.view.now = self._clock()
@@ -204,8 +205,8 @@ class FakeQueue:
             plan = self._scheduler.plan(self.view)
         self.check(plan)
         before = self.preemptions
-        put_out = () if plan.preempt is None else plan.preempt.tolist()
-        for sequence in [self._by_slot[slot] for slot in put_out]:
+        preempted = () if plan.preempt is None else plan.preempt.tolist()
+        for sequence in [self._by_slot[slot] for slot in preempted]:
             assert sequence is not None
             self.preempt(sequence)
         grants = [
@@ -216,7 +217,7 @@ class FakeQueue:
         waiting = [(s, count) for s, count in grants if not (s.is_running or s.held)]
         stays = self.preemptions
         for sequence, count in [grant for grant in grants if grant[0].is_running]:
-            self._hold(sequence, count)
+            self._allocate(sequence, count)
         if self.preemptions == stays:
             self._admit(waiting)
         self.view.unplaced = frozenset(s.slot for s, _ in waiting if not s.is_running)
@@ -236,11 +237,11 @@ class FakeQueue:
         assert len(slots) == len(tokens), "as many grants as slots"
         assert len(set(slots)) == len(slots), "no slot is granted twice"
         assert sum(tokens) <= view.token_budget, "the sum is within the budget"
-        put_out = [] if plan.preempt is None else plan.preempt.tolist()
-        assert len(set(put_out)) == len(put_out), "nobody is preempted twice"
-        assert set(put_out) <= set(view.running.tolist()), "only who runs is preempted"
-        assert set(put_out).isdisjoint(slots), "whoever is preempted is granted nothing"
-        admitted = -len(put_out)
+        preempted = [] if plan.preempt is None else plan.preempt.tolist()
+        assert len(set(preempted)) == len(preempted), "no sequence is preempted twice"
+        assert set(preempted) <= set(view.running.tolist()), "only running sequences are preempted"
+        assert set(preempted).isdisjoint(slots), "a preempted sequence is granted nothing"
+        admitted = -len(preempted)
         for slot, count in zip(slots, tokens, strict=True):
             assert 0 <= slot < len(self._by_slot), f"slot {slot} is out of range"
             sequence = self._by_slot[slot]
@@ -250,13 +251,13 @@ class FakeQueue:
             need = int(view.num_tokens[slot] - view.num_computed[slot])
             assert 1 <= count <= need, f"slot {slot} needs {need} tokens and was granted {count}"
             admitted += not sequence.is_running
-        assert len(self.running) + admitted <= view.max_running, "no more run than may"
+        assert len(self.running) + admitted <= view.max_running, "at most max_running sequences run"
 
     def _pages_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.view.page_size)
 
-    def _hold(self, sequence: FakeSequence, count: int) -> None:
-        """Pages for a running sequence's grant, whoever has to give way."""
+    def _allocate(self, sequence: FakeSequence, count: int) -> None:
+        """Allocate pages for a running sequence's grant, preempting others if necessary."""
         if not sequence.is_running:
             return
         reach = int(self.view.num_computed[sequence.slot]) + count
@@ -268,7 +269,7 @@ class FakeQueue:
             sequence.pages = max(sequence.pages, self._pages_for(reach))
 
     def _admit(self, grants: list[tuple[FakeSequence, int]]) -> None:
-        """Give places in the order of the plan, until one finds no pages for all its tokens."""
+        """Admit in the order of the plan, until there are not enough pages for one's tokens."""
         for sequence, _ in grants:
             slot = sequence.slot
             num_tokens = int(self.view.num_tokens[slot])

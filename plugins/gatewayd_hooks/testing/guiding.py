@@ -1,4 +1,4 @@
-"""What every guide must do, whichever forms it knows."""
+"""Conformance tests of guides, for any supported forms."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CHOICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=40)
 
 
 def allowed(matcher: Matcher) -> list[int]:
-    """The tokens that may come next, in order."""
+    """Return the tokens that may come next, in order."""
     mask = np.full(-(-VOCAB_SIZE // 32), -1, np.int32)
     matcher.fill(mask)
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
@@ -43,7 +43,7 @@ class GuideConformance:
 
     @contextmanager
     def opened(self, **changes: Any) -> Iterator[GuideStrategy]:  # noqa: ANN401 - any resource
-        """A guide in use, over the tokens of ``gatewayd_hooks.testing.samples.tokens``."""
+        """Yield an opened guide, with the tokens of ``gatewayd_hooks.testing.samples.tokens``."""
         guide = self.make()
         with tempfile.TemporaryDirectory() as folder:
             self.spelled = write_tokenizer(Path(folder))
@@ -54,12 +54,12 @@ class GuideConformance:
                 guide.close()
 
     def resources(self, folder: str, **changes: Any) -> EngineResources:  # noqa: ANN401
-        """What ``open`` is given."""
+        """Return the resources for ``open``."""
         given_ = {"vocab_size": VOCAB_SIZE, "eos_token_ids": (END,), "folder": folder}
         return engine_resources(**{**given_, **changes})
 
     def known(self, guide: GuideStrategy) -> list[tuple[Sample, Grammar]]:
-        """The samples of forms that it knows; at least one."""
+        """Return the samples of supported forms; at least one."""
         found = []
         for sample in SAMPLES:
             try:
@@ -71,12 +71,12 @@ class GuideConformance:
         return found
 
     def tokens_of(self, text: str) -> list[int]:
-        """A text, a byte a token."""
+        """Encode a text, with one token per byte."""
         first = self.spelled.index(b"\x00")
         return [first + byte for byte in text.encode()]
 
     def text_of(self, tokens: Sequence[int], *, is_free: bool = False) -> str:
-        """What tokens spell; free text may be bytes that are no text."""
+        """Decode tokens; free text may be invalid UTF-8."""
         spelled = b"".join(self.spelled[token] for token in tokens)
         return spelled.decode(errors="replace" if is_free else "strict")
 
@@ -105,7 +105,7 @@ class GuideConformance:
                 assert str(caught.value).strip(), spec
 
     def test_walks_through_masks_keep_the_grammar(self) -> None:
-        """Whatever masks allow is accepted, and what ends is one of the right texts' kind."""
+        """Tokens allowed by masks are accepted, and complete answers match the grammar."""
         with self.opened() as guide:
             known = self.known(guide)
 
@@ -130,7 +130,7 @@ class GuideConformance:
             walk()
 
     def test_a_mask_allows_what_is_accepted(self) -> None:
-        """Every token of the vocabulary is tried; forced ones may shut out other spellings."""
+        """Every token of the vocabulary is tried; forced ones may exclude other spellings."""
         with self.opened() as guide:
             known = self.known(guide)
 
@@ -181,7 +181,7 @@ class GuideConformance:
                 assert allowed(matcher) == allowed(fresh)
                 assert matcher.accept(tokens[keep:]) == len(tokens) - keep
                 for i, fork in enumerate(forks):
-                    assert fork.accept(tokens[i:]) == len(tokens) - i, "a fork is another's"
+                    assert fork.accept(tokens[i:]) == len(tokens) - i, "forks are independent"
 
             go_back()
 
@@ -213,7 +213,7 @@ class GuideConformance:
             assert all(other == first for other in others)
 
     def _firsts(self, grammar: Grammar, text: str) -> list[int]:
-        """The first token that may come at every place of a text."""
+        """Return the first token allowed at every position of a text."""
         matcher, found = grammar.start(), list[int]()
         for token in self.tokens_of(text)[:_LONGEST]:
             found.append(allowed(matcher)[0])

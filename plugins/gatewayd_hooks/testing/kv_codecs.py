@@ -1,4 +1,4 @@
-"""What every KV codec must do, however it writes numbers."""
+"""Conformance tests of KV codecs, for any encoding."""
 
 from __future__ import annotations
 
@@ -37,26 +37,26 @@ INPUTS = {
 
 
 class KvCodecConformance:
-    """Subclass it and build your strategy in ``make``; say in ``bound`` what numbers may lose."""
+    """Subclass it, build your strategy in ``make`` and return the allowed error from ``bound``."""
 
     def make(self) -> KvCodecStrategy:
         """Build the strategy; the tests open and close it, and make many."""
         raise NotImplementedError("return your strategy, built and not opened")
 
     def bound(self, values: torch.Tensor) -> torch.Tensor:
-        """Say by how much a number may differ when it was encoded and decoded.
+        """Return the allowed error of encoding and decoding.
 
         Args:
             values: float32, shape ``[n, heads, head_dim]``.
 
         Returns:
-            Of a shape that is broadcast to theirs; here an eighth of the largest in its head.
+            Of a shape that broadcasts to theirs; by default an eighth of the largest in its head.
         """
         return values.abs().amax(-1, keepdim=True) / 8
 
     @contextmanager
     def opened(self) -> Iterator[KvCodecStrategy]:
-        """A codec in use."""
+        """Yield an opened codec."""
         strategy = self.make()
         try:
             strategy.open(engine_resources())
@@ -66,7 +66,7 @@ class KvCodecConformance:
 
     @staticmethod
     def encoded(codec: KvCodecStrategy, values: torch.Tensor, before: int = 0) -> torch.Tensor:
-        """Records of keys and values, written over bytes that were all the same."""
+        """Return encoded records, written over bytes of one value."""
         record = codec.record_bytes(values.shape[-1], values.dtype)
         out = torch.full((*values.shape[:-1], record), before, dtype=torch.uint8)
         codec.encode(values, out)
@@ -76,7 +76,7 @@ class KvCodecConformance:
     def decoded(
         codec: KvCodecStrategy, records: torch.Tensor, dtype: torch.dtype = torch.float32
     ) -> torch.Tensor:
-        """Numbers of records, written over what is not finite."""
+        """Return decoded numbers, written over NaN."""
         out = torch.full((*records.shape[:-1], _DIM), torch.nan, dtype=dtype)
         codec.decode(records, out)
         return out
@@ -104,10 +104,10 @@ class KvCodecConformance:
                 given = numbers.to(dtype)
                 with self.opened() as codec:
                     found = self.decoded(codec, self.encoded(codec, given), dtype).float()
-                assert bool(found.isfinite().all()), f"{name}: finite numbers became others"
+                assert bool(found.isfinite().all()), f"{name}: finite numbers became non-finite"
                 values = given.float()
                 bound = self.bound(values)
-                if dtype is torch.bfloat16:  # it has its own last digit
+                if dtype is torch.bfloat16:  # for its own rounding error
                     bound = bound + values.abs() * 2.0**-7
                 assert bool(((found - values).abs() <= bound).all()), f"{name}: beyond the bound"
 
@@ -118,13 +118,13 @@ class KvCodecConformance:
                 with self.opened() as codec:
                     given = values.to(dtype)
                     found = self.decoded(codec, self.encoded(codec, given), dtype)
-                assert bool(found.isfinite().all()), "finite numbers became others"
+                assert bool(found.isfinite().all()), "finite numbers became non-finite"
 
     def test_equal_numbers_give_equal_bytes_whatever_was_there(self) -> None:
         for values in INPUTS.values():
             with self.opened() as codec:
                 once = self.encoded(codec, values)
-                assert torch.equal(self.encoded(codec, values, 0xFF), once), "bytes are unwritten"
+                assert torch.equal(self.encoded(codec, values, 0xFF), once), "unwritten bytes"
                 assert torch.equal(self.decoded(codec, once), self.decoded(codec, once))
             with self.opened() as another:
                 assert torch.equal(self.encoded(another, values), once)
@@ -187,14 +187,14 @@ class KvCodecConformance:
                 element = codec.element(dtype) if isinstance(codec, PlainRecords) else None
                 if element is None:
                     continue
-                assert element.is_floating_point, f"{element} is no type of float"
-                assert element.itemsize == 1, f"{element} has not 8 bits"
+                assert element.is_floating_point, f"{element} is not a float type"
+                assert element.itemsize == 1, f"{element} does not have 8 bits"
                 records = self.encoded(codec, _normal(10).to(dtype))
-                assert records.shape[-1] == _DIM, "a record has more than its numbers"
+                assert records.shape[-1] == _DIM, "a record is larger than its numbers"
                 meant = records.view(element).to(dtype)
                 assert torch.equal(self.decoded(codec, records, dtype), meant)
-                # Kernels of a device write such numbers themselves.
+                # GPU kernels write such numbers themselves, saturating.
                 most = torch.finfo(element).max
                 large = torch.full((1, 1, _DIM), 1e6, dtype=dtype)
                 found = self.decoded(codec, self.encoded(codec, large), dtype)
-                assert bool((found == most).all()), "a number beyond the largest is not that"
+                assert bool((found == most).all()), "numbers beyond the largest must saturate"

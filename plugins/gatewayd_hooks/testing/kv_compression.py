@@ -1,4 +1,4 @@
-"""What every KV compression must do, whatever it leaves out."""
+"""Conformance tests of KV compression strategies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gatewayd_hooks.testing.simulation.resources import engine_resources
 
 _STEPS = 40
 _FAILS_AT = 27, 39
-"""Steps in front of that in which a request fails: those that select do so late, if at all."""
+"""Number of steps before the one in which a request fails: selection starts late, if at all."""
 
 
 class KvCompressionConformance:
@@ -28,12 +28,12 @@ class KvCompressionConformance:
         raise NotImplementedError("return your strategy, built and not opened")
 
     def resources(self) -> EngineResources:
-        """What it is opened with; its attention is ``SHAPE``."""
+        """Return the resources that it is opened with; the attention is ``SHAPE``."""
         return replace(engine_resources(), kv_shape=SHAPE)
 
     @contextmanager
     def opened(self) -> Iterator[Any]:
-        """A compression in use."""
+        """Yield an opened strategy."""
         strategy = self.make()
         try:
             strategy.open(self.resources())
@@ -43,13 +43,13 @@ class KvCompressionConformance:
 
     @contextmanager
     def selecting(self) -> Iterator[Any]:
-        """The same; None for one that does not select."""
+        """Yield an opened strategy; None if it does not select."""
         with self.opened() as strategy:
             yield strategy if isinstance(strategy, Selects) else None
 
     @contextmanager
     def compacting(self) -> Iterator[Any]:
-        """The same; None for one that does not compact."""
+        """Yield an opened strategy; None if it does not compact."""
         with self.opened() as strategy:
             yield strategy if isinstance(strategy, Compacts) else None
 
@@ -63,7 +63,7 @@ class KvCompressionConformance:
                 return
             decoding = Decoding(strategy, {0: 300, 2: 340, 5: 517})
             decoding.run(_STEPS)
-            assert decoding.selected, f"it selected nothing in {_STEPS} steps"
+            assert decoding.selected, f"nothing was selected in {_STEPS} steps"
 
     def test_short_sequences_are_served_too(self) -> None:
         with self.selecting() as strategy:
@@ -158,7 +158,7 @@ class KvCompressionConformance:
                 assert 0 < kept < covered <= prompts[row]
             assert len({one.row for one in planned}) == len(planned)
         with self.opened() as strategy:
-            # Computed again, with an answer behind the prompt and in another company.
+            # Recomputed, with an answer after the prompt and in another batch.
             for row in rows.tolist():
                 strategy.admit(row)
                 one = np.array([row])
@@ -178,10 +178,10 @@ class KvCompressionConformance:
                 for tensor in found:
                     assert bool(tensor.isfinite().all()), f"{name}: not finite"
                 for now, before in zip((queries, keys, values), given, strict=True):
-                    assert torch.equal(now, before), f"{name}: it changes what it is given"
+                    assert torch.equal(now, before), f"{name}: it modifies its input"
                 again = strategy.compact(0, queries, keys, values, 32)
                 for one, other in zip(found, again, strict=True):
-                    assert torch.equal(one, other), f"{name}: not the same twice"
+                    assert torch.equal(one, other), f"{name}: results differ between calls"
 
     def test_as_many_as_there_were_attend_alike(self) -> None:
         with self.compacting() as strategy:
@@ -209,7 +209,7 @@ class KvCompressionConformance:
 
 
 def _contexts() -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Queries ``[kv_heads, n, dim]``, keys and values ``[kv_heads, 128, dim]``."""
+    """Return queries ``[kv_heads, n, dim]``, keys and values ``[kv_heads, 128, dim]``."""
     generator = torch.Generator().manual_seed(11)
     heads, dim, covered = SHAPE.num_kv_heads, SHAPE.head_dim, 128
 
@@ -230,6 +230,6 @@ def _contexts() -> dict[str, tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
 def _attended(
     queries: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention over all keys, and the logarithm of their mass."""
+    """Return attention over all keys, and the log-sum-exp of the scores."""
     scores = SHAPE.scale * queries @ keys.transpose(1, 2) + bias[:, None]
     return torch.softmax(scores, -1) @ values, scores.logsumexp(-1)

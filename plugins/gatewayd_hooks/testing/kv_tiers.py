@@ -1,4 +1,4 @@
-"""What every KV tier must do, however it keeps pages."""
+"""Conformance tests of KV tiers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KvTierConformance:
 
     @contextmanager
     def opened(self) -> Iterator[KvTierStrategy]:
-        """A tier in use."""
+        """Yield an opened tier."""
         strategy = self.make()
         try:
             strategy.open(engine_resources(page_bytes=_PAGE_BYTES))
@@ -60,12 +60,12 @@ class KvTierConformance:
 
     @staticmethod
     def at_hand(strategy: KvTierStrategy, keys: Sequence[bytes]) -> list[NDArray[np.uint8]]:
-        """What ``get`` gives once everything was fetched that is to be fetched."""
+        """Return the result of ``get`` once all pages were fetched."""
         fetch, ready = getattr(strategy, "fetch", None), getattr(strategy, "ready", None)
         if fetch is not None and ready is not None:
             deadline = time.monotonic() + _PATIENCE
             while ready(keys) < strategy.find(keys):
-                assert time.monotonic() < deadline, "pages were fetched and never ready"
+                assert time.monotonic() < deadline, "pages were fetched but never became ready"
                 fetch(keys)
                 time.sleep(0.0005)
         return list(strategy.get(keys))
@@ -109,7 +109,7 @@ class KvTierConformance:
     def test_whatever_is_asked_of_it_pages_are_what_they_were(
         self, events: Sequence[tuple[str, int, int]]
     ) -> None:
-        """Against a dict that never forgets: a tier may have lost a page, not changed it."""
+        """Compared with an unbounded dict: a tier may have lost a page, not changed it."""
         known: set[int] = set()
         pinned: list[tuple[list[bytes], list[NDArray[np.uint8]], int]] = []
         with self.opened() as strategy:
@@ -117,13 +117,13 @@ class KvTierConformance:
                 keys = _keys(first, count)
                 if event == "put":
                     before = len(strategy)
-                    given_up = strategy.put(_key(first), _page(first))
-                    for key, page in given_up:
+                    evicted = strategy.put(_key(first), _page(first))
+                    for key, page in evicted:
                         number = int.from_bytes(key, "big")
                         assert number in known
-                        assert np.array_equal(page, _page(number)), "gave up other bytes"
-                        assert strategy.find([key]) == 0, "has a page that it gave up"
-                    assert len(strategy) <= before + 1 - len(given_up)
+                        assert np.array_equal(page, _page(number)), "evicted other bytes"
+                        assert strategy.find([key]) == 0, "still has a page that it evicted"
+                    assert len(strategy) <= before + 1 - len(evicted)
                     known.add(first)
                 elif event == "get":
                     found = strategy.find(keys)

@@ -1,4 +1,4 @@
-"""What every logits processor must do, whatever it changes."""
+"""Conformance tests of logits processors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STRANGE = (True, False, -1, 0, 2**63 - 1, -1e300, 1e300, "", "no such thing")
 
 @dataclass
 class Sampling:
-    """The parameters of a request, each at the value that asks for nothing."""
+    """Sampling parameters of a request, each at its neutral value."""
 
     temperature: float = 1.0
     frequency_penalty: float = 0.0
@@ -46,14 +46,14 @@ def _logits(lines: int, seed: int = 0) -> torch.Tensor:
 
 
 class LogitsProcessorConformance:
-    """Subclass it, build your processor in ``make`` and say what it reacts to in ``requests``."""
+    """Subclass it, build your processor in ``make`` and return relevant ``requests``."""
 
     def make(self) -> LogitsProcessor:
         """Build the processor; the tests open and close it."""
         raise NotImplementedError("return your logits processor, built and not opened")
 
     def requests(self) -> Sequence[SamplingView]:
-        """Requests that the processor wants; those of the contract's own parameters."""
+        """Return requests that the processor acts on; by default those with standard parameters."""
         return (
             Sampling(frequency_penalty=0.7, presence_penalty=-0.4),
             Sampling(repetition_penalty=1.3),
@@ -65,7 +65,7 @@ class LogitsProcessorConformance:
 
     @contextmanager
     def opened(self) -> Iterator[LogitsProcessor]:
-        """A processor in use."""
+        """Yield an opened processor."""
         processor = self.make()
         try:
             processor.open(engine_resources(vocab_size=_VOCAB, max_running=_ROWS))
@@ -74,21 +74,21 @@ class LogitsProcessorConformance:
             processor.close()
 
     def admitted(self, processor: LogitsProcessor, output: Sequence[int] = ()) -> list[int]:
-        """Give each request that is wanted the row of its number."""
+        """Admit each request in the row of its index; return the rows that the processor wants."""
         rows = [
             row
             for row, params in enumerate(self.requests()[:_ROWS])
             if processor.admit(row, params, _ids(_PROMPT), _ids(output))
         ]
         if not rows:
-            pytest.fail("none of requests() is wanted: return some that your processor acts on")
+            pytest.fail("requests() must return some that your processor acts on")
         return rows
 
     @staticmethod
     def apply(
         processor: LogitsProcessor, logits: torch.Tensor, index: list[int], rows: list[int]
     ) -> torch.Tensor:
-        """Change lines of a copy."""
+        """Apply the processor to rows of a copy."""
         changed = logits.clone()
         processor.apply(changed, torch.tensor(index), torch.tensor(rows))
         return changed
@@ -97,13 +97,13 @@ class LogitsProcessorConformance:
         self.make().close()
 
     def test_a_request_that_asks_for_nothing_is_left_alone(self) -> None:
-        """It need not be declined, but what is declined must not be touched either."""
+        """It need not be declined, but a declined row must not be touched either."""
         with self.opened() as processor:
             if processor.admit(0, Sampling(), _ids(_PROMPT), _ids(())):
                 processor.remove(0)
 
     def test_a_value_that_cannot_be_is_refused_as_the_clients(self) -> None:
-        """Whatever else is raised would look like a fault of the processor."""
+        """Any other exception would count as a fault of the processor."""
         with self.opened() as processor:
             for params in self.requests():
                 for name, value in ((name, value) for name in params.extra for value in _STRANGE):
@@ -150,7 +150,7 @@ class LogitsProcessorConformance:
                 assert torch.equal(alone[0], together[line])
 
     def test_a_sequence_that_is_admitted_again_goes_on_as_before(self) -> None:
-        """Preempted after four tokens, it comes back with them, in another row."""
+        """Preempted after four tokens, it is admitted again with them, in another row."""
         logits = _logits(1, seed=3)
         with self.opened() as steady, self.opened() as moved:
             for row in self.admitted(steady):
@@ -159,7 +159,7 @@ class LogitsProcessorConformance:
                 moved.admit(there, params, _ids(_PROMPT), _ids(()))
                 for token in _OUTPUT:
                     steady.append(torch.tensor([row]), torch.tensor([token]))
-                moved.append(torch.tensor([there]), torch.tensor([41]))  # undone by the next
+                moved.append(torch.tensor([there]), torch.tensor([41]))  # discarded by the removal
                 moved.remove(there)
                 if moved.admit(there, params, _ids(_PROMPT), _ids(_OUTPUT)):
                     after = self.apply(moved, logits, [0], [there])

@@ -1,4 +1,4 @@
-"""Snapshots of a daemon, as a panel of the console is shown them: an idle one and a busy one."""
+"""Snapshots of a daemon for console panels: an idle one and a busy one."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ _TENANT = {
 
 
 def idle_look() -> dict[str, Any]:
-    """A daemon that nobody has asked yet, without tenants."""
+    """Return the snapshot of a daemon without requests or tenants."""
     return {
         "version": 1,
         "number": 1,
@@ -152,7 +152,7 @@ def idle_look() -> dict[str, Any]:
 
 
 def busy_look() -> dict[str, Any]:
-    """One with two engines, requests that wait and run, and more of them than are listed."""
+    """Return one with two engines, waiting and running requests, and more than are listed."""
     pages = {"cells": "." * 200 + "c" * 20 + "a" * 34 + "sp", "free": 200, "cached": 20}
     kv = _KV | pages | {"active": 34, "shared": 1, "pinned": 1, "tiers": {"host": 12}}
     owners = {"owners": " " * 200 + "0" * 56, "tenants": ["acme"], "by_tenant": {"acme": 56}}

@@ -1,4 +1,4 @@
-"""What every product of a plugin's own must do: what the kit asks quantizers that multiply."""
+"""Conformance checks of matrix multiplication kernels of plugins."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from gatewayd_hooks.quantization import GroupedWeight
 from gatewayd_hooks.testing.weights.few_bits import dense, equal, normal
 
 ERRORS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}
-"""Of what comes out, relative to its length: products of floats of 16 bits stay below the second,
-and of floats of 32 bits that are rounded to half of that below the first."""
+"""Bounds on the relative error of a row's norm: the second holds for products in 16-bit floats, the
+first for those in 32-bit floats with inputs of reduced precision (such as TF32)."""
 ROUNDED = 0.06
-"""The same of products that round activations to bytes, or to 8-bit floats."""
+"""The same for products that quantize activations to 8-bit integers or floats."""
 LINES = (0, 1, 3, 17)
-"""Numbers of rows that products are asked for."""
+"""Numbers of input rows."""
 
 
 class Case(NamedTuple):
-    """A matrix that suits, with what it means."""
+    """Supported matrix, with its expected products."""
 
     form: Form
     weight: GroupedWeight
     bias: torch.Tensor | None
 
     def meant(self, x: torch.Tensor) -> torch.Tensor:
-        """The product in float64."""
+        """Return the product in float64."""
         made = x.double() @ dense(self.weight).double().t().to(x.device)
         return made if self.bias is None else made + self.bias.double()
 
     def inputs(self, lines: int) -> torch.Tensor:
-        """Some rows, always the same; another one is ten times as long as the one before."""
+        """Return some rows, always the same; every second one has ten times the magnitude."""
         sizes = torch.tensor([1.0, 10.0]).repeat(lines // 2 + 1)[:lines].unsqueeze(-1)
         made = normal(lines, self.form.columns) * sizes
         return made.to(self.form.device, self.form.dtype)
 
 
 class Taken(NamedTuple):
-    """A case, and the product that was made of it."""
+    """Case, and the product that was made of it."""
 
     case: Case
     product: Product
 
 
 def taken(strategy: Multiplies) -> list[Taken]:
-    """A product of every sample that it takes over; on a GPU if there is one."""
+    """Return a product of every sample that it takes over; on a GPU if there is one."""
     found = []
     for case in cases():
         if strategy.suits(case.form):
@@ -58,7 +58,10 @@ def taken(strategy: Multiplies) -> list[Taken]:
 
 
 def cases() -> Iterator[Case]:
-    """Matrices of all forms that quantizers give, in few sizes: an engine may have any other."""
+    """Yield matrices of all forms that quantizers produce, in few sizes.
+
+    An engine may have any other size.
+    """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     capability = torch.cuda.get_device_capability() if device.type == "cuda" else None
     for dtype in ERRORS:
@@ -87,7 +90,7 @@ def cases() -> Iterator[Case]:
 
 
 def weights() -> Iterator[GroupedWeight]:
-    """Codes of 4 and 8 bits and of floats, in many groups and in one, ordered or not."""
+    """Yield codes of 4 and 8 bits and of floats, in many groups and in one, ordered or not."""
     for rows, columns in ((128, 256), (192, 128)):
         for groups in (columns // 32, columns // 128, 1):
             yield _integers(rows, columns, groups, 4, torch.int8)
@@ -96,7 +99,7 @@ def weights() -> Iterator[GroupedWeight]:
     grouped = _integers(128, 256, 8, 4, torch.uint8)
     order = torch.randperm(256, generator=torch.Generator().manual_seed(3))
     yield grouped._replace(group_of=(order // 32).to(torch.int32))
-    # Where steps begin need not be a whole number of them away from zero.
+    # Zero points need not be integers.
     assert grouped.offsets is not None
     yield grouped._replace(offsets=grouped.offsets + 0.3 * grouped.scales)
     floats = normal(128, 256)
@@ -108,7 +111,10 @@ def weights() -> Iterator[GroupedWeight]:
 
 
 def _integers(rows: int, columns: int, groups: int, bits: int, dtype: torch.dtype) -> GroupedWeight:
-    """All codes there are, the extremes too; as published formats have zeros, whole numbers."""
+    """Return all codes, including the extremes.
+
+    Zero points are integers, as in published formats.
+    """
     half = 1 << (bits - 1)
     least = -half if dtype == torch.int8 else 0
     generator = torch.Generator().manual_seed(bits * groups)
@@ -122,13 +128,13 @@ def _integers(rows: int, columns: int, groups: int, bits: int, dtype: torch.dtyp
 
 
 def check_products(one: Taken) -> None:
-    """What it does for few rows and for some, and for none."""
+    """Check products of few rows, of some, and of none."""
     for lines in LINES:
         _check_product(one, lines)
 
 
 def _check_product(one: Taken, lines: int) -> None:
-    """It multiplies, into a tensor of its own and into another, and changes nothing else."""
+    """Check a product with and without ``out``, and that nothing else is modified."""
     case, product = one
     x = case.inputs(lines)
     before = x.clone()
@@ -138,13 +144,13 @@ def _check_product(one: Taken, lines: int) -> None:
     _check_near(one, made, x)
     room = torch.full((lines, case.form.rows + 8), float("nan")).to(made)
     out = room[:, : case.form.rows]
-    assert product(x, out=out) is out, "what is given is to be returned"
+    assert product(x, out=out) is out, "out must be returned"
     _check_near(one, out, x)
-    assert room[:, case.form.rows :].isnan().all(), "it wrote beside what it was given"
+    assert room[:, case.form.rows :].isnan().all(), "it wrote outside of out"
     if lines:
         wide = x.repeat(1, 2)[:, : case.form.columns]
         _check_near(one, product(wide), x)
-    assert torch.equal(x, before), "its input is to be left as it is"
+    assert torch.equal(x, before), "it modified its input"
 
 
 def _check_near(one: Taken, made: torch.Tensor, x: torch.Tensor) -> None:
@@ -157,40 +163,40 @@ def _check_near(one: Taken, made: torch.Tensor, x: torch.Tensor) -> None:
 
 
 def check_again(one: Taken) -> None:
-    """The same comes out again, whatever was multiplied meanwhile; see ``_check_steady``."""
+    """Check that products are reproducible, whatever was multiplied meanwhile."""
     case, product = one
     x = case.inputs(3)
     first = product(x)
     kept = first.clone()
     product(case.inputs(17))
-    assert torch.equal(first, kept), "it wrote into what it had given away"
+    assert torch.equal(first, kept), "it wrote into an earlier result"
     assert torch.equal(product(x), kept)
     _check_steady(one)
 
 
 def _check_steady(one: Taken) -> None:
-    """What says that it is steady gives a row the same bits alone, among others and elsewhere."""
+    """Check that an ``is_steady`` product gives a row the same bits alone and in any batch."""
     case, product = one
     if not product.is_steady:
         return
     x = case.inputs(max(LINES))
     whole = product(x)
     for lines in LINES[1:]:
-        assert torch.equal(product(x[:lines]), whole[:lines]), f"{lines} rows have other bits"
-    assert torch.equal(product(x.flip(0)).flip(0), whole), "another order has other bits"
+        assert torch.equal(product(x[:lines]), whole[:lines]), f"{lines} rows give other bits"
+    assert torch.equal(product(x.flip(0)).flip(0), whole), "another order gives other bits"
 
 
 def check_kept(one: Taken) -> None:
-    """It says how many bytes it keeps, and can be captured."""
+    """Check that it reports its memory, and can be captured."""
     case, product = one
     least = case.form.rows * case.form.columns * case.form.bits // 8
     assert isinstance(product.nbytes, int)
-    assert product.nbytes >= least, "its codes alone take more"
+    assert product.nbytes >= least, "its codes alone need more"
     _check_captured(one)
 
 
 def _check_captured(one: Taken) -> None:
-    """On a GPU a call is captured, and replayed with what then lies in its input."""
+    """Check that a call can be captured on a GPU, and replayed with new input."""
     case, product = one
     if case.form.device.type != "cuda":
         return
@@ -208,7 +214,7 @@ def _check_captured(one: Taken) -> None:
 
 
 def check_weights_are_left(strategy: Multiplies) -> None:
-    """Whoever is asked next finds a weight as it was."""
+    """Check that weights are unmodified for the next quantizer."""
     for case, fresh in zip(cases(), cases(), strict=True):
         if strategy.suits(case.form):
             strategy.take(*case)

@@ -1,4 +1,4 @@
-"""What every observer must do, whatever it observes."""
+"""Conformance tests of observers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _ENDS = [
 
 
 class ObserverConformance:
-    """Subclass it and return your module, or whatever your entry point names, in ``make``."""
+    """Subclass it and return your module, or what your entry point names, in ``make``."""
 
     def make(self) -> object:
-        """The observer."""
+        """Return the observer."""
         raise NotImplementedError("return what your entry point names")
 
     @contextmanager
     def plugged(self) -> Iterator[pluggy.PluginManager]:
-        """The observer as a daemon has it."""
+        """Register the observer as a daemon does."""
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(hookspecs)
         observer = self.make()
@@ -67,11 +67,11 @@ class ObserverConformance:
                 manager.hook.gatewayd_request_finished(event=end)
             names = {family.name for family in registry.collect()}
             manager.hook.gatewayd_stopping(reason="SIGTERM")
-        strangers = {name for name in names if not name.startswith("gatewayd_")}
-        assert strangers == set(), "names of metrics begin with gatewayd_<your plugin>_"
+        others = {name for name in names if not name.startswith("gatewayd_")}
+        assert others == set(), "names of metrics begin with gatewayd_<your plugin>_"
 
     def test_a_second_daemon_in_the_same_process_can_have_it_too(self) -> None:
-        """Every test of yours that starts one does this."""
+        """Every test that starts a daemon does this."""
         prometheus = pytest.importorskip("prometheus_client")
         for _ in range(2):
             with self.plugged() as manager:

@@ -1,6 +1,6 @@
-"""What every parser of answers must do, whatever it looks for.
+"""Conformance tests of output parsers.
 
-How a family writes its calls is learnt from the guide that forces it to.
+How a family writes its calls is derived from the guide that enforces it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _BITS = [*_JSON, ",", ";", " ", "\n", '"', "\\", "null", '"f"', "x", '{"a": 1}',
 
 
 def in_pieces(text: str, splits: Sequence[int]) -> Iterator[str]:
-    """A text in pieces of these lengths, again and again."""
+    """Yield a text in pieces of these lengths, cyclically."""
     at, turn = 0, 0
     while at < len(text):
         size = splits[turn % len(splits)]
@@ -62,7 +62,7 @@ def in_pieces(text: str, splits: Sequence[int]) -> Iterator[str]:
 
 
 def read(parser: OutputParser, pieces: Sequence[str] | Iterator[str]) -> list[Part]:
-    """All parts, neighbours of one kind put together."""
+    """Return all parts, with adjacent ones of the same kind merged."""
     parts: list[Part] = []
     for piece in pieces:
         parts += parser.feed(piece)
@@ -83,12 +83,12 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
 
 
 def bare(text: str) -> str:
-    """A text without its space, which marks may take with them."""
+    """Return a text without whitespace, which delimiters may consume."""
     return "".join(text.split())
 
 
 def text_of(parts: Sequence[Part]) -> str:
-    """What is said to the user."""
+    """Return the text for the user."""
     return "".join(part.text for part in parts if isinstance(part, Text))
 
 
@@ -98,7 +98,7 @@ class _Opening:
 
     @contextmanager
     def opened(self, template: str = "") -> Iterator[Any]:
-        """A strategy in use."""
+        """Yield an opened strategy."""
         strategy = self.make()
         try:
             strategy.open(GatewayResources(model="model", num_replicas=1, chat_template=template))
@@ -117,11 +117,11 @@ class ToolParserConformance(_Opening):
     def write(
         self, strategy: ToolParserStrategy, calls: Sequence[tuple[Tool, dict[str, Any]]]
     ) -> str:
-        """An answer with these calls, as the guide wants it."""
+        """Return an answer with these calls, as the guide requires it."""
         tools = [tool for tool, _ in calls]
         spec = strategy.guide(tools, required=True, parallel=True)
         if spec.form != "structural_tag":
-            pytest.skip("its guide does not say how a call is written")
+            pytest.skip("its guide does not define how a call is written")
         structures = json.loads(spec.text)["structures"]
         return "\n".join(
             one["begin"] + json.dumps(arguments) + one["end"]
@@ -153,7 +153,7 @@ class ToolParserConformance(_Opening):
                 assert all(any(one.startswith(t) for t in told["triggers"]) for one in begins)
                 assert told.get("at_least_one", False) is required
                 assert told.get("stop_after_first", False) is not parallel
-                # Calls and nothing else: what stands between them is said.
+                # If only calls are allowed, the separator is defined.
                 assert isinstance(told.get("separator"), str) is required
 
     @_few
@@ -172,7 +172,7 @@ class ToolParserConformance(_Opening):
         assert text_of(parts) == ""
 
     def test_arguments_come_piece_by_piece(self) -> None:
-        """What is certain is told: at most a mark is held back."""
+        """Whatever is certain is returned: at most a delimiter is held back."""
         with self.opened() as strategy:
             answer = self.write(strategy, [(TOOLS[0], {"text": "word " * 50})])
             middle = answer.index("word ") + 100
@@ -191,7 +191,7 @@ class ToolParserConformance(_Opening):
     def test_however_it_is_cut_it_is_read_alike(
         self, data: st.DataObject, splits: list[int]
     ) -> None:
-        """Also what no model should say."""
+        """Also for invalid output."""
         with self.opened() as strategy:
             whole = self.write(strategy, [(TOOLS[2], {"a": "}"})])
             bits = [*_BITS, *strategy.marks, *(mark[:-1] for mark in strategy.marks), whole]

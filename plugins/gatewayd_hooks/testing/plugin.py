@@ -1,7 +1,7 @@
-"""Fixtures for plugin authors.
+"""Pytest fixtures for plugin authors.
 
-Loaded into every pytest run where gatewayd is installed: so their names have a prefix, and
-nothing is imported before a test asks for it.
+Loaded into every pytest run where gatewayd is installed: so their names have a prefix, and nothing
+is imported before a test requests it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def gatewayd_host() -> PluginHost:
-    """The loader over what is installed, as a daemon has it."""
+    """Loader of the installed plugins, as in a daemon."""
     from gatewayd_hooks.host.catalog import Catalog
     from gatewayd_hooks.host.loading import PluginHost
 
@@ -26,7 +26,7 @@ def gatewayd_host() -> PluginHost:
 
 @pytest.fixture
 def gatewayd_engine_resources() -> EngineResources:
-    """What a small engine on a CPU hands to ``open``."""
+    """Resources of a small engine on a CPU."""
     from gatewayd_hooks.testing.fakes import engine_resources
 
     return engine_resources()
@@ -34,7 +34,7 @@ def gatewayd_engine_resources() -> EngineResources:
 
 @pytest.fixture
 def gatewayd_gateway_resources() -> GatewayResources:
-    """What a gateway in front of three engines hands to ``open``."""
+    """Resources of a gateway with three engines."""
     from gatewayd_hooks.resources import GatewayResources
 
     return GatewayResources(model="nano", num_replicas=3)

@@ -1,4 +1,4 @@
-"""What every preemption strategy must do, whatever its policy."""
+"""Conformance tests of preemption strategies, for any policy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLOTS = 32
 
 @st.composite
 def _views(draw: st.DrawFn) -> QueueView:
-    """A queue with something running, in any order of admission."""
+    """Draw a queue with running sequences, in any order of admission."""
     slots = list(range(_SLOTS))
     running = draw(st.lists(st.sampled_from(slots), min_size=1, max_size=12, unique=True))
     random = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -31,7 +31,7 @@ def _views(draw: st.DrawFn) -> QueueView:
         num_computed=random.integers(0, num_tokens).astype(np.int32),
         priority=random.integers(0, 3, _SLOTS).astype(np.int8),
         tenant=random.integers(0, 4, _SLOTS).astype(np.int32),
-        # Few different ones: arrivals may be equal.
+        # Few distinct values: arrivals may be equal.
         arrival=random.integers(0, 8, _SLOTS).astype(np.float64),
         token_budget=128,
         max_running=12,
@@ -50,7 +50,7 @@ class PreemptionConformance:
 
     @contextmanager
     def opened(self) -> Iterator[PreemptionStrategy]:
-        """A strategy in use."""
+        """Yield an opened strategy."""
         strategy = self.make()
         try:
             strategy.open(engine_resources())

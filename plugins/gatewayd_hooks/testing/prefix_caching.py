@@ -1,4 +1,4 @@
-"""What every prefix cache must do, however it finds pages."""
+"""Conformance tests of prefix caches."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _ids(*tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
 
 
 def _full(found: Sequence[int] | Match, page_size: int = 2) -> list[int]:
-    """The full pages of what a cache has found."""
+    """Return the full pages of a match."""
     if isinstance(found, Match):
         return list(found.pages[: found.num_tokens // page_size])
     return list(found)
 
 
 def _tokens(found: Sequence[int] | Match, page_size: int = 2) -> int:
-    """Tokens of what a cache has found."""
+    """Return the number of tokens of a match."""
     return found.num_tokens if isinstance(found, Match) else len(found) * page_size
 
 
@@ -59,7 +59,7 @@ class PrefixCacheConformance:
 
     @contextmanager
     def opened(self, page_size: int = 2, num_pages: int = 16) -> Iterator[PrefixCacheStrategy[Any]]:
-        """A cache in use."""
+        """Yield an opened cache."""
         cache = self.make()
         try:
             cache.open(engine_resources(page_size=page_size, num_pages=num_pages))
@@ -75,7 +75,7 @@ class PrefixCacheConformance:
     def test_it_finds_the_longest_cached_prefix_and_nothing_else(
         self, page_size: int, events: Sequence[tuple[str, int, int]]
     ) -> None:
-        """Against a dictionary of whole prefixes, under every order of events."""
+        """Compared with a dictionary of whole prefixes, under any order of events."""
         with self.opened(page_size) as cache:
             pages = FakePages(cache, engine_resources(page_size=page_size, num_pages=16))
             for event in events:
@@ -89,7 +89,7 @@ class PrefixCacheConformance:
         before: Sequence[tuple[str, int, int]],
         after: Sequence[tuple[str, int, int]],
     ) -> None:
-        """Also for sequences that had begun; one that leaves no state passes."""
+        """Also for sequences that had begun; a cache without exported state passes."""
         with self.opened(page_size) as heir:
             with self.opened(page_size) as cache:
                 pages = FakePages(cache, engine_resources(page_size=page_size, num_pages=16))
@@ -113,19 +113,19 @@ class PrefixCacheConformance:
     def test_sequences_with_different_salts_never_share(
         self, first: tuple[bytes, list[int]], second: tuple[bytes, list[int]]
     ) -> None:
-        """Also where salt and tokens together are the same bytes, cut elsewhere."""
+        """Also where salt and tokens together are the same bytes, split elsewhere."""
         (salt, tokens), (other_salt, other_tokens) = first, second
         swapped = np.frombuffer((salt + _ids(*tokens).tobytes())[: 4 * len(tokens)], np.int32)
         with self.opened(page_size=1) as cache:
             trail = cache.begin(_ids(*tokens), salt)
             cache.insert(trail, _ids(*tokens), np.arange(len(tokens), dtype=np.int32))
-            for stranger, ids in (
+            for other_salt_, ids in (
                 (salt + b"\x00", _ids(*tokens)),
                 (salt + _ids(*tokens[:1]).tobytes(), _ids(*tokens[1:])),
                 (b"", swapped) if salt else (b"x", swapped),
                 (other_salt + b"!" if other_salt == salt else other_salt, _ids(*other_tokens)),
             ):
-                assert _tokens(cache.match(cache.begin(ids, stranger))) == 0
+                assert _tokens(cache.match(cache.begin(ids, other_salt_))) == 0
 
     def test_a_page_is_found_only_behind_all_that_came_before_it(self) -> None:
         with self.opened() as cache:

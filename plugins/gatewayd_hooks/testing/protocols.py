@@ -1,4 +1,4 @@
-"""What every protocol must do, whatever its shapes."""
+"""Conformance tests of protocols, for any formats."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ class ProtocolConformance:
         raise NotImplementedError("return your protocol, built and not opened")
 
     def conversations(self) -> list[HttpRequest]:
-        """Requests that are answered by ``Gateway.chat`` or ``generate``, for the model ``nano``.
+        """Return requests answered by ``Gateway.chat`` or ``generate``, for the model ``nano``.
 
         Streams and whole answers; the more, the more is tested.
         """
         return []
 
     def _conversations(self) -> list[HttpRequest]:
-        return self.conversations() or pytest.skip("no conversations are given to try it with")
+        return self.conversations() or pytest.skip("conversations() returns no requests")
 
     @contextmanager
     def opened(self) -> Iterator[ProtocolStrategy]:
-        """A protocol in use."""
+        """Yield an opened protocol."""
         protocol = self.make()
         try:
             protocol.open(GatewayResources(model="nano", num_replicas=1))
@@ -89,7 +89,7 @@ class ProtocolConformance:
             assert callable(route.handler)
 
     def test_every_error_has_its_shape(self) -> None:
-        """Also those of the gateway: client or server is at fault, and somebody may read why."""
+        """Including those of the gateway: client and server errors stay distinct."""
         with self.opened() as protocol:
             for status in _STATUSES:
                 error = protocol.error(
@@ -106,29 +106,29 @@ class ProtocolConformance:
     @campaign
     @given(body=_BODIES)
     def test_whatever_is_sent_is_answered_or_refused(self, body: bytes) -> None:
-        """A handler that raises anything but ``RequestRefusal`` would be a status of 500."""
+        """Any other exception of a handler than ``RequestRefusal`` would be a status of 500."""
         with self.opened() as protocol:
             gateway = FakeGateway()
             for route in protocol.routes(gateway):
                 _ = asyncio.run(_outcome(route, request(route.method, route.path, body)))
 
     def test_its_tables_say_what_is_refused(self) -> None:
-        """By the place that they name."""
+        """Compared by the field that they name."""
         for expected, told in self._variants():
             if isinstance(expected, RequestRefusal):
                 assert isinstance(told, RequestRefusal), (
-                    f"it takes what its table refuses: {expected}"
+                    f"it accepts what its table refuses: {expected}"
                 )
                 assert (told.status // 100, told.param) == (4, expected.param)
 
     def test_its_tables_say_what_is_ignored(self) -> None:
-        """What is not acted on is named, also what no table knows."""
+        """Fields without effect are listed, including those that no table knows."""
         for expected, told in self._variants():
             if not isinstance(expected, RequestRefusal) and isinstance(told, HttpResponse):
-                assert set(expected) <= {*told.ignored}, "it hides what it ignores"
+                assert set(expected) <= {*told.ignored}, "it does not list fields that it ignores"
 
     def _variants(self) -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
-        """What tables and handlers say, with all kinds of values for each field of each table."""
+        """Return results of tables and handlers, with many values for each field of each table."""
         asked = [one for one in self.conversations() if one.body.startswith(b"{")]
         own = {(one.method, one.path): one.json() for one in asked}
 
@@ -180,7 +180,7 @@ class ProtocolConformance:
 
 
 def _find(protocol: ProtocolStrategy, gateway: FakeGateway, asked: HttpRequest) -> Route:
-    """The route of a request whose path has no parameters."""
+    """Return the route of a request whose path has no parameters."""
     for route in protocol.routes(gateway):
         if (route.method, route.path) == (asked.method, asked.path):
             return route
@@ -188,7 +188,7 @@ def _find(protocol: ProtocolStrategy, gateway: FakeGateway, asked: HttpRequest) 
 
 
 async def _outcome(route: Route, asked: HttpRequest) -> tuple[int, bytes]:
-    """Call a handler and read its answer to the end; the status, and what was read."""
+    """Call a handler and read its response to the end; return the status and the body."""
     found = b""
     try:
         response = await route.handler(asked)
@@ -215,7 +215,7 @@ def _expected(table: type[RequestTable], body: dict[str, Any]) -> list[str] | Re
 
 
 async def _told(route: Route, body: dict[str, Any]) -> HttpResponse | RequestRefusal:
-    """What a handler answers at once."""
+    """Return a handler's immediate response."""
     try:
         response = await route.handler(request(route.method, route.path, msgspec.json.encode(body)))
         close = getattr(response.body, "aclose", None)
@@ -227,7 +227,7 @@ async def _told(route: Route, body: dict[str, Any]) -> HttpResponse | RequestRef
 
 
 async def _leave(route: Route, asked: HttpRequest) -> None:
-    """Read one piece and go."""
+    """Read one piece and disconnect."""
     response = await route.handler(asked)
     if isinstance(response.body, bytes):
         return

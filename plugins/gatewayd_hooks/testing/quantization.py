@@ -1,4 +1,4 @@
-"""What every quantizer must do, whichever bits it keeps."""
+"""Conformance tests of quantizers, for any format."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from gatewayd_hooks.testing.weights.quantized_writing import (
 class QuantizerConformance:
     """Subclass it and build your quantizer in ``make``.
 
-    One that reads checkpoints also says what they announce, in ``announced`` and ``damages``.
+    If it reads checkpoints, also return sample configurations from ``announced`` and ``damages``.
     """
 
     def make(self) -> QuantizerStrategy:
@@ -64,22 +64,22 @@ class QuantizerConformance:
         raise NotImplementedError("return your quantizer, built and not opened")
 
     def announced(self) -> Mapping[str, Any]:
-        """What a checkpoint of the format says: its ``quantization_config``."""
-        pytest.fail("it reads checkpoints: return from announced() what one of them says")
+        """Return the ``quantization_config`` of a checkpoint of the format."""
+        pytest.fail("it reads checkpoints: return a sample configuration from announced()")
 
     def damages(self) -> Sequence[tuple[Mapping[str, Any], str]]:
-        """Fields that make an announcement wrong, and the word that the refusal must have."""
-        pytest.fail("it reads checkpoints: return from damages() what it refuses in them")
+        """Return fields that make a configuration invalid, and a word of each refusal."""
+        pytest.fail("it reads checkpoints: return invalid fields from damages()")
 
     def sample(
         self, forms: Mapping[str, Stored], generator: torch.Generator
     ) -> dict[str, torch.Tensor]:
-        """Tensors of one matrix that could be in a file; any bits, if they all mean something."""
+        """Return valid tensors of one matrix, as in a file; random bits, if all are valid."""
         return {suffix: random(stored, generator) for suffix, stored in forms.items()}
 
     @contextmanager
     def opened(self) -> Iterator[QuantizerStrategy]:
-        """A quantizer in use."""
+        """Yield an opened quantizer."""
         quantizer = self.make()
         try:
             quantizer.open(QuantizerResources(folder="", device="cpu"))
@@ -88,45 +88,45 @@ class QuantizerConformance:
             quantizer.close()
 
     def _schemes(self) -> Iterator[Scheme]:
-        """How a checkpoint is stored, once; never of one that reads none."""
+        """Yield the scheme of a checkpoint; nothing if it does not read any."""
         with self.opened() as quantizer:
             if isinstance(quantizer, Reads):
                 yield quantizer.scheme(Announcement(self.announced(), "here"))
 
     def _quantizing(self) -> Iterator[Quantizes]:
-        """It, once; never one that quantizes nothing itself."""
+        """Yield the quantizer; nothing if it does not quantize."""
         with self.opened() as quantizer:
             if isinstance(quantizer, Quantizes):
                 yield quantizer
 
     def _writing(self) -> Iterator[Writer]:
-        """It, once; never one that writes no checkpoints."""
+        """Yield its writer; nothing if it does not write checkpoints."""
         with self.opened() as quantizer:
             writer = writer_of(quantizer)
             if writer is not None:
                 yield writer
 
     def _fitting(self) -> Iterator[tuple[Writer, Calibrates]]:
-        """It, once; never one that looks at no inputs."""
+        """Yield its writer and itself; nothing if it does not calibrate."""
         for writer in self._writing():
             if isinstance(writer.strategy, Calibrates):
                 yield writer, writer.strategy
 
     def _pruning(self) -> Iterator[tuple[Quantizes, Prunes]]:
-        """It, once; never one that does not prune."""
+        """Yield the quantizer twice, by its roles; nothing if it does not prune."""
         for quantizer in self._quantizing():
             if isinstance(quantizer, Prunes):
                 yield quantizer, quantizer
 
     def _multiplying(self) -> Iterator[multiplying.Taken]:
-        """A product of each sample that it takes over; never of one that multiplies nothing."""
+        """Yield a product of each sample that it takes over; nothing if it does not multiply."""
         with self.opened() as quantizer:
             if isinstance(quantizer, Multiplies):
                 yield from multiplying.taken(quantizer)
 
     def _tensors(self, scheme: Scheme, matrix: Matrix) -> dict[str, torch.Tensor]:
         forms = scheme.stored(matrix)
-        assert forms, "which tensors are stored of a plain matrix?"
+        assert forms, "stored() must name the tensors of a quantized matrix"
         first = {suffix: allowed[0] for suffix, allowed in forms.items()}
         return self.sample(first, torch.Generator().manual_seed(5))
 
@@ -179,9 +179,9 @@ class QuantizerConformance:
                     scheme.weight(STORED[0], changed.__getitem__)
 
     def test_every_number_is_rounded_to_the_nearest(self) -> None:
-        """Of integers by half a step of its group at most; of floats by a sixteenth of itself.
+        """Integers by at most half a step of their group; floats by a sixteenth of their value.
 
-        What two of four neighbours leave is not rounded.
+        Nonzeros of 2:4 sparse weights are not rounded.
         """
         for quantizer in self._quantizing():
             for shape in SHAPES:
@@ -223,7 +223,7 @@ class QuantizerConformance:
             assert first is None or second is None or equal(first, second)
 
     def test_a_row_does_not_depend_on_the_others(self) -> None:
-        """Matrices are joined, and their rows reordered."""
+        """Matrices are merged, and their rows reordered."""
         for quantizer in self._quantizing():
             weight = normal(32, 64) * torch.logspace(-3, 3, 32).unsqueeze(-1)
             whole = quantizer.quantize(Matrix("m", 32, 64), weight)
@@ -262,7 +262,7 @@ class QuantizerConformance:
                     writer.strategy.nearest(matrix, weight)
 
     def test_a_fit_is_better_than_the_nearest_and_read_back(self) -> None:
-        """By what matrices make of their inputs, which are divided only where they may be."""
+        """Measured on the outputs; inputs are divided only where they may be."""
         for writer, strategy in self._fitting():
             for is_foldable, spare in ((False, 9), (True, 0)):
                 one = site(is_foldable=is_foldable, spare=spare)
@@ -286,7 +286,7 @@ class QuantizerConformance:
             check_pruned(quantizer, strategy)
 
     def test_products_are_those_of_the_numbers(self) -> None:
-        """Into new tensors and given ones, of inputs that lie apart, of none, and changing none."""
+        """Into new and given tensors, with strided inputs, with none, without modifying them."""
         for one in self._multiplying():
             multiplying.check_products(one)
             multiplying.check_kept(one)

@@ -1,4 +1,4 @@
-"""What every router must do, whatever its policy."""
+"""Conformance tests of routers, for any policy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RouterConformance:
 
     @contextmanager
     def opened(self, num_replicas: int = _REPLICAS) -> Iterator[RouterStrategy]:
-        """A router in use."""
+        """Yield an opened router."""
         router = self.make()
         try:
             router.open(GatewayResources(model="model", num_replicas=num_replicas))

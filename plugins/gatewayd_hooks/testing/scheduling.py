@@ -1,4 +1,4 @@
-"""What every scheduler must do, whatever its policy."""
+"""Conformance tests of schedulers, for any policy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gatewayd_hooks.testing.simulation.queue_events import (
 )
 
 _CROWD = [*[Arrival(8, 2, 1, 0, 0, front=False)] * 6, Steps(1)]
-# Whoever comes later is of another tenant and a better class, and finds pages behind the first.
+# Later requests are of other tenants and better classes, and find no pages while the first runs.
 _FIND_NO_PAGES = [
     Arrival(130, 2, 2, 0, 0, front=False),
     Steps(2),
@@ -41,7 +41,7 @@ class SchedulerConformance:
 
     @contextmanager
     def queue(self, **sizes: int) -> Iterator[FakeQueue]:
-        """A fake queue over an opened scheduler."""
+        """Yield a fake queue over an opened scheduler."""
         resources = engine_resources(**sizes)
         scheduler = self.make()
         try:
@@ -51,18 +51,18 @@ class SchedulerConformance:
             scheduler.close()
 
     def play(self, sizes: dict[str, int], events: Sequence[Event]) -> list[Any]:
-        """Let events happen, then serve whoever is left; the plans of all steps."""
+        """Apply events, then serve all remaining sequences; return the plans of all steps."""
         plans: list[Any] = []
         with self.queue(**sizes) as queue:
 
             def step() -> None:
                 plan = queue.step()
                 assert queue.idle_steps < 2, (
-                    "two steps in a row compute nothing, admit nobody and put nobody out, while "
-                    "sequences run: let them go first when those that wait find no pages"
+                    "two consecutive steps make no progress while sequences run: let these go "
+                    "first when waiting ones find no pages"
                 )
-                put_out = [] if plan.preempt is None else plan.preempt.tolist()
-                plans.append((plan.slots.tolist(), plan.tokens.tolist(), put_out))
+                preempted = [] if plan.preempt is None else plan.preempt.tolist()
+                plans.append((plan.slots.tolist(), plan.tokens.tolist(), preempted))
 
             for event in events:
                 if isinstance(event, Steps):
@@ -72,7 +72,7 @@ class SchedulerConformance:
                     happen(queue, event)
             for sequence in list(queue.parked):
                 queue.unpark(sequence)
-            # Pages may run short and work be done again, but not forever.
+            # Pages may run short and work may be repeated, but not forever.
             for _ in range(100 + 200 * len(queue)):
                 if not len(queue):
                     break
@@ -200,7 +200,7 @@ class SchedulerConformance:
                     break
                 plan = queue.step()
                 granted = set(plan.slots.tolist())
-                assert granted.isdisjoint(s.slot for s in held), "a held one is granted nothing"
+                assert granted.isdisjoint(s.slot for s in held), "held: granted nothing"
             assert set(map(id, queue.finished)) == set(map(id, others))
             for sequence in held:
                 queue.hold(sequence, 0)
@@ -208,4 +208,4 @@ class SchedulerConformance:
                 if not len(queue):
                     break
                 queue.step()
-            assert len(queue.finished) == len(held) + len(others), "they keep their places"
+            assert len(queue.finished) == len(held) + len(others), "they keep their position"

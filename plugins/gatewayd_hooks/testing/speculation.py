@@ -1,4 +1,4 @@
-"""What every drafter and every controller of speculation must do, however well it guesses."""
+"""Conformance tests of drafters and speculation controllers, for any acceptance rate."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class DrafterConformance:
         raise NotImplementedError("return your drafter, built and not opened")
 
     def resources(self) -> EngineResources:
-        """What ``open`` is given; with a ``target``, if your drafter asks the model."""
+        """Return the resources for ``open``; with a ``target``, if your drafter uses the model."""
         return engine_resources(max_running=ROWS, max_model_len=_CONTEXT, vocab_size=16)
 
     @contextmanager
     def opened(self) -> Iterator[DrafterStrategy]:
-        """A drafter in use."""
+        """Yield an opened drafter."""
         drafter = self.make()
         try:
             drafter.open(self.resources())
@@ -60,13 +60,13 @@ class DrafterConformance:
             drafter.close()
 
     def play(self, drafter: DrafterStrategy, events: Sequence[tuple[str, int]]) -> list[Drafts]:
-        """Let sequences come, grow and go; all drafts."""
+        """Simulate sequences that start, grow and end; return all drafts."""
         rows = Rows(drafter, self.resources(), seed=events[0][1])
         for event, which in events:
             if event == "step":
                 rows.step()
             else:
-                rows.begin(which % ROWS)
+                rows.start_sequence(which % ROWS)
         return rows.answers
 
     def test_closing_it_unopened_is_harmless(self) -> None:
@@ -77,14 +77,14 @@ class DrafterConformance:
     def test_drafts_keep_the_rules_while_sequences_come_and_grow(
         self, events: Sequence[tuple[str, int]]
     ) -> None:
-        """Kept drafts, refused ones, rows that are not asked, rows that change hands."""
+        """Accepted drafts, rejected ones, rows that are not asked, rows that are reused."""
         with self.opened() as drafter:
             self.play(drafter, events)
 
     @campaign
     @given(events=_EVENTS)
     def test_the_same_events_give_the_same_drafts(self, events: Sequence[tuple[str, int]]) -> None:
-        """Also where rows had other sequences before."""
+        """Also in rows that had other sequences before."""
         with self.opened() as fresh, self.opened() as used:
             self.play(used, [("step", 7), ("end", 1), ("step", 3)])
             _assert_equal(self.play(fresh, events), self.play(used, events))
@@ -117,7 +117,7 @@ class SpecControllerConformance:
 
     @contextmanager
     def opened(self) -> Iterator[SpecControllerStrategy]:
-        """A controller in use."""
+        """Yield an opened controller."""
         controller = self.make()
         try:
             controller.open(engine_resources(max_running=ROWS))
@@ -127,7 +127,7 @@ class SpecControllerConformance:
 
     @staticmethod
     def decide(controller: SpecControllerStrategy, view: SpecView) -> np.ndarray[Any, Any]:
-        """Ask, and fail the test when the answer breaks a rule of ``decide``."""
+        """Call ``decide``, and fail the test when the result breaks a rule."""
         for column in (view.rows, view.limits):
             column.flags.writeable = False
         drafts = controller.decide(view)
@@ -141,7 +141,7 @@ class SpecControllerConformance:
     def play(
         self, controller: SpecControllerStrategy, steps: Sequence[tuple[list[int], int, int]]
     ) -> None:
-        """Ask before each of these steps, and report what came of it."""
+        """Call ``decide`` before each of these steps, and report its outcome."""
         for row in range(ROWS):
             controller.admit(row)
         for limits, budget, seed in steps:
@@ -167,7 +167,7 @@ class SpecControllerConformance:
     def test_every_decision_is_within_limits_and_budget(
         self, steps: Sequence[tuple[list[int], int, int]]
     ) -> None:
-        """Whatever came of the steps before: nothing kept, all, or anything between."""
+        """For any outcome of earlier steps: no draft accepted, all, or anything between."""
         with self.opened() as controller:
             self.play(controller, steps)
 
@@ -178,7 +178,7 @@ class SpecControllerConformance:
         before: Sequence[tuple[list[int], int, int]],
         after: Sequence[tuple[list[int], int, int]],
     ) -> None:
-        """One that leaves no state passes."""
+        """A controller without exported state passes."""
         with self.opened() as heir:
             with self.opened() as controller:
                 self.play(controller, before)

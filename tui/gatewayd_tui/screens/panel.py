@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_hooks.console import Panel
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_tui.extensions import SHOW_SECONDS, PanelContent, call_in_thread, render_panel
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import ConsoleState
@@ -76,7 +76,7 @@ class PanelScreen(ConsoleScreen):
         except TimeoutError:
             await self._fail(f"it did not return within {SHOW_SECONDS:g} s")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            await self._fail(told(error))
+            await self._fail(describe_error(error))
         else:
             self._faults = 0
             await self._draw(found)

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin, MatmulPlugins
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.multiplying import Multiplies
@@ -44,7 +44,7 @@ def open_matmul_plugins(config: EngineConfig, host: PluginHost, ledger: Ledger) 
             try:
                 watched.open(QuantizerResources(config.model, config.device))
             except Exception as error:
-                reason = str(error) if isinstance(error, ValueError) else told(error)
+                reason = str(error) if isinstance(error, ValueError) else describe_error(error)
                 raise EngineConfigError(f"[quantizer] kernels: {who}: {reason}") from error
             found.append(MatmulPlugin(choice.name, watched))
         opened.pop_all()

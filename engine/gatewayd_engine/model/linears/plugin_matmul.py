@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.weights import dense, slice_rows
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.fence import StrategyFault
 from gatewayd_hooks.multiplying import Form, Product
 from gatewayd_hooks.quantization import GroupedWeight
@@ -101,7 +101,7 @@ class MatmulPlugins:
                 self._checked.add((name, form))
                 made = PluginLinear(name, product)
             except Exception as error:
-                raise UnfitProduct(f"{who} raised {told(error)}; {_REMEDY}") from error
+                raise UnfitProduct(f"{who} raised {describe_error(error)}; {_REMEDY}") from error
             if problem:
                 raise UnfitProduct(f"{who} {problem}; {_REMEDY}")
             self._multiplied[name] += 1

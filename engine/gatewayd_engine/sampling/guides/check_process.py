@@ -30,7 +30,7 @@ from gatewayd_hooks.guiding import (
     GuideStrategy,
 )
 from gatewayd_hooks.host.catalog import Catalog
-from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
@@ -96,7 +96,7 @@ def main(note: str = "") -> int:
     except Exception as error:
         if _is_shortage(error):
             raise  # not a refusal, on which the daemon would start an unconfined process
-        _write(answers, Verdict(told(error), is_fault=True))
+        _write(answers, Verdict(describe_error(error), is_fault=True))
         return 1
     _write(answers, Verdict(note=note))
     mask = np.zeros(-(-config.vocab_size // 32), np.int32)
@@ -162,7 +162,7 @@ def _check(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> Ve
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
         if str(error) == _NO_THREAD:
             return Verdict("it needs too much memory to compile (no room for a thread)")
-        return Verdict(told(error), is_fault=True)
+        return Verdict(describe_error(error), is_fault=True)
     return Verdict()
 
 

@@ -143,7 +143,7 @@ class GuideSlot:
             close(_KIND, guide.strategy)
 
     def _record_call(self, guide: Guide, method: str, seconds: float) -> None:
-        self._ledger.note(_KIND, guide.choice.name, method, seconds)
+        self._ledger.record_call(_KIND, guide.choice.name, method, seconds)
 
     def _watched(self, guide: Guide, method: str, call: Callable[[], None]) -> None:
         # The time of matchers is limited per sequence; see ``cost_limits``.

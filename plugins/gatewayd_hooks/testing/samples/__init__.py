@@ -1,1 +1,1 @@
-"""What strategies are tried on: texts, grammars, tokens and states."""
+"""Samples for tests of strategies: texts, grammars, tokens and states."""

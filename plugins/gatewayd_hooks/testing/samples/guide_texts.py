@@ -1,4 +1,4 @@
-"""Small grammars of every form, with texts that follow them and texts that do not."""
+"""Small grammars of every form, with texts that match them and texts that do not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Sample(NamedTuple):
     """One grammar.
 
     Attributes:
-        spec: it.
-        right: texts that follow it.
+        spec: of the grammar.
+        right: texts that match it.
         wrong: texts that do not.
-        fits: whether a text follows it, by other means.
+        fits: whether a text matches it, by other means.
     """
 
     spec: GuideSpec
@@ -124,4 +124,4 @@ WRONG = (
     GuideSpec("format", '{"type": "sequence"}'),
     GuideSpec("structural_tag", '{"triggers": ["<f"], "structures": []}'),
 )
-"""What no guide takes."""
+"""Specs that every guide refuses."""

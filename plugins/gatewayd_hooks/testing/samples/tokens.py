@@ -1,4 +1,4 @@
-"""A small tokenizer for tests: every byte, some words, special tokens, as ``tokenizer.json``."""
+"""Small tokenizer for tests: every byte, some words, special tokens, as ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 END, CALL, CALL_END = 0, 1, 2
 """Special tokens: the end of an answer, ``<tool_call>`` and ``</tool_call>``."""
 VOCAB_SIZE = 320
-"""Entries of the logits; the tokenizer has fewer tokens, as is usual."""
+"""Size of the logits; the tokenizer has fewer tokens, as is usual."""
 _SPECIAL = ("<|end|>", "<tool_call>", "</tool_call>")
 _WORDS = ('{"', '":', '"}', '",', "tr", "ue", "true", "an", "ab", "aba", "12", "00", "ye", "yes")
 
@@ -17,7 +17,7 @@ def write_tokenizer(folder: Path) -> list[bytes]:
     """Write ``tokenizer.json``: byte-level BPE.
 
     Returns:
-        What each token spells; nothing for special ones.
+        The spelling of each token; empty for special ones.
     """
     letters = _letters()
     vocab = {content: token for token, content in enumerate(_SPECIAL)}
@@ -27,7 +27,7 @@ def write_tokenizer(folder: Path) -> list[bytes]:
         spelled.append(bytes([byte]))
     merges = []
     for word in _WORDS:
-        # The longest part that is a token already, and the rest of it.
+        # Merge the longest prefix that is a token already, and the rest.
         cut = next(i for i in range(len(word) - 1, 0, -1) if {word[:i], word[i:]} <= vocab.keys())
         merges.append(f"{word[:cut]} {word[cut:]}")
         vocab[word] = len(spelled)
@@ -64,7 +64,7 @@ def write_tokenizer(folder: Path) -> list[bytes]:
 
 
 def _letters() -> list[str]:
-    """The letter that stands for each byte in files of byte-level BPE."""
+    """Return the character for each byte in byte-level BPE."""
     plain = {*range(33, 127), *range(161, 173), *range(174, 256)}
     strange = iter(range(256, 512))
     return [chr(byte if byte in plain else next(strange)) for byte in range(256)]

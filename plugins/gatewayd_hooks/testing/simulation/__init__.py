@@ -1,1 +1,1 @@
-"""Plays the engine: queues, pages, batches and resources as strategies are shown them."""
+"""Simulated engine: queues, pages, batches and resources as passed to strategies."""

@@ -1,4 +1,4 @@
-"""Sequences that decode, for the kit of KV compressions: asked and shown as an engine does."""
+"""Simulated decoding for KV compression strategies."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ SHAPE = KvShape(
 
 
 class Decoding:
-    """Sequences that decode, each token of which attends to what a seed says.
+    """Decoding sequences with pseudorandom attention.
 
     Args:
-        strategy: in use.
-        starts: tokens that each row has, by row.
-        seed: of what is attended to.
+        strategy: opened.
+        starts: number of tokens of each row, by row.
+        seed: of the attention weights.
 
     Attributes:
-        selected: every answer of ``select`` that was checked: row, layer, length, places.
+        selected: every checked result of ``select``: row, layer, length, positions.
     """
 
     def __init__(self, strategy: Any, starts: dict[int, int], seed: int = 0) -> None:  # noqa: ANN401
@@ -44,19 +44,19 @@ class Decoding:
             strategy.admit(row)
 
     def run(self, steps: int, first: int = 0, again: int = 0) -> None:
-        """Decode; each token whose step is a multiple of ``again`` is shown twice."""
+        """Decode; each token whose step is a multiple of ``again`` is observed twice."""
         for step in range(first, first + steps):
             self._times = 2 if again and not step % again else 1
             self._step(step)
 
     def fail(self, row: int, step: int) -> None:
-        """Decode a token of each row, with a row whose attention is no number at all."""
+        """Decode a token of each row, where the attention of one row is NaN."""
         self._failing = row
         self._step(step)
         self._failing = None
 
     def move(self, row: int, to: int) -> None:
-        """A sequence has another row."""
+        """Move a sequence to another row."""
         self._starts[to] = self._starts.pop(row)
 
     def _step(self, step: int) -> None:
@@ -89,7 +89,7 @@ class Decoding:
         assert np.issubdtype(budgets.dtype, np.integer)
         assert (budgets >= 0).all()
         again = self._strategy.budgets(rows.copy(), lengths.copy())
-        assert (again == budgets).all(), "a step that is computed again has other budgets"
+        assert (again == budgets).all(), "a repeated step has other budgets"
         return budgets.astype(np.int64)
 
     def _select(
@@ -104,19 +104,19 @@ class Decoding:
         assert (places is None) == (again is None)
         if places is None or again is None:
             return None
-        assert torch.equal(places, again), "a step that is computed again selects others"
+        assert torch.equal(places, again), "a repeated step selects other positions"
         assert places.dtype == torch.int64
         assert places.shape[:2] == (len(rows), SHAPE.num_kv_heads)
         for i, row in enumerate(rows.tolist()):
             heads = []
             for head in places[i].tolist():
                 own = [place for place in head if place >= 0]
-                assert head[: len(own)] == own, "there are places behind none"
+                assert head[: len(own)] == own, "there are positions after the padding"
                 assert all(place == -1 for place in head[len(own) :])
-                assert len(own) <= budgets[i], "more places than the budget"
-                assert len(set(own)) == len(own), "a place is there twice"
-                assert max(own, default=-1) < lengths[i], "a place that is not there yet"
-                assert int(lengths[i]) - 1 in own, "the newest place is not selected"
+                assert len(own) <= budgets[i], "more positions than the budget"
+                assert len(set(own)) == len(own), "a position is duplicated"
+                assert max(own, default=-1) < lengths[i], "a position beyond the length"
+                assert int(lengths[i]) - 1 in own, "the newest position is not selected"
                 heads.append(sorted(own))
             self.selected.append((row, layer, int(lengths[i]), heads))
         return places
@@ -130,16 +130,16 @@ class Decoding:
         places: torch.Tensor | None,
     ) -> None:
         if self._failing is not None:
-            # Also beyond its length: what is no number stays none under a mask.
+            # Also beyond its length: NaN survives a multiplicative mask.
             weights[torch.from_numpy(rows == self._failing)] = torch.nan
         before = weights.clone()
         for _ in range(self._times):
             self._strategy.observe(layer, rows, lengths, weights, places)
         is_same = torch.allclose(weights, before, rtol=0, atol=0, equal_nan=True)
-        assert is_same, "it changes what it is shown"
+        assert is_same, "it modifies its input"
 
     def _weights(self, row: int, length: int, layer: int) -> torch.Tensor:
-        """Attention of a token, ``[num_heads, length]``; it follows from where the row began."""
+        """Return the attention of a token, ``[num_heads, length]``; depends on the row's start."""
         seed = (self._seed * 1_000_003 + self._starts[row]) * 4_001 + length * 7 + layer
         generator = torch.Generator().manual_seed(seed)
         scores = 3 * torch.randn(SHAPE.num_heads, length, generator=generator)
@@ -152,7 +152,7 @@ def _padded(weights: list[torch.Tensor]) -> torch.Tensor:
 
 
 def _at(weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """What is left of attention where only some places are seen."""
+    """Return the attention renormalized over the selected positions."""
     by_head = torch.unflatten(weights, 1, (SHAPE.num_kv_heads, -1))
     index = places.clamp_min(0)[:, :, None].expand(-1, -1, by_head.shape[2], -1)
     few = by_head.gather(-1, index).masked_fill((places < 0)[:, :, None], 0)

@@ -1,4 +1,4 @@
-"""Sequences that grow in the rows of a batch, as an engine shows them to a drafter."""
+"""Simulated batch rows for drafters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gatewayd_hooks.speculation import (
     Features,
 )
 
-ROWS = 4  # few, so that they change hands
+ROWS = 4  # few, so that they are reused
 
 
 class Rows:
-    """Sequences that grow in the rows of a batch, as an engine verifies drafts."""
+    """Simulates sequences in the rows of a batch, with verification of drafts."""
 
     def __init__(self, drafter: DrafterStrategy, resources: EngineResources, seed: int) -> None:
         self._drafter = drafter
@@ -28,20 +28,20 @@ class Rows:
         self._seen = np.zeros(ROWS, np.int64)
         self.answers: list[Drafts] = []
         for row in range(ROWS):
-            self.begin(row)
+            self.start_sequence(row)
 
-    def begin(self, row: int) -> None:
-        """Another sequence takes a row; what the one before left behind it stays there."""
+    def start_sequence(self, row: int) -> None:
+        """Start a new sequence in a row; tokens of the one before remain after its own."""
         length = int(self._random.integers(1, 24))
-        # Few different tokens: sequences repeat themselves.
+        # Few distinct tokens, so that sequences repeat themselves.
         self.tokens[row, :length] = self._random.integers(0, 3, length)
         self.lengths[row] = length
-        # What is found in a cache is never computed here.
+        # Tokens found in a prefix cache are never computed here.
         self._seen[row] = self._random.choice([0, 0, length // 2, length - 1])
         self._drafter.admit(row)
 
     def step(self) -> None:
-        """Some rows ask for drafts, keep some of them, and all get a token."""
+        """Request drafts for some rows, accept some of them, and append a token to each."""
         asking = np.flatnonzero(self._random.random(ROWS) < 0.8)
         room = self._resources.max_model_len - self.lengths
         asking = asking[room[asking] > 1]
@@ -66,7 +66,7 @@ class Rows:
             self.lengths[row] = end + 1
 
     def _observe(self, drafter: FeatureDrafter) -> None:
-        """Show the hidden states of all that was computed since; the last tokens are not yet."""
+        """Pass the hidden states computed since the last call, except of the last tokens."""
         import torch
 
         target = self._resources.target
@@ -79,16 +79,16 @@ class Rows:
             [np.arange(seen, seen + n) for seen, n in zip(self._seen, counts, strict=True)]
         )
         ids = self.tokens[rows, positions].astype(np.int64)
-        # Any will do, if the same token has the same: these are of the right size and type.
+        # Any function of the token will do: embeddings have the right size and type.
         hidden = target.embed(torch.from_numpy(ids))
         before = hidden.clone()
         drafter.observe(Features(rows, positions, ids, hidden))
-        assert torch.equal(hidden, before), "hidden states are not to be written to"
-        hidden.fill_(float("nan"))  # the engine uses the memory again
+        assert torch.equal(hidden, before), "hidden states must not be modified"
+        hidden.fill_(float("nan"))  # the engine reuses the memory
         self._seen += counts
 
     def _propose(self, batch: DraftBatch) -> Drafts:
-        """Ask; a drafter that writes to what it is given raises."""
+        """Call ``propose`` with read-only arrays."""
         for column in batch:
             column.flags.writeable = False
         try:
@@ -100,7 +100,7 @@ class Rows:
 def check_drafts(batch: DraftBatch, drafts: Drafts, vocab_size: int) -> None:
     """Fail the test when drafts break a rule of ``Drafts``."""
     n, width = drafts.tokens.shape
-    assert n == len(batch.rows), "one line for each row"
+    assert n == len(batch.rows), "one row of drafts for each row"
     assert drafts.counts.shape == (n,)
     assert (drafts.counts >= 0).all()
     assert (drafts.counts <= batch.limits).all(), "no more drafts than a row can use"
@@ -115,11 +115,11 @@ def check_drafts(batch: DraftBatch, drafts: Drafts, vocab_size: int) -> None:
             assert len(set(children)) == len(children), "no two children are the same token"
     if drafts.probs is None:
         return
-    assert drafts.parents is None, "only chains are drawn"
+    assert drafts.parents is None, "only chains have probabilities"
     assert tuple(drafts.probs.shape) == (n, width, vocab_size)
     for i in np.flatnonzero(batch.temperature > 0).tolist():
         for j in range(int(drafts.counts[i])):
             line = drafts.probs[i, j].cpu().numpy()
             assert (line >= 0).all()
             assert abs(float(line.sum()) - 1) < 1e-3, "probabilities add up to 1"
-            assert line[drafts.tokens[i, j]] > 0, "what was drawn could be drawn"
+            assert line[drafts.tokens[i, j]] > 0, "a sampled token must have a probability above 0"

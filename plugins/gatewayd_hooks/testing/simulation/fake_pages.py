@@ -1,4 +1,4 @@
-"""Plays the engine for a prefix cache: pages change hands, and every answer is checked."""
+"""Simulates the engine for a prefix cache: pages are reused, and every result is checked."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MAX_SEQUENCES = 6
 _MAX_TOKENS = 24
 
 Key = tuple[bytes, tuple[int, ...]]
-"""A salt and all tokens up to the end of a page."""
+"""Salt and all tokens up to the end of a page."""
 
 
 @dataclass(eq=False, slots=True)
 class _Holder:
-    """A sequence; one without pages waits."""
+    """Sequence; one without pages waits."""
 
     tokens: list[int]
     prompt_len: int
@@ -30,17 +30,16 @@ class _Holder:
     pages: list[int] = field(default_factory=list)
     computed: int = 0
     told: int = 0
-    """Full pages that the cache was told of while it has held its present pages."""
+    """Number of full pages inserted into the cache since it has its present pages."""
     most_told: int = 0
-    """The same, ever: the trail knows these tokens."""
+    """Maximum of ``told``: the trail knows these tokens."""
     is_running: bool = False
 
 
 class FakePages:
-    """A pool of pages over which sequences come, compute, wait again and go.
+    """Page pool with sequences that arrive, compute, are preempted and end.
 
-    The truth is kept beside the cache in the simplest way: a dictionary from all tokens up to
-    the end of a page to that page.
+    The expected state is a dictionary from all tokens up to the end of a page to that page.
 
     Args:
         cache: opened.
@@ -58,13 +57,13 @@ class FakePages:
         self.num_hits = 0
 
     def act(self, event: str, which: int, bits: int) -> None:
-        """Let something happen.
+        """Apply an event.
 
         Args:
             event: ``arrive``, ``place`` (admit or preempt), ``compute``, ``end``, ``evict`` or
                 ``forget`` (a page that the cache does not know).
             which: chooses a sequence or a page; any number.
-            bits: where token ids come from, each 0 or 1, so that many prompts begin alike.
+            bits: source of token ids, each 0 or 1, so that many prompts have common prefixes.
         """
         if event == "arrive" and len(self._holders) < _MAX_SEQUENCES:
             tokens = [bits >> i & 1 for i in range(1 + which % 12)]
@@ -79,21 +78,21 @@ class FakePages:
             holder = self._holders[which % len(self._holders)]
             self.check_match(holder)
             if event == "end":
-                self._put_back(holder)
+                self._release(holder)
                 self._holders.remove(holder)
             elif event == "place" and holder.is_running:
-                self._put_back(holder)
+                self._release(holder)
             elif event == "place":
                 self._admit(holder)
             elif event == "compute" and holder.is_running:
                 self._compute(holder, 1 + which // 16 % 6, bits)
 
     def follow(self, cache: PrefixCacheStrategy[Any]) -> None:
-        """Go on with a cache that took the state of the one before."""
+        """Continue with a cache that took over the state of the one before."""
         self._cache = cache
 
     def check_match(self, holder: _Holder) -> Match:
-        """Ask for a sequence's prefix, twice, and compare with the truth."""
+        """Match a sequence's prefix, twice, and compare with the expected result."""
         size = self._size
         known = max(holder.prompt_len, holder.most_told * size)
         expected: list[int] = []
@@ -112,15 +111,13 @@ class FakePages:
                 continue
             assert list(found.pages[:whole]) == expected, "the longest cached prefix"
             assert found.num_tokens == whole * size + extra, "to the last token"
-            assert len(found.pages) == whole + (extra > 0), (
-                "a page for its end, if it is within one"
-            )
-            assert not extra or found.pages[-1] in last, "a page that begins so"
+            assert len(found.pages) == whole + (extra > 0), "a partial page for its end, if needed"
+            assert not extra or found.pages[-1] in last, "a page with that beginning"
             match = found
         return match
 
     def _closest(self, holder: _Holder, whole: int, known: int) -> tuple[set[int], int]:
-        """Pages that share most tokens behind full ones, and how many these are."""
+        """Return the pages that share most tokens after the full ones, and how many these are."""
         begin = whole * self._size
         before, wanted = tuple(holder.tokens[:begin]), holder.tokens[begin:known]
         common: dict[int, int] = {}
@@ -157,11 +154,11 @@ class FakePages:
         holder.computed = len(shared) * self._size
         holder.is_running = True
         if tokens > holder.computed and self._free:
-            # The page within which the match ends is copied.
-            self._take(holder)
+            # A partially matched page is copied.
+            self._allocate(holder)
             holder.computed = tokens
 
-    def _put_back(self, holder: _Holder) -> None:
+    def _release(self, holder: _Holder) -> None:
         for page in reversed(holder.pages):
             self._refs[page] -= 1
             if not self._refs[page] and page not in self._key_of:
@@ -170,13 +167,13 @@ class FakePages:
         holder.is_running = False
 
     def _compute(self, holder: _Holder, count: int, bits: int) -> None:
-        """Compute tokens, generated ones after those that are there, and tell of full pages."""
+        """Compute tokens, then generated ones, and insert full pages."""
         for i in range(count):
             if holder.computed == len(holder.pages) * self._size:
                 if not self._free and not self._evict(bits):
-                    self._put_back(holder)
+                    self._release(holder)
                     return
-                self._take(holder)
+                self._allocate(holder)
             if holder.computed == len(holder.tokens):
                 if len(holder.tokens) == _MAX_TOKENS:
                     break
@@ -184,14 +181,14 @@ class FakePages:
             holder.computed += 1
         full = holder.computed // self._size
         if full > holder.told:
-            self._tell(holder, full)
+            self._insert(holder, full)
 
-    def _take(self, holder: _Holder) -> None:
+    def _allocate(self, holder: _Holder) -> None:
         page = self._free.pop()
         self._refs[page] = 1
         holder.pages.append(page)
 
-    def _tell(self, holder: _Holder, full: int) -> None:
+    def _insert(self, holder: _Holder, full: int) -> None:
         holder.told = full
         holder.most_told = max(holder.most_told, full)
         pages = holder.pages[:full]
@@ -204,7 +201,7 @@ class FakePages:
                 expected.add(page)
         tokens = np.array(holder.tokens[: full * self._size], np.int32)
         taken = self._cache.insert(holder.trail, tokens, np.array(pages, np.int32))
-        assert len(set(taken)) == len(taken), "a page is taken once"
+        assert len(set(taken)) == len(taken), "a page is inserted once"
         assert set(taken) == expected, "just the pages whose content was not known"
         self.check_match(holder)
 
@@ -220,5 +217,5 @@ class FakePages:
 
     @property
     def cached(self) -> Sequence[int]:
-        """Known pages that nobody holds."""
+        """Cached pages without references."""
         return [page for page in self._key_of if not self._refs[page]]

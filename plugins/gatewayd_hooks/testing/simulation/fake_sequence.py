@@ -1,4 +1,4 @@
-"""A request as the fake engine of a scheduler knows it."""
+"""Request in the simulated engine of a scheduler."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ class FakeSequence:
     """One request in a fake queue.
 
     Attributes:
-        slot: where its columns are; -1 when it has ended.
+        slot: index of its columns; -1 when it has ended.
         length: tokens at which it ends.
         cached: tokens it would find in the prefix cache if admitted now.
         priority: its class.
         tenant: its tenant's number.
         computed: tokens computed for it in all.
-        pages: pages it holds.
-        is_running: whether it holds a row.
-        held: steps for which it had better wait.
-        is_shown: whether the scheduler is told so before it plans.
+        pages: pages it references.
+        is_running: whether it has a batch row.
+        held: steps for which it is held.
+        is_shown: whether the scheduler sees that before it plans.
     """
 
     slot: int

@@ -1,4 +1,4 @@
-"""What a fake queue shows a scheduler: columns that grow, and that it may only read."""
+"""Columns of a fake queue's view, which grow and are read-only for a scheduler."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _COLUMNS = (
 
 
 def view_of(resources: EngineResources, uncached: Callable[[int], int]) -> QueueView:
-    """The view of a queue with nobody in it.
+    """Return the view of an empty queue.
 
     Args:
-        resources: the engine that is played.
-        uncached: what a slot would compute if it were admitted now.
+        resources: of the simulated engine.
+        uncached: returns the tokens that a slot would compute if admitted now.
     """
     return QueueView(
         running=np.zeros(0, np.int32),
@@ -47,7 +47,7 @@ def view_of(resources: EngineResources, uncached: Callable[[int], int]) -> Queue
 
 
 def grow(view: QueueView) -> None:
-    """Make every column twice as long, as an engine does when all slots are taken."""
+    """Double the size of every column, as an engine does when all slots are taken."""
     for name in _COLUMNS:
         column = getattr(view, name)
         setattr(view, name, np.concatenate([column, np.zeros_like(column)]))
@@ -55,7 +55,7 @@ def grow(view: QueueView) -> None:
 
 @contextmanager
 def read_only(view: QueueView) -> Iterator[None]:
-    """A scheduler that writes to a column raises."""
+    """Make the columns read-only, so that a scheduler that writes to one raises."""
     columns = [view.running, *(getattr(view, name) for name in _COLUMNS)]
     for column in columns:
         column.flags.writeable = False

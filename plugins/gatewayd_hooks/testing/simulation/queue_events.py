@@ -1,4 +1,4 @@
-"""What may happen to a fake queue between its steps, and random courses of it."""
+"""Events that happen to a fake queue between its steps, and random sequences of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd_hooks.testing.fakes import FakeQueue, FakeSequence
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that comes."""
+    """New request."""
 
     prompt: int
     output: int
@@ -27,21 +27,21 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Some live sequence goes."""
+    """A live sequence is cancelled."""
 
     choice: int
 
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """Some running sequence waits again."""
+    """A running sequence is preempted."""
 
     choice: int
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Some waiting sequence had better wait for some steps."""
+    """A waiting sequence is held for some steps."""
 
     choice: int
     steps: int
@@ -49,21 +49,21 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Park:
-    """An operator holds some live sequence."""
+    """An operator holds a live sequence."""
 
     choice: int
 
 
 @dataclass(frozen=True, slots=True)
 class Unpark:
-    """An operator lets some sequence go on that was held."""
+    """An operator releases a held sequence."""
 
     choice: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bump:
-    """An operator moves some live sequence into a class; None puts it first in the one it has."""
+    """An operator changes a sequence's class; None puts it first in the one it has."""
 
     choice: int
     priority: int | None
@@ -71,7 +71,7 @@ class Bump:
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """Time passes."""
+    """Some engine steps are planned."""
 
     count: int
 
@@ -82,7 +82,7 @@ _CHOICES = st.integers(0, 1000)
 
 
 def _arrivals(least: int) -> st.SearchStrategy[Arrival]:
-    """Requests whose prompts have at least so many tokens."""
+    """Return requests whose prompts have at least that many tokens."""
     return st.builds(
         Arrival,
         prompt=st.integers(least, 150),
@@ -129,11 +129,11 @@ TIGHT = st.fixed_dictionaries(
         "num_pages": st.integers(11, 18),
     }
 )
-"""Pages for one or two of them."""
+"""Page pools for one or two of them."""
 
 
 def happen(queue: FakeQueue, event: Event) -> None:
-    """Let an event happen; nothing if there is nobody to whom it could. Not for ``Steps``."""
+    """Apply an event; no effect if no sequence qualifies. Not for ``Steps``."""
     match event:
         case Arrival():
             queue.arrive(

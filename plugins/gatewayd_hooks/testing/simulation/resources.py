@@ -1,4 +1,4 @@
-"""What the kit opens strategies with: the sizes of a small engine."""
+"""Resources of a small engine, with which the kit opens strategies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from gatewayd_hooks.resources import EngineResources
 
 FIRST_SLOTS = 4
-"""Few, so that the columns grow."""
+"""Initial capacity; small, so that the columns grow."""
 
 
 def engine_resources(**changes: Any) -> EngineResources:  # noqa: ANN401 - any of its fields
-    """Sizes of a small engine.
+    """Return the resources of a small engine.
 
     Args:
         changes: fields that differ.

@@ -1,1 +1,1 @@
-"""Weights of few bits, and checkpoints of them, for tests of quantizers."""
+"""Quantized weights, and checkpoints of them, for tests of quantizers."""

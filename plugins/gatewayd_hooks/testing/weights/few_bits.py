@@ -1,4 +1,4 @@
-"""What tests of quantizers know of weights: what they mean, and what must hold for each."""
+"""Values of quantized weights, and checks that every weight must pass, for tests of quantizers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ INTEGERS = {
 }
 EIGHT_BITS = (torch.uint8, torch.int8)
 FLOAT_ERROR = 2.0**-4
-"""Of a number of three bits behind the point, relative."""
+"""Relative rounding error of a float with a 3-bit mantissa."""
 LEAST_FLOAT = 2.0**-18
-"""Half of the least number of e4m3, as part of the largest."""
+"""Half of the smallest e4m3 number, relative to the largest."""
 
 
 def random(stored: Stored, generator: torch.Generator) -> torch.Tensor:
-    """Any bits for integers, and for floats numbers of the size of scales."""
+    """Return random bits for integers, and for floats values of the magnitude of scales."""
     if stored.dtype in INTEGERS:
         dtype = INTEGERS[stored.dtype]
         bounds = torch.iinfo(dtype)
@@ -48,13 +48,13 @@ def random(stored: Stored, generator: torch.Generator) -> torch.Tensor:
 
 
 def normal(rows: int, columns: int, scale: float = 1.0) -> torch.Tensor:
-    """Numbers as weights have them, always the same."""
+    """Return normally distributed weights, always the same."""
     generator = torch.Generator().manual_seed(rows * columns)
     return torch.randn((rows, columns), generator=generator) * scale
 
 
 def dense(weight: Weight) -> torch.Tensor:
-    """What a weight means, element by element."""
+    """Return the values of a weight, element by element."""
     if isinstance(weight, torch.Tensor):
         return weight
     if isinstance(weight, SparseWeight):
@@ -67,7 +67,7 @@ def dense(weight: Weight) -> torch.Tensor:
 
 
 def spread(weight: GroupedWeight, numbers: torch.Tensor | None) -> torch.Tensor:
-    """What each group has, for each column."""
+    """Expand values per group to values per column."""
     if numbers is None:
         return torch.zeros(())
     columns = weight.codes.shape[1]
@@ -76,7 +76,7 @@ def spread(weight: GroupedWeight, numbers: torch.Tensor | None) -> torch.Tensor:
 
 
 def check(weight: Weight, matrix: Matrix) -> None:
-    """Look at what must hold for every weight of a matrix."""
+    """Check the invariants of a weight of a matrix."""
     shape = (matrix.rows, matrix.columns)
     if isinstance(weight, torch.Tensor):
         assert tuple(weight.shape) == shape
@@ -86,7 +86,7 @@ def check(weight: Weight, matrix: Matrix) -> None:
         assert tuple(weight.values.shape) == shape
         assert weight.values.is_floating_point()
         filled = torch.unflatten(weight.values != 0, 1, (-1, 4)).sum(-1)
-        assert int(filled.max()) <= 2, "of four neighbours two are zeros"
+        assert int(filled.max()) <= 2, "at most two of four adjacent values may be nonzero"
         return
     if isinstance(weight, StaticWeight):
         assert weight.activations in ("int8", "e4m3")
@@ -94,7 +94,7 @@ def check(weight: Weight, matrix: Matrix) -> None:
         check(weight.weight, matrix)
         return
     assert tuple(weight.codes.shape) == shape
-    assert weight.codes.element_size() == 1, "a code is a byte"
+    assert weight.codes.element_size() == 1, "a code must be a byte"
     groups = weight.scales.shape[1]
     for numbers in (weight.scales, weight.offsets):
         if numbers is not None:
@@ -102,7 +102,7 @@ def check(weight: Weight, matrix: Matrix) -> None:
             assert numbers.dtype == torch.float32
             assert numbers.isfinite().all()
     if weight.group_of is None:
-        assert matrix.columns % groups == 0, "groups of neighbours are of one size"
+        assert matrix.columns % groups == 0, "groups of adjacent columns must have the same size"
     else:
         assert tuple(weight.group_of.shape) == (matrix.columns,)
         assert weight.group_of.dtype == torch.int32
@@ -114,7 +114,7 @@ def check(weight: Weight, matrix: Matrix) -> None:
 
 
 def equal(one: Weight, other: Weight) -> bool:
-    """Whether two weights are the same, and of the same numbers."""
+    """Whether two weights are the same, and of the same type."""
     if isinstance(one, StaticWeight) and isinstance(other, StaticWeight):
         return one[1:] == other[1:] and equal(one.weight, other.weight)
     if not (isinstance(one, GroupedWeight) and isinstance(other, GroupedWeight)):

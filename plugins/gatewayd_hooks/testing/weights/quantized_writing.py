@@ -1,4 +1,4 @@
-"""What tests of quantizers do with those that write checkpoints."""
+"""Checks of quantizers that write checkpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MATRICES = tuple(Matrix(f"{_PREFIX}{name}_proj", _ROWS, _COLUMNS) for name in ("
 
 
 class Writer(NamedTuple):
-    """A quantizer that writes, and how what it writes is read."""
+    """Quantizer that writes checkpoints, and the scheme that reads them."""
 
     strategy: Writes
     scheme: Scheme
@@ -36,31 +36,31 @@ class Writer(NamedTuple):
 
 
 def writer_of(strategy: object) -> Writer | None:
-    """What a quantizer writes of matrices with its own settings; None of one that does not."""
+    """Return what a quantizer writes with its own settings; None if it does not write."""
     if not isinstance(strategy, Writes):
         return None
-    assert isinstance(strategy, Reads), "who writes a format reads it, too"
+    assert isinstance(strategy, Reads), "a quantizer that writes a format must also read it"
     names = [matrix.name for matrix in MATRICES]
     scheme = strategy.scheme(Announcement(strategy.announce(names, []), "here"))
     return Writer(strategy, scheme, MATRICES)
 
 
 def check_announcement(strategy: object) -> None:
-    """Look at whether the announcement tells what is packed from what is not."""
+    """Check that the announcement distinguishes packed from plain matrices."""
     if not (isinstance(strategy, Writes) and isinstance(strategy, Reads)):
         return
     packed, plain = (Matrix(f"{_PREFIX}{name}_proj", 128, 128) for name in ("down", "up"))
     try:
         announced = strategy.announce([packed.name], [plain.name])
     except ValueError:
-        return  # The format cannot say it.
+        return  # The format cannot express it.
     scheme = strategy.scheme(Announcement(announced, "here"))
     assert scheme.stored(packed) is not None
     assert scheme.stored(plain) is None
 
 
 def check_read_back(writer: Writer, matrix: Matrix, weight: Weight) -> None:
-    """Look at whether what is packed has the forms of the scheme, and is read as it was."""
+    """Check that packed tensors match the scheme, and are read back unchanged."""
     check(weight, matrix)
     assert isinstance(weight, GroupedWeight)
     tensors = writer.strategy.pack(matrix, weight)
@@ -73,17 +73,17 @@ def check_read_back(writer: Writer, matrix: Matrix, weight: Weight) -> None:
     read = writer.scheme.weight(matrix, tensors.__getitem__)
     assert torch.equal(dense(read), dense(weight))
     if not isinstance(read, GroupedWeight):
-        return  # A reader may make floats of what it reads.
+        return  # A reader may dequantize.
     for one, other in ((read.codes, weight.codes), (read.scales, weight.scales)):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
 def site(*, is_foldable: bool = False, spare: int = 0) -> Site:
-    """``MATRICES``, whose inputs depend on each other and are of several sizes.
+    """Return ``MATRICES`` with correlated inputs of different magnitudes.
 
     Args:
-        is_foldable: any factors can be kept.
-        spare: columns that are always 0.
+        is_foldable: whether inputs may be divided by any factors.
+        spare: number of columns that are always 0.
     """
     generator = torch.Generator().manual_seed(11)
     mixed = torch.randn(_COLUMNS, _COLUMNS, generator=generator) / _COLUMNS**0.5
@@ -101,13 +101,13 @@ def site(*, is_foldable: bool = False, spare: int = 0) -> Site:
 
 
 def fit_lost(one: Site, fit: Fit) -> float:
-    """How far what matrices make of the inputs of a site is from what it was."""
+    """Return the mean squared change of a site's outputs."""
     factors = 1.0 if fit.factors is None else fit.factors
     return lost(one.weights, [dense(weight) / factors for weight in fit.weights], one.gram)
 
 
 def nearest_lost(writer: Writer, one: Site) -> float:
-    """The same of matrices that are rounded to the nearest."""
+    """Return the mean squared change with matrices rounded to nearest."""
     pairs = zip(one.matrices, one.weights, strict=True)
     return lost(one.weights, [dense(writer.strategy.nearest(*pair)) for pair in pairs], one.gram)
 
@@ -115,13 +115,13 @@ def nearest_lost(writer: Writer, one: Site) -> float:
 def lost(
     weights: Sequence[torch.Tensor], others: Sequence[torch.Tensor], gram: torch.Tensor
 ) -> float:
-    """The mean square of what other weights make of inputs, less what these do."""
+    """Return the mean squared difference of the outputs of two sets of weights."""
     errors = torch.cat([(o - w).double() for w, o in zip(weights, others, strict=True)])
     return float(((errors @ gram) * errors).sum()) / len(errors)
 
 
 def check_pruned(quantizer: Quantizes, strategy: Prunes) -> None:
-    """What is thinned out by inputs loses less than the largest numbers do, and is it again."""
+    """Check that pruning by inputs loses less than by magnitude, and is reproducible."""
     for spare in (0, 9):
         one, other = site(spare=spare), site(spare=spare)
         made, plain = strategy.prune(one), []

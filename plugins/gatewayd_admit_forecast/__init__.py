@@ -1,4 +1,4 @@
-"""Takes on what can begin when it is wanted."""
+"""Admission by deadline: accepts requests whose first token is forecast to be in time."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: ForecastConfig) -> AdmissionStrategy:
 
 @hookimpl
 def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
-    """Offer ``forecast``."""
+    """Provide ``forecast``."""
     return [
         StrategyInfo(
             name="forecast",
             config_type=ForecastConfig,
             build=_build,
-            summary="What is forecast to begin when it is wanted; the rest hears no at once.",
+            summary="Accepts requests forecast to meet their deadline; rejects others at once.",
             requires_spec=">=1.7,<2",
         )
     ]

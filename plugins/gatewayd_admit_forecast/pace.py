@@ -1,24 +1,24 @@
-"""When a first token comes, by the tokens that are computed before it."""
+"""Forecast of the time to first token, by the number of tokens computed before it."""
 
 from __future__ import annotations
 
 import math
 
 _FADING = 0.98
-"""What an outcome counts for after the next one: the last fifty or so are remembered."""
+"""Weight of an outcome relative to the next one: about the last fifty count."""
 _GAIN = 0.1
 
 
 class PrefillPace:
-    """A line through what was seen, and a factor that keeps its promise as often as it says.
+    """Linear fit of observed times, with a factor that makes forecasts hold as often as configured.
 
-    The line is least squares with fading memory. The factor is moved after each outcome, up when
-    the promise was broken and down when it was kept, by steps whose balance is at the wanted share
-    (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021). That holds whatever the load
-    does, and however wrong the line is.
+    The fit is least squares with exponential forgetting. The factor is adjusted after each outcome,
+    up when the forecast was exceeded and down when it held, by steps that balance at the wanted
+    fraction (adaptive conformal inference: Gibbs and Candes, NeurIPS 2021). That works for any
+    load, and however wrong the fit is.
 
     Args:
-        confidence: share of promises that are to be kept.
+        confidence: fraction of forecasts that should hold.
     """
 
     def __init__(self, confidence: float) -> None:
@@ -28,7 +28,7 @@ class PrefillPace:
         self.seen = 0
 
     def expected(self, tokens: int) -> float:
-        """Seconds until the first token, in the middle."""
+        """Return the median time to first token, in seconds."""
         count, x, y, xx, xy = self._sums
         if not count:
             return 0.0
@@ -40,11 +40,11 @@ class PrefillPace:
         return max(1e-6, mean_y + slope * (tokens - mean_x))
 
     def promised(self, tokens: int) -> float:
-        """Seconds within which it comes, as often as is wanted."""
+        """Return the time to first token that holds at the configured confidence, in seconds."""
         return self.expected(tokens) * math.exp(self._stretch)
 
-    def note(self, tokens: int, seconds: float) -> None:
-        """A first token has come."""
+    def record(self, tokens: int, seconds: float) -> None:
+        """Update the fit with an observed first token."""
         if self.seen:
             is_broken = seconds > self.promised(tokens)
             self._stretch += _GAIN * (is_broken - (1 - self._confidence))

@@ -1,4 +1,4 @@
-"""Refuses at once what would begin too late, instead of letting it wait in vain."""
+"""Rejects requests at once that would start too late, instead of queueing them in vain."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _RETRY_SECONDS = (1.0, 60.0)
 
 
 class Forecast:
-    """Forecasts a request's first token from the tokens before it, and learns from each that came.
+    """Forecasts a request's first token from the tokens before it, and learns from outcomes.
 
-    Requests without a deadline are taken on. With nothing waiting everybody is: a wrong forecast
-    must not shut the door, and who is let in corrects it.
+    Requests without a deadline are accepted. If nothing is waiting all are: a wrong forecast must
+    not reject everything forever, and accepted requests correct it.
     """
 
     def __init__(self, config: ForecastConfig) -> None:
@@ -26,10 +26,10 @@ class Forecast:
         self._pace = PrefillPace(config.confidence)
 
     def open(self, resources: GatewayResources) -> None:
-        """What is served does not matter here."""
+        """Do nothing: the served model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, request: AdmissionRequest, load: Load) -> Refusal | None:
         """Compare the forecast with the deadline."""
@@ -55,11 +55,11 @@ class Forecast:
         )
 
     def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
-        """Learn from it."""
-        self._pace.note(self._tokens(request, load), seconds)
+        """Update the forecast."""
+        self._pace.record(self._tokens(request, load), seconds)
 
     def _tokens(self, request: AdmissionRequest, load: Load) -> int:
-        """Tokens up to the first that is generated, for each replica."""
+        """Return the tokens per replica up to the first generated one."""
         ahead = {
             "arrival": load.tokens,
             "class": load.urgent_tokens,

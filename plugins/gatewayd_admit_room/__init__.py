@@ -1,4 +1,4 @@
-"""Takes on what the queue has room for, and keeps room for others."""
+"""Admission by queue space, part of which is reserved for other tenants."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: RoomConfig) -> AdmissionStrategy:
 
 @hookimpl
 def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
-    """Offer ``room``."""
+    """Provide ``room``."""
     return [
         StrategyInfo(
             name="room",
             config_type=RoomConfig,
             build=_build,
-            summary="What the queue has room for; one tenant may take only a part of it.",
+            summary="Accepts requests while the queue has room; limits each tenant's part of it.",
             requires_spec=">=1.7,<2",
         )
     ]

@@ -4,12 +4,15 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class RoomConfig(StrategyConfig):
-    """How much of the queue is one tenant's."""
+    """Limit on a tenant's part of the queue."""
 
     tenant_share: float = setting(
         0.5,
         reload="hot",
         gt=0,
         le=1,
-        doc="Part of the caps of `[queue]` that the waiting requests of one tenant may take.",
+        doc=(
+            "Fraction of the limits of `[queue]`, above 0 and up to 1, that the waiting requests "
+            "of one tenant may use."
+        ),
     )

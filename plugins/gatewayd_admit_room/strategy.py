@@ -1,4 +1,4 @@
-"""A queue that one tenant cannot fill."""
+"""Admission that keeps one tenant from filling the queue."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 class Room:
-    """Refuses a tenant that has its part of the queue already; without tenants, nobody."""
+    """Rejects a tenant's requests beyond its part of the queue; without tenants, accepts all."""
 
     def __init__(self, config: RoomConfig) -> None:
         self._share = config.tenant_share
 
     def open(self, resources: GatewayResources) -> None:
-        """What is served does not matter here."""
+        """Do nothing: the served model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, request: AdmissionRequest, load: Load) -> Refusal | None:
-        """Look at what the tenant has waiting; its first request is always taken on."""
+        """Check the tenant's waiting requests; its first request is always accepted."""
         if not request.tenant or not load.tenant_requests:
             return None
         most_requests = load.limit_requests * self._share
@@ -41,4 +41,4 @@ class Room:
         return Refusal("tenant_queue", f"{text}; try again later", 1.0, is_tenants=True)
 
     def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
-        """Nothing to learn."""
+        """Do nothing: there is nothing to learn."""

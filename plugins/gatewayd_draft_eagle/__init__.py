@@ -1,4 +1,4 @@
-"""Guesses the next hidden states, and from them the next tokens: EAGLE."""
+"""EAGLE drafter: predicts the next hidden states, and from them the next tokens."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: EagleConfig) -> DrafterStrategy:
 
 @hookimpl
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer ``eagle``."""
+    """Provide ``eagle``."""
     return [
         StrategyInfo(
             name="eagle",
             config_type=EagleConfig,
             build=_build,
-            summary="A tree of tokens from hidden states that one trained layer foresees.",
+            summary="Draft tree from hidden states predicted by one trained layer (EAGLE).",
         )
     ]

@@ -1,4 +1,4 @@
-"""EAGLE's guesses on a GPU: equally deep in each step, over tensors that stay, so captured."""
+"""EAGLE drafting on a GPU: fixed depth and persistent tensors, for CUDA graph capture."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Pairs(NamedTuple):
-    """Hidden states that wait, and the tokens after them, each of shape ``[n, new]``.
+    """Pending hidden states, and the tokens after them, each of shape ``[n, new]``.
 
     Attributes:
-        rows: whose they are; those of padding are of the row behind the last.
-        places: where in the window each is.
+        rows: row of each; padding belongs to the row after the last.
+        places: position of each within the window.
         tokens: the token after each.
-        positions: of each. The last pair of a line is the one to guess from.
+        positions: of each in its sequence. The last pair of a row is the one to draft from.
     """
 
     rows: NDArray[np.int64]
@@ -32,17 +32,17 @@ class Pairs(NamedTuple):
 
 
 class Ahead:
-    """Looks ``depth`` tokens ahead of some rows, and brings all to the host at once.
+    """Drafts ``depth`` tokens for some rows, with a single transfer to the host.
 
     Args:
-        layer: foresees hidden states.
-        target: says which tokens they stand for.
-        features: hidden states, shape ``[rows + 1, window, hidden]``; the last row is padding's.
+        layer: predicts hidden states.
+        target: maps hidden states to tokens.
+        features: hidden states, shape ``[rows + 1, window, hidden]``; the last row is for padding.
         context: keys and values, shape ``[rows + 1, 2 * kv_heads, window + depth - 1, head_dim]``.
-            Guesses stand behind the window, in a copy.
-        depth: tokens to look ahead.
+            Those of drafts follow the window, in a copy.
+        depth: number of draft tokens in a chain.
         width: choices for each.
-        capture: captures what is launched.
+        capture: captures the launches.
     """
 
     def __init__(
@@ -62,31 +62,31 @@ class Ahead:
         self._depth = depth
         self._width = width
         self._window = layer.window
-        # After a step that has kept a chain of guesses, so many are new of each row.
+        # Maximum of new hidden states per row after a step that accepted a whole chain.
         self.new = depth + 1
         self._padding = rows = len(features) - 1
         device = features.device
         self._pairs = torch.zeros((4, rows * self.new), dtype=torch.int64, device=device)
         self._pairs[0] = rows
         self._seen = torch.ones(rows, depth, context.shape[2], dtype=torch.bool, device=device)
-        # Tokens, then the bits of their shares.
+        # Tokens, then the bits of their probabilities.
         self._told = torch.zeros((rows, 2, depth, width), dtype=torch.int32, device=device)
-        self._run = capture(self._launch, "eagle's guesses", 1)
+        self._run = capture(self._launch, "eagle's drafts", 1)
 
     def guess(
         self, pairs: Pairs, is_seen: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Enter pairs and guess for their lines.
+        """Process pending pairs and draft for their rows.
 
         Args:
-            pairs: of ``n`` lines, ``new`` each.
-            is_seen: which keys are seen from each guess, shape ``[depth, n, window + depth - 1]``.
+            pairs: of ``n`` rows, ``new`` each.
+            is_seen: attention mask of each draft step, shape ``[depth, n, window + depth - 1]``.
 
         Returns:
-            Tokens and their shares, each of shape ``[n, depth, width]``.
+            Tokens and their probabilities, each of shape ``[n, depth, width]``.
         """
         n = len(pairs.rows)
-        # Others are padding: what an earlier step has left there would be entered again.
+        # The rest is padding: content of an earlier step would be processed again.
         host = np.zeros((4, self._padding * self.new), np.int64)
         host[0, n * self.new :] = self._padding
         for column, part in zip(host, pairs, strict=True):
@@ -94,7 +94,7 @@ class Ahead:
         self._sent(host, self._pairs)
         self._sent(is_seen.transpose(1, 0, 2), self._seen[:n])
         self._run(n)
-        # The one wait of a step.
+        # The only synchronization of a step.
         told = self._told[:n].cpu().numpy()
         return told[:, 0].astype(np.int64), told[:, 1].view(np.float32)
 

@@ -6,22 +6,31 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class EagleConfig(StrategyConfig):
-    """Which layer, and how far it looks."""
+    """Trained layer, and the size of the draft tree."""
 
     heads: str = setting(
         "",
         reload="restart",
         is_path=True,
-        doc="Folder of a layer trained for the model; empty for the one that stands beside it.",
+        doc=(
+            "Folder of a layer trained for the model; empty for the default folder next to the "
+            "model."
+        ),
     )
-    depth: int = setting(4, reload="restart", ge=1, le=32, doc="Tokens that are looked ahead.")
+    depth: int = setting(
+        4, reload="restart", ge=1, le=32, doc="Depth of the draft tree in tokens, from 1 to 32."
+    )
     width: int = setting(
-        6, reload="restart", ge=1, le=16, doc="Choices that are guessed for each of them."
+        6,
+        reload="restart",
+        ge=1,
+        le=16,
+        doc="Number of candidate tokens at each depth, from 1 to 16.",
     )
     min_confidence: float = setting(
         0.1,
         reload="hot",
         ge=0.0,
         lt=1.0,
-        doc="Likelihood of a chain so far below which it is not looked further ahead.",
+        doc="Probability of the draft chain, from 0 to below 1, below which it is not extended.",
     )

@@ -1,4 +1,4 @@
-"""EAGLE's decoder layer: joins hidden states with tokens, and foresees the next hidden states."""
+"""EAGLE's decoder layer: combines hidden states with tokens, predicts the next hidden states."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.nn import functional
 
 
 class Entered(NamedTuple):
-    """Pairs of a hidden state and the token after it, joined and projected.
+    """Pairs of a hidden state and the token after it, combined and projected.
 
     Attributes:
         joined: the residual stream, shape ``[n, hidden]``.
-        query: turned by position, shape ``[n, heads, head_dim]``.
-        key_value: keys turned by position and values, shape ``[n, 2 * kv_heads, head_dim]``.
+        query: with rotary embedding, shape ``[n, heads, head_dim]``.
+        key_value: keys with rotary embedding and values, shape ``[n, 2 * kv_heads, head_dim]``.
     """
 
     joined: torch.Tensor
@@ -24,12 +24,12 @@ class Entered(NamedTuple):
 
 
 class Layer:
-    """Stateless between calls; who looks at what, the caller says.
+    """Decoder layer without state between calls; the caller provides the attention mask.
 
     Args:
         tensors: weights.
         facts: sizes.
-        num_positions: positions that a pair can have.
+        num_positions: number of positions that a pair can have.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Layer:
         self._heads: int = facts["heads"]
         self._eps: float = facts["norm_eps"]
         self._join, self._join_bias = _by_input(tensors["join.weight"]), tensors["join.bias"]
-        # What a norm multiplies by is in the weights behind it.
+        # Norm weights are folded into the following matrices.
         qkv = torch.cat((tensors["query.weight"], tensors["key_value.weight"]))
         self._qkv = _by_input(qkv * tensors["norm.weight"])
         self._out = _by_input(tensors["out.weight"])
@@ -51,7 +51,7 @@ class Layer:
         frequencies = facts["rope_theta"] ** -exponents
         angles = torch.outer(torch.arange(num_positions).float(), frequencies)
         angles = torch.cat((angles, angles), -1).to(self._out.device)
-        # The second sine carries the sign of the halves' exchange.
+        # The sign of the rotation is folded into the first half of the sines.
         sin = angles.sin()
         sin[:, : self.head_dim // 2].neg_()
         self._rotation = torch.stack((angles.cos(), sin), 1).to(self._out.dtype)
@@ -59,11 +59,11 @@ class Layer:
     def enter(
         self, features: torch.Tensor, embedded: torch.Tensor, positions: torch.Tensor
     ) -> Entered:
-        """Join pairs.
+        """Combine and project pairs.
 
         Args:
             features: hidden states, shape ``[n, hidden]``.
-            embedded: the token after each, shape ``[n, hidden]``.
+            embedded: embedding of the token after each, shape ``[n, hidden]``.
             positions: of the hidden states, shape ``[n]``.
         """
         pairs = torch.cat((features, embedded), -1)
@@ -77,12 +77,12 @@ class Layer:
     def foresee(
         self, entered: Entered, context: torch.Tensor, is_seen: torch.Tensor
     ) -> torch.Tensor:
-        """Hidden states of the positions after pairs.
+        """Predict the hidden states of the positions after pairs.
 
         Args:
             entered: one pair of each sequence.
             context: keys and values, shape ``[n, 2 * kv_heads, length, head_dim]``.
-            is_seen: which of them each pair sees, its own too, shape ``[n, length]``.
+            is_seen: attention mask including each pair's own position, shape ``[n, length]``.
 
         Returns:
             Shape ``[n, hidden]``.
@@ -100,7 +100,10 @@ class Layer:
         return torch.addmm(x, functional.silu(gate).mul_(up), self._down)
 
     def _normed(self, x: torch.Tensor) -> torch.Tensor:
-        """RMS norm without its weights; torch's own takes three times as long for a few rows."""
+        """Return the RMS norm without weights.
+
+        Torch's own takes three times as long for a few rows.
+        """
         wide = x.float()
         scale: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         scale = scale.square_().div_(x.shape[-1]).add_(self._eps).rsqrt_()
@@ -108,5 +111,5 @@ class Layer:
 
 
 def _by_input(weight: torch.Tensor) -> torch.Tensor:
-    """A matrix ``[out, in]`` as ``[in, out]``: a few rows pass it in half the time on a CPU."""
+    """Transpose a matrix ``[out, in]`` to ``[in, out]``: on a CPU twice as fast for a few rows."""
     return weight.t().contiguous()

@@ -1,7 +1,7 @@
-"""Foresees the model's hidden states one after the other, and the tokens they stand for.
+"""Predicts the model's hidden states autoregressively, and the tokens they map to.
 
-EAGLE (Li et al. 2024, arXiv 2401.15077): hidden states are easier to foresee than tokens, if
-the token that was chosen from each is known; one decoder layer is enough.
+EAGLE (Li et al. 2024, arXiv 2401.15077): hidden states are easier to predict than tokens, if the
+token that was sampled from each is known; one decoder layer is enough.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from gatewayd_draft_eagle.config import EagleConfig
     from gatewayd_hooks.resources import EngineResources, TargetModel
 
-_NOTHING = -2  # is never before a sequence's last token
+_NOTHING = -2  # never the position before a sequence's last token
 
 
 class Eagle:
-    """Keeps the last hidden states of each row, and the layer's keys and values for them.
+    """Stores the last hidden states of each row, and the layer's keys and values for them.
 
-    Position ``p`` of a row is kept at place ``p % window``. A hidden state waits there until the
-    token after it is known, and its row wants drafts: then it becomes a key and a value.
+    Position ``p`` of a row is stored at index ``p % window``. A hidden state is pending until the
+    token after it is known and its row needs drafts: then it is processed into a key and a value.
     """
 
     _target: TargetModel
@@ -42,21 +42,23 @@ class Eagle:
         self._config = config
 
     def open(self, resources: EngineResources) -> None:
-        """Read the layer.
+        """Load the layer.
 
         Raises:
             ValueError: there is none for this model.
         """
         if resources.target is None or resources.read_heads is None:
-            raise ValueError("eagle needs the model, and this engine lends it to no drafter")
+            raise ValueError(
+                "eagle needs the target model, which this engine does not provide to drafters"
+            )
         tensors, facts = resources.read_heads(self._config.heads, "eagle")
         self._target = resources.target
         self._layer = layer = Layer(tensors, facts, resources.max_model_len + self._config.depth)
         self._window = layer.window
         rows, hidden = resources.max_running, self._target.hidden_size
         like = tensors["out.weight"]
-        # A device would have to be waited for at each guess: there all are made at once, over
-        # tensors with a row for padding and room for guesses behind the window.
+        # On a device, a synchronization per draft token would be too slow: all are drafted in one
+        # launch, over tensors with a row for padding and space for drafts after the window.
         is_fixed = resources.capture is not None or resources.device != "cpu"
         depth = self._config.depth
         places = self._window + depth - 1 if is_fixed else self._window
@@ -77,15 +79,15 @@ class Eagle:
         self._entered = np.full((rows, self._window), _NOTHING, np.int64)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """Forget what was seen of the sequence before."""
+        """Reset this row's state for a new sequence."""
         self._held[row] = self._entered[row] = _NOTHING
 
     @torch.inference_mode()
     def observe(self, features: Features) -> None:
-        """Keep the last of each row, as far as the window reaches."""
+        """Store the last hidden states of each row, up to the size of the window."""
         rows, positions, hidden = features.rows, features.positions, features.hidden
         if len(rows) > self._window:
             last = np.full(len(self._held), _NOTHING, np.int64)
@@ -99,7 +101,7 @@ class Eagle:
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
-        """Guess for all rows together whose hidden state before the last token was seen."""
+        """Draft for all rows whose hidden state before the last token was observed."""
         at = batch.lengths - 2
         is_known = self._held[batch.rows, at % self._window] == at
         depth = min(self._config.depth, int(batch.limits.max(initial=0)))
@@ -121,15 +123,15 @@ class Eagle:
     def _foresee(
         self, batch: DraftBatch, known: NDArray[np.int64], depth: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Chains of guesses for some lines, and other choices for each, with their shares.
+        """Draft chains for some rows, and alternatives at each depth, with their probabilities.
 
-        Each of shape ``[n, depth, width]``; the first choice is the one that the chain goes on
-        from. Less deep when no chain is likely to be right so far, or when nothing that is further
-        ahead could be among what a row can use.
+        Each of shape ``[n, depth, width]``; the chain continues from the first choice. Less deep
+        when no chain is likely to be accepted so far, or when deeper tokens could not be among
+        those that a row can use.
         """
         rows, at = batch.rows[known], batch.lengths[known] - 2
         entered = self._enter(batch, rows, at)
-        # Guesses stand behind the window, and are forgotten with it.
+        # Drafts follow the window, and are discarded with this copy.
         context = self._context.index_select(0, self._sent(rows))
         room = context.new_zeros(*context.shape[:2], depth - 1, context.shape[3])
         context = torch.cat((context, room), 2)
@@ -154,17 +156,17 @@ class Eagle:
     def _foresee_at_once(
         self, ahead: Ahead, batch: DraftBatch, known: NDArray[np.int64], depth: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The same from guesses that are as deep as any, where nothing is looked at in between."""
+        """Draft to the full depth in one launch, without inspecting intermediate results."""
         rows, at = batch.rows[known], batch.lengths[known] - 2
         line, place = self._waiting(rows, at)
-        # Of a prompt more wait than fit.
+        # A prompt may have more pending states than fit.
         nth = np.arange(len(line)) - np.searchsorted(line, line)
         position = self._held[rows[line], place]
         is_extra = nth >= ahead.new - 1
         if is_extra.any():
             self._enter_some(batch, rows[line[is_extra]], place[is_extra])
             line, place, nth, position = (part[~is_extra] for part in (line, place, nth, position))
-        # Of each line the last pair is the one to guess from; where few wait the rest is padding.
+        # The last pair of each row is the one to draft from; unused ones are padding.
         line = np.append(line, np.arange(len(rows)))
         nth = np.append(nth, np.full(len(rows), ahead.new - 1))
         place, position = np.append(place, at % self._window), np.append(position, at)
@@ -181,7 +183,7 @@ class Eagle:
     def _worth(
         self, limits: NDArray[np.int64], tokens: NDArray[np.int64], shares: NDArray[np.float32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """As deep as would have been looked, had each guess been seen before the next one."""
+        """Truncate drafts to the depth that step-by-step drafting would have reached."""
         prospects = Prospects(limits)
         depth = 1
         while depth < tokens.shape[1]:
@@ -192,20 +194,20 @@ class Eagle:
         return tokens[:, :depth], shares[:, :depth]
 
     def _sent(self, array: NDArray[Any]) -> torch.Tensor:
-        """An array where the model is; a device reads it when it comes to it."""
+        """Copy an array to the model's device, asynchronously."""
         sent = torch.from_numpy(np.ascontiguousarray(array))
         if self._features.device.type == "cpu":
             return sent
         return sent.pin_memory().to(self._features.device, non_blocking=True)
 
     def _said(self, foreseen: torch.Tensor) -> torch.return_types.topk:
-        """The likeliest tokens that hidden states stand for."""
+        """Return the most likely tokens of hidden states."""
         return torch.softmax(self._target.logits(foreseen), -1).topk(self._config.width)
 
     def _enter(self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Entered:
-        """Turn waiting hidden states into keys and values; what the last of each row gives."""
+        """Process pending hidden states into keys and values; return the last pair of each row."""
         line, place = self._waiting(rows, at)
-        # The last ones stand first: what is looked for is found.
+        # The last pairs come first, so that they can be sliced.
         line = np.concatenate((np.arange(len(rows)), line))
         place = np.concatenate((at % self._window, place))
         entered = self._enter_some(batch, rows[line], place)
@@ -214,7 +216,7 @@ class Eagle:
     def _waiting(
         self, rows: NDArray[np.int64], at: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Lines and places of hidden states that wait before ``at``, as far as any can be seen."""
+        """Return rows and indices of pending hidden states before ``at``, within the window."""
         held = self._held[rows]
         waits = (held != self._entered[rows]) & (held > (at - self._window)[:, None])
         waits &= held < at[:, None]
@@ -224,7 +226,7 @@ class Eagle:
     def _enter_some(
         self, batch: DraftBatch, row: NDArray[np.int64], place: NDArray[np.int64]
     ) -> Entered:
-        """Turn these hidden states into keys and values."""
+        """Process these hidden states into keys and values."""
         position = self._held[row, place]
         index = self._sent(row), self._sent(place)
         ids = self._sent(batch.tokens[row, position + 1].astype(np.int64))
@@ -237,7 +239,7 @@ class Eagle:
     def _seen(
         self, rows: NDArray[np.int64], at: NDArray[np.int64], depth: int
     ) -> NDArray[np.bool_]:
-        """Which keys are seen from each guess, ``[depth, n, window + depth - 1]``."""
+        """Return the attention mask of each draft step, ``[depth, n, window + depth - 1]``."""
         ahead = np.arange(depth)
         entered = self._entered[rows]
         first = (at - self._window)[:, None] + ahead[:, None, None]
@@ -251,5 +253,5 @@ class Eagle:
 def _launched(
     launches: Callable[[int], None], name: str, logits_per_line: int
 ) -> Callable[[int], None]:
-    """In place of a capture: kernel by kernel."""
+    """Return launches unchanged, without capturing them."""
     return launches

@@ -1,4 +1,4 @@
-"""A chain of guesses with other choices beside each: which of them are worth verifying."""
+"""Draft tree of a chain with alternatives: which of them are worth verifying."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 
 class Prospects:
-    """Whether it is worth it to look further ahead.
+    """Decides whether it is worth it to extend the chains.
 
     Args:
-        limits: guesses that each row can use, shape ``[n]``.
+        limits: drafts that each row can use, shape ``[n]``.
     """
 
     def __init__(self, limits: NDArray[np.int64]) -> None:
@@ -19,20 +19,20 @@ class Prospects:
         self._likelihoods: list[NDArray[np.float32]] = []
 
     def add(self, shares: NDArray[np.float32]) -> None:
-        """Look one token further.
+        """Add one depth.
 
         Args:
-            shares: what the drafter gave to the choices for it, best first, shape ``[n, width]``.
+            shares: probabilities of the choices, in descending order, shape ``[n, width]``.
         """
         likelihood = self._reached[:, None] * shares
         self._likelihoods.append(likelihood)
         self._reached = likelihood[:, 0]
 
     def go_on(self, least: float) -> bool:
-        """Whether any row's chain is at least so likely, and may bring something of use.
+        """Whether any row's chain is at least that likely, and may yield useful drafts.
 
-        Nothing further ahead is likelier than the chain so far: a row that has enough guesses
-        which are as likely will use none of it.
+        Deeper tokens are never more likely than the chain so far: a row that has enough drafts
+        which are as likely will not use any.
         """
         better = sum(np.count_nonzero(of >= self._reached[:, None], 1) for of in self._likelihoods)
         return bool(((self._reached >= least) & (better < self._limits)).any())
@@ -41,25 +41,25 @@ class Prospects:
 def likeliest(
     tokens: NDArray[np.int64], shares: NDArray[np.float32], most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Sort guesses by how likely they are to be reached and right.
+    """Sort drafts by their probability of being accepted.
 
-    That is the product of what the drafter gave each and those before it, which says well enough
-    how often it is kept (Li et al. 2024, arXiv 2406.16858).
+    That is the product of the drafter's probabilities of each and those before it, which is a good
+    estimate of the acceptance rate (Li et al. 2024, arXiv 2406.16858).
 
     Args:
-        tokens: by depth and choice, shape ``[n, depth, width]``; only first choices go on.
-        shares: what the drafter gave each, shape ``[n, depth, width]``.
-        most: guesses to be kept, at most ``depth * width``.
+        tokens: by depth and choice, shape ``[n, depth, width]``; only first choices are extended.
+        shares: the drafter's probability of each, shape ``[n, depth, width]``.
+        most: number of drafts to return, at most ``depth * width``.
 
     Returns:
-        Tokens and which guess is before each, -1 for none, each of shape ``[n, most]``. Any
-        beginning of them is a tree.
+        Tokens and the index of each one's parent, -1 for none, each of shape ``[n, most]``. Any
+        prefix of them is a tree.
     """
     n, _, width = tokens.shape
     reached = np.cumprod(shares[:, :, 0], 1)
     reached = np.concatenate((np.ones((n, 1), shares.dtype), reached[:, :-1]), 1)
     likelihood = (reached[:, :, None] * shares).reshape(n, -1)
-    # Stable: of equals the one before stands first.
+    # Stable, so that parents precede children of equal probability.
     order = np.argsort(-likelihood, 1, kind="stable")
     place = np.argsort(order, 1)
     kept = order[:, :most]

@@ -1,4 +1,4 @@
-"""Guesses tokens that a logits processor leaves no choice about."""
+"""Drafter of tokens that logits processors force."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _build(config: ForcedConfig) -> DrafterStrategy:
 
 @hookimpl
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer ``forced``."""
+    """Provide ``forced``."""
     return [
         StrategyInfo(
             name="forced",

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class ForcedConfig(StrategyConfig):
-    """What is forced is for the processors to say."""
+    """No settings: the logits processors determine forced tokens."""

@@ -1,7 +1,7 @@
-"""Asks the logits processors which tokens must come next: they cost nothing to guess.
+"""Drafts the tokens that logits processors force, at no cost.
 
-Where a grammar allows one token alone (the name of a field, a bracket that must close) no model
-is needed to know it; several such tokens in a row take one step instead of one each.
+Where a grammar allows a single token (the name of a field, a bracket that must close) no model is
+needed to predict it; several such tokens in a row take one step instead of one each.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ def _nothing(row: int) -> Sequence[int]:
 
 
 class Forced:
-    """Guesses what is certain, and nothing else."""
+    """Drafts forced tokens, and nothing else."""
 
     def __init__(self) -> None:
         self._forced: Callable[[int], Sequence[int]] = _nothing
 
     def open(self, resources: EngineResources) -> None:
-        """Learn whom to ask."""
+        """Store the source of forced tokens."""
         self._forced = resources.forced or _nothing
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """Processors know their rows themselves."""
+        """Do nothing: processors track their rows themselves."""
 
     def propose(self, batch: DraftBatch) -> Drafts:
-        """The forced tokens of each row, as many as it can use."""
+        """Return the forced tokens of each row, up to its limit."""
         n = len(batch.rows)
         tokens = np.zeros((n, int(batch.limits.max(initial=0))), np.int32)
         counts = np.zeros(n, np.int32)

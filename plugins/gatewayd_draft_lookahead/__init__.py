@@ -1,4 +1,4 @@
-"""Guesses with what the model itself said about places it had not reached yet."""
+"""Lookahead drafter: n-grams from the model's own predictions of later positions."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: LookaheadConfig) -> DrafterStrategy:
 
 @hookimpl
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer ``lookahead``."""
+    """Provide ``lookahead``."""
     return [
         StrategyInfo(
             name="lookahead",
             config_type=LookaheadConfig,
             build=_build,
-            summary="N-grams that the model itself made while looking ahead.",
+            summary="N-grams from the model's own Jacobi iterations (lookahead decoding).",
         )
     ]

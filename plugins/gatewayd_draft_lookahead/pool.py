@@ -1,4 +1,4 @@
-"""N-grams by their first token, the latest first, as many as are allowed."""
+"""N-gram pool with bounded size, keyed by first token, most recent first."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class NgramPool:
-    """What followed a token lately.
+    """Recent continuations of tokens.
 
     Args:
-        candidates: continuations kept of one token.
-        most: continuations kept of all.
+        candidates: maximum of continuations of one token.
+        most: maximum of continuations in total.
     """
 
     def __init__(self, candidates: int, most: int) -> None:
@@ -21,7 +21,7 @@ class NgramPool:
         self._after: OrderedDict[int, OrderedDict[tuple[int, ...], None]] = OrderedDict()
 
     def add(self, ngram: Sequence[int]) -> None:
-        """Remember a token and what came after it."""
+        """Store a token and its continuation."""
         first, rest = ngram[0], tuple(ngram[1:])
         known = self._after.setdefault(first, OrderedDict())
         if rest in known:
@@ -38,5 +38,5 @@ class NgramPool:
             self._size -= len(dropped)
 
     def after(self, token: int) -> list[tuple[int, ...]]:
-        """Continuations of a token, the latest first."""
+        """Return the continuations of a token, most recent first."""
         return list(reversed(self._after.get(token, ())))

@@ -1,13 +1,13 @@
-"""Asks the model about places ahead, and tries what it said when the answer gets there.
+"""Computes predictions for later positions, and drafts them when the answer gets there.
 
 Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): each step also computes a window of guesses
-behind the last token. What the model says after each of them is the window of the next step (a
-Jacobi iteration), and the tokens that guesses and answers make along their way are n-grams, kept
-by their first token. N-grams that begin with the last token of the sequence are tried as branches
-of a tree. Needs no other model, and no text that repeats.
+after the last token. The model's output after each of them is the window of the next step (a Jacobi
+iteration), and the tokens along these trajectories form n-grams, stored by their first token.
+N-grams that begin with the last token of the sequence are verified as branches of a tree. Needs no
+other model, and no repetitive text.
 
-The paper computes several iterations of the window in one step; here there is one, and n-grams
-are read across the steps.
+The paper computes several iterations of the window in one step; here there is one, and n-grams are
+collected across steps.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Row:
-    """What is known of one sequence.
+    """State of one sequence.
 
     Attributes:
         pool: its n-grams.
-        read: tokens of it that are in the pool.
+        read: number of its tokens that are in the pool.
         windows: guesses by position, the latest last.
         asked: positions of the last step's window.
-        nodes: which drafts of the last step were its window.
+        nodes: indices of the last step's drafts that were its window.
     """
 
     pool: NgramPool
@@ -48,20 +48,20 @@ class _Row:
 
 
 class Lookahead:
-    """One pool and one window for each row."""
+    """Lookahead drafter with one pool and one window for each row."""
 
     def __init__(self, config: LookaheadConfig) -> None:
         self._config = config
         self._rows: dict[int, _Row] = {}
 
     def open(self, resources: EngineResources) -> None:
-        """Nothing to load."""
+        """Do nothing: there is nothing to load."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """Forget the sequence before."""
+        """Reset this row's state for a new sequence."""
         config = self._config
         self._rows[row] = _Row(
             NgramPool(config.candidates, config.max_ngrams),
@@ -69,7 +69,7 @@ class Lookahead:
         )
 
     def propose(self, batch: DraftBatch) -> Drafts:
-        """Branches of n-grams, and behind them the window."""
+        """Return branches of n-grams, followed by the window."""
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
         tokens = np.zeros((n, width), np.int32)
         parents = np.full((n, width), -1, np.int32)
@@ -85,7 +85,7 @@ class Lookahead:
         return Drafts(tokens, counts, parents)
 
     def _read(self, state: _Row, tokens: NDArray[np.int32], length: int) -> None:
-        """Take n-grams from what the sequence has got since the last time."""
+        """Add n-grams from the new tokens of the sequence."""
         size = self._config.length
         if self._config.use_prompt:
             begin = max(state.read - size + 1, length - self._config.max_ngrams, 0)
@@ -97,13 +97,13 @@ class Lookahead:
     def _tree(
         self, state: _Row, tokens: NDArray[np.int32], length: int, limit: int
     ) -> tuple[list[int], list[int]]:
-        """Drafts and the draft before each."""
+        """Return drafts and each one's parent."""
         guesses: list[int] = []
         before: list[int] = []
         children: dict[tuple[int, int], int] = {}
 
         def grow(parent: int, token: int) -> int:
-            """The draft with this token after that one, made if there is room; -2 if not."""
+            """Return the draft with this token and parent, created if there is room; -2 if not."""
             if (parent, token) not in children:
                 if len(guesses) >= limit:
                     return -2
@@ -130,16 +130,19 @@ class Lookahead:
         return guesses, before
 
     def _window(self, state: _Row, tokens: NDArray[np.int32], length: int) -> list[int]:
-        """What the model said lately of the places ahead; where it said nothing, any token."""
+        """Return the model's latest predictions of later positions.
+
+        An arbitrary token where missing.
+        """
         last = state.windows[-1] if state.windows else {}
         return [
-            # Any token of the sequence will do; another one each time.
+            # Any token of the sequence will do, varied by position.
             last.get(length + offset, int(tokens[(length + offset) * 2654435761 % length]))
             for offset in range(self._config.window)
         ]
 
     def learn(self, choices: Choices) -> None:
-        """The model's words about the window are the next window, and n-grams on the way."""
+        """Use the model's output for the window as the next window, and collect n-grams."""
         for i, row in enumerate(choices.rows.tolist()):
             state = self._rows.get(row)
             if state is None or not state.asked:
@@ -162,7 +165,7 @@ class Lookahead:
             state.asked, state.nodes = [], []
 
     def _collect(self, state: _Row, window: dict[int, int]) -> None:
-        """N-grams across the steps: a guess of each, and last what the model says now."""
+        """Add n-grams across steps: a guess of each, and the model's output last."""
         size = self._config.length
         steps = [*state.windows, window]
         if len(steps) < size:

@@ -1,4 +1,4 @@
-"""Guesses several tokens at once with heads on the model's last hidden state: Medusa."""
+"""Medusa drafter: predicts several tokens at once with heads on the last hidden state."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: MedusaConfig) -> DrafterStrategy:
 
 @hookimpl
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer ``medusa``."""
+    """Provide ``medusa``."""
     return [
         StrategyInfo(
             name="medusa",
             config_type=MedusaConfig,
             build=_build,
-            summary="A tree of tokens that trained heads foresee from the last hidden state.",
+            summary="Draft tree from trained heads on the last hidden state (Medusa).",
         )
     ]

@@ -6,14 +6,20 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class MedusaConfig(StrategyConfig):
-    """Which heads, and how large their tree grows."""
+    """Trained heads, and the size of the draft tree."""
 
     heads: str = setting(
         "",
         reload="restart",
         is_path=True,
-        doc="Folder of heads trained for the model; empty for those that stand beside it.",
+        doc=(
+            "Folder of heads trained for the model; empty for the default folder next to the model."
+        ),
     )
     tree_size: int = setting(
-        32, reload="restart", ge=1, le=256, doc="Most guesses of a sequence in a step."
+        32,
+        reload="restart",
+        ge=1,
+        le=256,
+        doc="Maximum of draft tokens of a sequence in a step, from 1 to 256.",
     )

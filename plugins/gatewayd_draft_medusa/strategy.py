@@ -1,7 +1,8 @@
-"""Foresees a tree of tokens from the last hidden state.
+"""Predicts a tree of tokens from the last hidden state.
 
-Medusa (Cai et al. 2024, arXiv 2401.10774): small heads beside the model's own each guess one
-token further. They do not see one another's guesses; so several of each are verified, as a tree.
+Medusa (Cai et al. 2024, arXiv 2401.10774): small heads in addition to the model's own each predict
+one token further. They are independent of each other, so several candidates of each are verified,
+as a tree.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from gatewayd_draft_medusa.config import MedusaConfig
     from gatewayd_hooks.resources import EngineResources, RunPadded, TargetModel
 
-_NOTHING = -2  # is never before a sequence's last token
+_NOTHING = -2  # never the position before a sequence's last token
 
 
 class Medusa:
-    """Keeps the last hidden state of each row."""
+    """Stores the last hidden state of each row."""
 
     _target: TargetModel
     _tree: Tree
@@ -35,17 +36,19 @@ class Medusa:
         self._config = config
 
     def open(self, resources: EngineResources) -> None:
-        """Read the heads.
+        """Load the heads.
 
         Raises:
             ValueError: there are none for this model.
         """
         if resources.target is None or resources.read_heads is None:
-            raise ValueError("medusa needs the model, and this engine lends it to no drafter")
+            raise ValueError(
+                "medusa needs the target model, which this engine does not provide to drafters"
+            )
         tensors, facts = resources.read_heads(self._config.heads, "medusa")
         self._target = resources.target
         self._tree = grow(facts["accuracy"], self._config.tree_size)
-        # Only what the tree can take is computed.
+        # Only heads and ranks that the tree uses are computed.
         self._num_heads = int(self._tree.heads.max()) + 1
         self._most_ranks = int(self._tree.ranks.max()) + 1
         self._up, self._up_bias = tensors["up.weight"], tensors["up.bias"]
@@ -58,18 +61,18 @@ class Medusa:
             self._rows = torch.zeros(rows, dtype=torch.int64, device=self._up.device)
             shape = (rows, self._num_heads, self._most_ranks)
             self._best = torch.zeros(shape, dtype=torch.int64, device=self._up.device)
-            self._run = resources.capture(self._launch, "medusa's guesses", self._num_heads)
+            self._run = resources.capture(self._launch, "medusa's drafts", self._num_heads)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """Forget what was seen of the sequence before."""
+        """Reset this row's state for a new sequence."""
         self._position[row] = _NOTHING
 
     @torch.inference_mode()
     def observe(self, features: Features) -> None:
-        """Keep the last of each row."""
+        """Store the last hidden state of each row."""
         at = np.flatnonzero(np.diff(features.rows, append=-1))
         rows, hidden = features.rows[at], features.hidden
         if len(at) < len(hidden):
@@ -79,7 +82,7 @@ class Medusa:
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
-        """Guess for all rows together whose hidden state before the last token was seen."""
+        """Draft for all rows whose hidden state before the last token was observed."""
         tree = self._tree
         width = min(int(batch.limits.max(initial=0)), len(tree.parents))
         tokens = np.zeros((len(batch.rows), width), np.int32)
@@ -88,20 +91,20 @@ class Medusa:
         counts = np.where(is_known, np.minimum(batch.limits, width), 0).astype(np.int32)
         known = np.flatnonzero(is_known)
         if len(known):
-            # The one wait of a step.
+            # The only synchronization of a step.
             best = self._guesses(self._sent(batch.rows[known])).cpu().numpy()
             tokens[known] = best[:, tree.heads[:width], tree.ranks[:width]]
         return Drafts(tokens, counts, parents)
 
     def _sent(self, index: NDArray[np.int64]) -> torch.Tensor:
-        """An index where the model is; a device reads it when it comes to it."""
+        """Copy an index to the model's device, asynchronously."""
         sent = torch.from_numpy(np.ascontiguousarray(index))
         if self._last.device.type == "cpu":
             return sent
         return sent.pin_memory().to(self._last.device, non_blocking=True)
 
     def _guesses(self, rows: torch.Tensor) -> torch.Tensor:
-        """Best tokens of each head for rows ``[n]``, shape ``[n, heads, ranks]``."""
+        """Return the best tokens of each head for rows ``[n]``, shape ``[n, heads, ranks]``."""
         if self._run is None:
             return self._foresee(self._last.index_select(0, rows))
         self._rows[: len(rows)].copy_(rows)
@@ -109,12 +112,12 @@ class Medusa:
         return self._best[: len(rows)]
 
     def _launch(self, num_lines: int) -> None:
-        """Guess for the first of ``_rows``; those behind are of an earlier step, and ignored."""
+        """Draft for the first rows of ``_rows``; later ones are stale and ignored."""
         hidden = self._last.index_select(0, self._rows[:num_lines])
         self._best[:num_lines].copy_(self._foresee(hidden))
 
     def _foresee(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Best tokens of each head, ``[n, heads, ranks]``, for hidden states ``[n, hidden]``."""
+        """Return the best tokens of each head, ``[n, heads, ranks]``, for ``[n, hidden]``."""
         heads, inner = self._num_heads, self._down.shape[1]
         size = heads * inner
         up = functional.linear(hidden, self._up[:size], self._up_bias[:size])

@@ -1,4 +1,4 @@
-"""Which guesses of which heads are worth verifying: a tree, the likeliest nodes first."""
+"""Draft tree of head predictions: which are worth verifying, most likely nodes first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 
 class Tree(NamedTuple):
-    """Nodes in the order of how likely they are; so parents stand before their children.
+    """Nodes in order of descending probability, so that parents precede their children.
 
     Attributes:
-        parents: -1 for those of the first head, shape ``[size]``.
-        heads: whose guess each is: its depth, shape ``[size]``.
+        parents: index of each one's parent, -1 for those of the first head, shape ``[size]``.
+        heads: head of each, which is its depth, shape ``[size]``.
         ranks: 0 for the head's first choice, shape ``[size]``.
     """
 
@@ -25,15 +25,15 @@ class Tree(NamedTuple):
 
 
 def grow(accuracy: Sequence[Sequence[float]], size: int) -> Tree:
-    """Choose the nodes that are likeliest to be reached.
+    """Choose the nodes that are most likely to be accepted.
 
-    A node's likelihood is the product of how often its head's choice of its rank was right, and
-    of its parents' (Cai et al. 2024, arXiv 2401.10774, appendix C). Any beginning of the answer
-    is the best tree of its size.
+    A node's probability is the product of the accuracies of its head at its rank, and of its
+    ancestors' (Cai et al. 2024, arXiv 2401.10774, appendix C). Any prefix of the result is the best
+    tree of its size.
 
     Args:
         accuracy: how often each head's first, second, ... choice was right.
-        size: most nodes.
+        size: maximum number of nodes.
     """
     nodes: list[tuple[int, int, int]] = []
     waiting: list[tuple[float, int, int, int, float]] = []

@@ -1,4 +1,4 @@
-"""Guesses with a smaller model of the same vocabulary."""
+"""Drafter that uses a smaller model with the same vocabulary."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: DraftModelConfig) -> DrafterStrategy:
 
 @hookimpl
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer ``draft_model``."""
+    """Provide ``draft_model``."""
     return [
         StrategyInfo(
             name="draft_model",
             config_type=DraftModelConfig,
             build=_build,
-            summary="What a smaller model with the same tokenizer would say.",
+            summary="Drafts of a smaller model with the same tokenizer.",
         )
     ]

@@ -1,7 +1,8 @@
-"""A smaller model guesses, and the larger one checks (Leviathan et al. 2023, arXiv 2211.17192).
+"""Speculative decoding with a draft model (Leviathan et al. 2023, arXiv 2211.17192).
 
-For requests that sample it draws from its own distribution and says which, so that the rejection
-rule keeps what both agree on; for greedy and seeded ones it takes its likeliest token.
+For requests that sample it samples from the draft model's distribution and returns that, so that
+rejection sampling accepts what both agree on; for greedy and seeded ones it takes the most likely
+token.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SmallModel:
-    """Keeps keys and values of the smaller model for each row, as far as they are right."""
+    """Tracks the valid part of each row's KV in the draft model."""
 
     _model: DraftModel
 
@@ -31,17 +32,17 @@ class SmallModel:
         self._config = config
 
     def checkpoint(self, folder: str) -> str:
-        """The folder of the smaller model, beside the served one's if no other is named."""
+        """Return the draft model's folder, by default next to the served model's."""
         return self._config.model or f"{folder}-draft"
 
     def open(self, resources: EngineResources) -> None:
-        """Load the smaller model.
+        """Load the draft model.
 
         Raises:
-            ValueError: it is not there, or has another vocabulary.
+            ValueError: it does not exist, or has another vocabulary.
         """
         if resources.load_model is None:
-            raise ValueError("this engine loads no other models")
+            raise ValueError("this engine does not load draft models")
         folder = Path(self.checkpoint(resources.folder))
         if not folder.is_dir():
             raise ValueError(
@@ -57,23 +58,23 @@ class SmallModel:
         mine, theirs = _vocabulary(folder), _vocabulary(Path(resources.folder))
         if mine is not None and theirs is not None and mine != theirs:
             raise ValueError(f"the draft model in {folder} has another tokenizer")
-        # What was computed for each row, of which ``_sure`` tokens are known to be its own.
+        # Tokens computed for each row, of which the first ``_sure`` are known to be its own.
         shape = (resources.max_running, resources.max_model_len)
         self._computed = np.zeros(shape, np.int32)
         self._ends = np.zeros(shape[0], np.int64)
         self._sure = np.zeros(shape[0], np.int64)
 
     def close(self) -> None:
-        """Let go of the smaller model: its memory is for others."""
+        """Drop the reference to the draft model, to free its memory."""
         if hasattr(self, "_model"):
             del self._model
 
     def admit(self, row: int) -> None:
-        """Nothing of the new sequence is computed."""
+        """Reset this row's state for a new sequence."""
         self._ends[row] = self._sure[row] = 0
 
     def propose(self, batch: DraftBatch) -> Drafts:
-        """Read what is new of each row, then guess one token after the other."""
+        """Compute new tokens of each row, then draft one token after the other."""
         if isinstance(self._model, GuessingModel):
             return self._guessed(batch, self._model)
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
@@ -98,30 +99,30 @@ class SmallModel:
         return Drafts(guesses, counts, None, probs)
 
     def _guessed(self, batch: DraftBatch, model: GuessingModel) -> Drafts:
-        """The same with a model that goes on from its own guesses: the likeliest, for all rows.
+        """Draft with a model that generates several tokens itself: greedily, for all rows.
 
-        They are verified as chosen, so that an answer that is drawn keeps its distribution.
+        They are verified as chosen tokens, so that sampled answers keep their distribution.
         """
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
         counts, guesses = np.zeros(n, np.int32), np.zeros((n, width), np.int32)
-        # All rows take equally many steps.
+        # All rows draft the same number of tokens.
         ready, starts, missing = self._unread(batch, width)
         if len(ready):
             rows, ends = batch.rows[ready], batch.lengths[ready]
             new = self._new(batch, ready, starts, missing)
-            self._note(rows, starts, missing, new)
+            self._record_computed(rows, starts, missing, new)
             guessed, confidences = model.guess(rows, starts, missing, new, width)
             guesses[ready] = guessed
-            self._note(rows, ends, np.full(len(rows), width - 1), guessed)
+            self._record_computed(rows, ends, np.full(len(rows), width - 1), guessed)
             is_sure = np.cumprod(confidences >= self._config.min_confidence, 1).sum(1)
             counts[ready] = np.minimum(is_sure, batch.limits[ready])
         return Drafts(guesses, counts)
 
     def _catch_up(self, batch: DraftBatch) -> tuple[NDArray[np.int64], torch.Tensor]:
-        """Compute what each row has and the smaller model has not read yet.
+        """Compute the tokens of each row that the draft model has not computed yet.
 
         Returns:
-            Lines that are ready to be guessed for, and the logits after their last token.
+            Indices of rows that are ready for drafting, and the logits after their last token.
         """
         ready, starts, missing = self._unread(batch, batch.limits)
         if not len(ready):
@@ -132,15 +133,15 @@ class SmallModel:
     def _unread(
         self, batch: DraftBatch, room: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Let rows of which much is missing read a part of that.
+        """Compute a chunk of rows for which many tokens are missing.
 
         Args:
-            batch: who wants guesses.
-            room: tokens that each must have room for.
+            batch: rows that need drafts.
+            room: number of tokens for which each must have space.
 
         Returns:
-            Lines of which little is missing, how many tokens each has computed, and how many it
-            has not, all of shape ``[n]``.
+            Indices of rows with few missing tokens, how many tokens each has computed, and how many
+            are missing, all of shape ``[n]``.
         """
         rows, lengths = batch.rows, batch.lengths
         starts = np.array(
@@ -168,14 +169,14 @@ class SmallModel:
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
     ) -> NDArray[np.int32]:
-        """Tokens that the rows have, of each line ``counts`` from ``starts`` on."""
+        """Return tokens of rows, for each ``counts`` from ``starts`` on."""
         new = np.zeros((len(lines), int(counts.max())), np.int32)
         for i, row in enumerate(batch.rows[lines].tolist()):
             new[i, : counts[i]] = batch.tokens[row, starts[i] : starts[i] + counts[i]]
         return new
 
     def _agreeing(self, row: int, tokens: NDArray[np.int32], length: int) -> int:
-        """Tokens of a row that were computed and are still its own; its last is never."""
+        """Return the number of computed tokens of a row that are still valid, without its last."""
         sure, end = int(self._sure[row]), int(min(self._ends[row], length - 1))
         sure = min(sure, end)
         differs = np.flatnonzero(self._computed[row, sure:end] != tokens[sure:end])
@@ -188,17 +189,17 @@ class SmallModel:
         counts: NDArray[np.int64],
         new: NDArray[np.int32],
     ) -> torch.Tensor:
-        self._note(rows, starts, counts, new)
+        self._record_computed(rows, starts, counts, new)
         return self._model.extend(rows, starts, counts, new)
 
-    def _note(
+    def _record_computed(
         self,
         rows: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
         new: NDArray[np.int32],
     ) -> None:
-        """These tokens are computed."""
+        """Record that these tokens are computed."""
         for i, row in enumerate(rows.tolist()):
             self._computed[row, starts[i] : starts[i] + counts[i]] = new[i, : counts[i]]
         self._ends[rows] = starts + counts
@@ -211,10 +212,10 @@ class SmallModel:
         depth: int,
         probs: torch.Tensor | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """A token for each line, and whether the smaller model believes in it.
+        """Choose a token for each row, and whether the draft model is confident enough.
 
-        Whether it does must not depend on the number drawn, or what is drawn would not have the
-        distribution that is said: so the likeliest token is looked at.
+        The decision must not depend on the sampled token, or samples would not have the returned
+        distribution: so it depends on the most likely token.
         """
         if not len(alive):
             return alive, np.zeros(0, np.bool_)
@@ -235,7 +236,7 @@ class SmallModel:
 
 
 def _vocabulary(folder: Path) -> Any:  # noqa: ANN401 - whatever the file holds is compared
-    """The tokens of a checkpoint's tokenizer; None if there is no such file."""
+    """Return the vocabulary of a checkpoint's tokenizer; None if there is no such file."""
     file = folder / "tokenizer.json"
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""Guesses that a sequence goes on as it did before: prompt lookup."""
+"""Prompt lookup drafter: predicts that a sequence repeats itself."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: NgramConfig) -> DrafterStrategy:
 
 @hookimpl
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
-    """Offer ``ngram``."""
+    """Provide ``ngram``."""
     return [
         StrategyInfo(
             name="ngram",
             config_type=NgramConfig,
             build=_build,
-            summary="What followed the last tokens when they stood in the sequence before.",
+            summary="Tokens after an earlier occurrence of the last ones (prompt lookup).",
         )
     ]

@@ -8,16 +8,33 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class NgramConfig(StrategyConfig):
-    """How much must repeat, and how far back is looked."""
+    """Length of matches, and the search window."""
 
     min_match: int = setting(
-        2, reload="hot", ge=1, le=64, doc="Tokens at the end that must have stood before."
+        2,
+        reload="hot",
+        ge=1,
+        le=64,
+        doc=(
+            "Minimum number of last tokens, from 1 to 64, that must occur earlier in the sequence."
+        ),
     )
     max_match: int = setting(
-        8, reload="hot", ge=1, le=64, doc="Tokens beyond which a longer repetition is no better."
+        8,
+        reload="hot",
+        ge=1,
+        le=64,
+        doc=(
+            "Number of matching tokens, from 1 to 64, beyond which longer matches are not "
+            "preferred."
+        ),
     )
     window: int = setting(
-        4096, reload="hot", ge=16, le=1_000_000, doc="Tokens of the sequence that are searched."
+        4096,
+        reload="hot",
+        ge=16,
+        le=1_000_000,
+        doc="Number of latest tokens, from 16 to 1000000, in which matches are searched.",
     )
 
     @model_validator(mode="after")

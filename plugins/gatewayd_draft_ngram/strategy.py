@@ -1,7 +1,7 @@
-"""Looks for the last tokens of a sequence earlier in it, and guesses what followed them there.
+"""Finds an earlier occurrence of a sequence's last tokens, and drafts what followed there.
 
-Prompt lookup decoding (Saxena 2023): no model, microseconds a sequence, and right where answers
-copy: code, quotes, edits, extracted fields, answers about documents.
+Prompt lookup decoding (Saxena 2023): no model, microseconds per sequence, and accurate where
+answers copy: code, quotes, edits, extracted fields, answers about documents.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 class Ngram:
-    """The latest of the longest repetitions; keeps nothing between steps."""
+    """Uses the most recent of the longest matches; has no state between steps."""
 
     def __init__(self, config: NgramConfig) -> None:
         self._config = config
 
     def open(self, resources: EngineResources) -> None:
-        """Nothing to load."""
+        """Do nothing: there is nothing to load."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """Nothing is kept of any sequence."""
+        """Do nothing: there is no state per sequence."""
 
     def propose(self, batch: DraftBatch) -> Drafts:
-        """Guess for each row by itself."""
+        """Draft for each row independently."""
         n = len(batch.rows)
         tokens = np.zeros((n, int(batch.limits.max(initial=0))), np.int32)
         counts = np.zeros(n, np.int32)
@@ -44,13 +44,13 @@ class Ngram:
             history = batch.tokens[batch.rows[i], max(0, length - self._config.window) : length]
             followed = self._followed(history)
             if followed is not None:
-                # What repeats with a period shorter than the limit goes on repeating.
+                # Text that repeats with a period shorter than the limit is extended periodically.
                 counts[i] = batch.limits[i]
                 tokens[i, : counts[i]] = np.resize(followed, counts[i])
         return Drafts(tokens, counts)
 
     def _followed(self, history: NDArray[np.int32]) -> NDArray[np.int32] | None:
-        """What stood after the last tokens when they were there before, up to the end."""
+        """Return the tokens after the best earlier match, up to the end; None without a match."""
         ends = np.flatnonzero(history[:-1] == history[-1])
         best = None
         for length in range(1, self._config.max_match + 1):

@@ -1,4 +1,4 @@
-"""Evicts the page that costs least to compute again, for its age."""
+"""Cost-aware eviction: the page that is cheapest to recompute, adjusted for age."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: CostConfig) -> EvictionStrategy:
 
 @hookimpl
 def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
-    """Offer ``cost``."""
+    """Provide ``cost``."""
     return [
         StrategyInfo(
             name="cost",
             config_type=CostConfig,
             build=_build,
-            summary="Gives up the cached page that is cheapest to compute again, for its age.",
+            summary="Evicts the cached page that is cheapest to recompute, adjusted for age.",
             requires_spec=">=1.2,<2",
         )
     ]

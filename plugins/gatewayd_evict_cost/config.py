@@ -4,11 +4,14 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class CostConfig(StrategyConfig):
-    """Where a page's place in its prompt begins to count."""
+    """Weight of a page's position in its prompt."""
 
     even_tokens: int = setting(
         8192,
         reload="restart",
-        doc="Tokens of context at which attention costs as much as all else that a token takes.",
+        doc=(
+            "Context length in tokens, at least 1, at which attention costs as much as the rest "
+            "of a token's computation."
+        ),
         ge=1,
     )

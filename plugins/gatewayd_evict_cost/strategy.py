@@ -1,11 +1,11 @@
-"""GreedyDual: what giving a page up costs, on top of the rank at which pages are given up.
+"""GreedyDual eviction: a page's rank is its recomputation cost plus the rank last evicted.
 
-A page's attention reads all tokens before it, so computing it again costs the more the deeper it
-is, and is the likelier the oftener it was used. The rank of the page given up last is where new
-ones start: a page is kept for a time in proportion to its cost. Only the ends of prefixes are
-candidates, for what is behind a gap is found no more. Source: GreedyDual, Young, "The k-server
-dual and loose competitiveness for paging" (1994), with the frequency that Cherkasova adds,
-"Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy" (1998).
+A page's attention reads all tokens before it, so recomputation costs more the deeper a page is, and
+is more likely the more often it was used. New ranks start at the rank of the page evicted last: a
+page stays for a time in proportion to its cost. Only the ends of prefixes are candidates, because
+pages after a gap are not found any more. Source: GreedyDual, Young, "The k-server dual and loose
+competitiveness for paging" (1994), with the frequency that Cherkasova adds, "Improving WWW proxies
+performance with Greedy-Dual-Size-Frequency caching policy" (1998).
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class CostEviction:
         self._cost: list[float] = []
         self._uses: list[int] = []
         self._rank: list[float] = []
-        self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
+        self._ticket: list[int] = []  # of the latest release; 0 while a page is held
         self._order: list[tuple[float, int, int]] = []  # a heap of rank, ticket and page
         self._last_ticket = 0
         self._floor = 0.0
         self._count = 0
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the sizes."""
+        """Allocate per-page state."""
         self._page_size = resources.page_size
         self._lineage = Lineage(resources.num_pages)
         self._cost = [1.0] * resources.num_pages
@@ -50,17 +50,17 @@ class CostEviction:
         self._ticket = [0] * resources.num_pages
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def export_state(self) -> HandoverState:
-        """Give all that ranks are made of away, and the scale that costs are in."""
+        """Return everything that determines ranks, and the scale of the costs."""
         scale = (self._even_tokens, self._page_size, len(self._ticket))
         columns = (self._cost, self._uses, self._rank, self._ticket, self._order)
         numbers = (self._last_ticket, self._floor, self._count)
         return HandoverState(_FORM, (scale, self._lineage, columns, numbers))
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with the ranks of another, if its costs are in the same scale."""
+        """Take over the ranks of another, if its costs have the same scale."""
         if state.form != _FORM:
             return False
         scale, lineage, columns, numbers = state.content
@@ -72,12 +72,12 @@ class CostEviction:
         return True
 
     def cached(self, page: int, origin: PageOrigin) -> None:
-        """Learn what the page costs: 1 at the beginning of a prompt."""
+        """Set the page's cost: 1 at the beginning of a prompt."""
         self._lineage.add(page, origin.parent)
         self._cost[page] = 1.0 + origin.depth * self._page_size / self._even_tokens
 
     def release(self, page: int) -> None:
-        """The page was used once more and starts above all that was given up so far."""
+        """Count a use and insert the page above everything evicted so far."""
         self._uses[page] += 1
         self._last_ticket += 1
         self._ticket[page] = self._last_ticket
@@ -86,17 +86,17 @@ class CostEviction:
         self._offer(page)
 
     def reuse(self, page: int) -> None:
-        """The page leaves the order; its uses stay."""
+        """Remove the page from the order; its use count stays."""
         self._ticket[page] = 0
         self._count -= 1
 
     def victim(self) -> int:
-        """Give up the end of a prefix with the lowest rank."""
+        """Evict the end of a prefix with the lowest rank."""
         if not self._count:
             raise LookupError("no page may be evicted")
         page = self._end_of_a_prefix()
         if page < 0:
-            # Somebody computes what goes on from each of them.
+            # Each of them has a child in use.
             there = (page for page, ticket in enumerate(self._ticket) if ticket)
             page = min(there, key=lambda page: (self._rank[page], self._ticket[page]))
         self._floor = max(self._floor, self._rank[page])
@@ -104,7 +104,7 @@ class CostEviction:
         return page
 
     def drop(self, page: int) -> None:
-        """Give up a page of somebody else's choice."""
+        """Evict a page that the caller chose."""
         self._ticket[page] = 0
         self._cost[page], self._uses[page] = 1.0, 0
         self._count -= 1
@@ -116,22 +116,22 @@ class CostEviction:
         return self._count
 
     def _offer(self, page: int) -> None:
-        """Make a cached page a candidate if nothing goes on from it."""
+        """Make a cached page a candidate if it has no children."""
         if not self._lineage.is_leaf(page):
             return
         heapq.heappush(self._order, (self._rank[page], self._ticket[page], page))
         if len(self._order) > 2 * len(self._ticket):
-            self._forget_stale()
+            self._compact_order()
 
     def _end_of_a_prefix(self) -> int:
-        """Take the first candidate that still is one; -1 for none."""
+        """Pop the first valid candidate; return -1 if there is none."""
         while self._order:
             _, ticket, page = heapq.heappop(self._order)
             if self._ticket[page] == ticket and self._lineage.is_leaf(page):
                 return page
         return -1
 
-    def _forget_stale(self) -> None:
-        """Drop candidates that were used again since; amortized, one a release."""
+    def _compact_order(self) -> None:
+        """Discard candidates that were reused since; amortized, one per release."""
         self._order = list({e for e in self._order if self._ticket[e[2]] == e[1]})
         heapq.heapify(self._order)

@@ -1,4 +1,4 @@
-"""Evicts the page that has been used least often."""
+"""Least frequently used eviction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: LfuConfig) -> EvictionStrategy:
 
 @hookimpl
 def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
-    """Offer ``lfu``."""
+    """Provide ``lfu``."""
     return [
         StrategyInfo(
             name="lfu",
             config_type=LfuConfig,
             build=_build,
-            summary="Gives up the cached page that was used least often, with ageing.",
+            summary="Evicts the least frequently used cached page, with dynamic ageing (LFU-DA).",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class LfuConfig(StrategyConfig):
-    """Least frequently used has nothing to set."""
+    """No settings."""

@@ -1,8 +1,8 @@
-"""Least frequently used with dynamic ageing: counts of long ago do not keep a page for ever.
+"""Least frequently used eviction with dynamic ageing, by which old use counts lose weight.
 
-A page's rank is how often it was used, plus the rank of the page that was given up last when it
-was released: what is used now starts where old favourites stand. Source: LFU with dynamic aging,
-Arlitt et al., "Evaluating content management techniques for Web proxy caches" (2000).
+A page's rank is its use count, plus the rank of the page that was evicted last when it was
+released: newly used pages start where old favourites stand. Source: LFU with dynamic aging, Arlitt
+et al., "Evaluating content management techniques for Web proxy caches" (2000).
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ class Lfu:
 
     def __init__(self) -> None:
         self._uses: list[int] = []
-        self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
+        self._ticket: list[int] = []  # of the latest release; 0 while a page is held
         self._order: list[tuple[int, int, int]] = []  # a heap of rank, ticket and page
         self._last_ticket = 0
         self._floor = 0
         self._count = 0
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the number of pages."""
+        """Allocate per-page state."""
         self._uses = [0] * resources.num_pages
         self._ticket = [0] * resources.num_pages
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def export_state(self) -> HandoverState:
-        """Give uses, tickets and ranks away."""
+        """Return use counts, tickets and ranks."""
         return HandoverState(
             _FORM,
             (self._uses, self._ticket, self._order, self._last_ticket, self._floor, self._count),
         )
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with those of another, over as many pages."""
+        """Take over those of another with the same number of pages."""
         if state.form != _FORM or len(state.content[0]) != len(self._uses):
             return False
         uses, ticket, order, self._last_ticket, self._floor, self._count = state.content
@@ -53,22 +53,22 @@ class Lfu:
         return True
 
     def release(self, page: int) -> None:
-        """The page was used once more and goes to the end of its rank."""
+        """Count a use and append the page to its rank."""
         self._uses[page] += 1
         self._last_ticket += 1
         self._ticket[page] = self._last_ticket
         heapq.heappush(self._order, (self._floor + self._uses[page], self._last_ticket, page))
         self._count += 1
         if len(self._order) > 2 * len(self._ticket):
-            self._forget_stale()
+            self._compact_order()
 
     def reuse(self, page: int) -> None:
-        """The page leaves the order; its uses stay."""
+        """Remove the page from the order; its use count stays."""
         self._ticket[page] = 0
         self._count -= 1
 
     def victim(self) -> int:
-        """Give up the first page of the lowest rank."""
+        """Evict the first page of the lowest rank."""
         if not self._count:
             raise LookupError("no page may be evicted")
         while True:
@@ -80,14 +80,14 @@ class Lfu:
         return page
 
     def drop(self, page: int) -> None:
-        """Give up a page of somebody else's choice."""
+        """Evict a page that the caller chose."""
         self._uses[page] = self._ticket[page] = 0
         self._count -= 1
 
     def __len__(self) -> int:
         return self._count
 
-    def _forget_stale(self) -> None:
-        """Drop releases of pages that were used again since; amortized, one a release."""
+    def _compact_order(self) -> None:
+        """Discard releases of pages that were reused since; amortized, one per release."""
         self._order = [entry for entry in self._order if self._ticket[entry[2]] == entry[1]]
         heapq.heapify(self._order)

@@ -1,4 +1,4 @@
-"""Evicts the page that has gone unused for longest."""
+"""Least recently used eviction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: LruConfig) -> EvictionStrategy:
 
 @hookimpl
 def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
-    """Offer ``lru``."""
+    """Provide ``lru``."""
     return [
         StrategyInfo(
             name="lru",
             config_type=LruConfig,
             build=_build,
-            summary="Gives up the cached page that was released longest ago.",
+            summary="Evicts the least recently used cached page (LRU).",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class LruConfig(StrategyConfig):
-    """Least recently used has nothing to set."""
+    """No settings."""

@@ -1,4 +1,4 @@
-"""Least recently used, in constant time."""
+"""Least recently used eviction, in constant time."""
 
 from __future__ import annotations
 
@@ -14,46 +14,45 @@ _FORM = "lru/1"
 
 
 class Lru:
-    """Cached pages in the order in which their last holder left them."""
+    """Cached pages in the order of their release."""
 
     def __init__(self) -> None:
-        # Not a plain dict: taking its first key again and again walks over the holes that
-        # deleted ones leave.
+        # Not a plain dict: repeatedly popping its first key scans the gaps of deleted entries.
         self._pages: OrderedDict[int, None] = OrderedDict()
 
     def open(self, resources: EngineResources) -> None:
-        """The number of pages does not matter here."""
+        """Do nothing: the number of pages does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def export_state(self) -> HandoverState:
-        """Give the order away."""
+        """Return the order."""
         return HandoverState(_FORM, tuple(self._pages))
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with the order of another."""
+        """Take over the order of another."""
         if state.form != _FORM:
             return False
         self._pages = OrderedDict.fromkeys(state.content)
         return True
 
     def release(self, page: int) -> None:
-        """The page goes to the end of the order."""
+        """Append the page to the order."""
         self._pages[page] = None
 
     def reuse(self, page: int) -> None:
-        """The page leaves the order."""
+        """Remove the page from the order."""
         del self._pages[page]
 
     def victim(self) -> int:
-        """Give up the first page of the order."""
+        """Evict the first page of the order."""
         if not self._pages:
             raise LookupError("no page may be evicted")
         return self._pages.popitem(last=False)[0]
 
     def drop(self, page: int) -> None:
-        """Give up a page of somebody else's choice."""
+        """Evict a page that the caller chose."""
         del self._pages[page]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Evicts the page that requests want kept least."""
+"""Eviction by retention priorities that requests set."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: RetentionConfig) -> EvictionStrategy:
 
 @hookimpl
 def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
-    """Offer ``retention``."""
+    """Provide ``retention``."""
     return [
         StrategyInfo(
             name="retention",
             config_type=RetentionConfig,
             build=_build,
-            summary="Gives cached pages up by the priority that requests gave them for a time.",
+            summary="Evicts cached pages by the retention priority and duration that requests set.",
             requires_spec=">=1.2,<2",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class RetentionConfig(StrategyConfig):
-    """Requests and operators say what is kept; there is nothing to set."""
+    """No settings: requests and operators control retention."""

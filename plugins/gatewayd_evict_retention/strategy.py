@@ -1,9 +1,9 @@
-"""Priorities and times to live of pages, all of them wishes: a page is never locked.
+"""Eviction by retention priority with a time to live; a page is never locked.
 
-A page counts with its priority for some seconds after its last use, and as a normal one
-afterwards. A pinned one comes after all others, and so do those before it: each page is pinned for
-as long as a pin that ends at it, or at one that goes on from it. Within a priority it is the least
-recently used that goes, and when nothing else is left every page does.
+A page has its priority for some seconds after its last use, and the normal one afterwards. A pinned
+page is evicted after all others, and so are those before it: each page is pinned as long as a pin
+that ends at it, or at one of its descendants. Within a priority eviction is least recently used,
+and when nothing else is left every page is evicted.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Retention:
     """Cached pages by level: 0 to 100 are priorities, 101 is for pins.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lineage = Lineage(0)
         self._origin: list[PageOrigin] = []
-        self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
-        self._until: list[float] = []  # when its priority becomes a normal one
+        self._ticket: list[int] = []  # of the latest release; 0 while a page is held
+        self._until: list[float] = []  # when its priority becomes the normal one
         self._pin_end: list[float] = []  # of the pin that ends at a page
-        self._heirs: list[set[int]] = []  # pages that go on from it and are pinned
-        self._pinned_until: list[float] = []  # the latest of its own and its heirs'
-        self._pinned: set[int] = set()  # those of which there is a time, over or not
+        self._pinned_children: list[set[int]] = []  # pinned children
+        self._pinned_until: list[float] = []  # the maximum of its own pin and its children's
+        self._pinned: set[int] = set()  # pages with a pin, expired or not
         self._level: list[int] = []
         self._end: list[float] = []  # when its level changes; 0 if it stays
         self._order: list[tuple[int, int, int]] = []  # a heap of level, ticket and page
@@ -50,33 +50,33 @@ class Retention:
         self._count = 0
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the number of pages."""
+        """Allocate per-page state."""
         num_pages = resources.num_pages
         self._lineage = Lineage(num_pages)
         self._origin = [_PLAIN] * num_pages
         self._ticket = [0] * num_pages
         self._until = [0.0] * num_pages
         self._pin_end = [0.0] * num_pages
-        self._heirs = [set() for _ in range(num_pages)]
+        self._pinned_children = [set() for _ in range(num_pages)]
         self._pinned_until = [0.0] * num_pages
         self._pinned = set()
         self._level = [0] * num_pages
         self._end = [0.0] * num_pages
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def export_state(self) -> HandoverState:
-        """Give origins, levels and times away; times are of the process's clock."""
+        """Return origins, levels and times, which are of the process's clock."""
         pages = (self._origin, self._ticket, self._until, self._pinned_until)
         levels = (self._level, self._end, self._order, self._ends)
-        pins = (self._pin_end, self._heirs)
+        pins = (self._pin_end, self._pinned_children)
         return HandoverState(
             _FORM, (self._lineage, pages + levels + pins, self._last_ticket, self._count)
         )
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with those of another, over as many pages."""
+        """Take over those of another with the same number of pages."""
         if state.form != _FORM:
             return False
         lineage, columns, last_ticket, count = state.content
@@ -85,34 +85,34 @@ class Retention:
         pages, levels, pins = columns[:4], columns[4:8], columns[8:]
         self._origin, self._ticket, self._until, self._pinned_until = map(list, pages)
         self._level, self._end, self._order, self._ends = map(list, levels)
-        self._pin_end, self._heirs = list(pins[0]), list(map(set, pins[1]))
+        self._pin_end, self._pinned_children = list(pins[0]), list(map(set, pins[1]))
         self._lineage, self._last_ticket, self._count = lineage, last_ticket, count
         self._pinned = {page for page, until in enumerate(self._pinned_until) if until}
         return True
 
     def cached(self, page: int, origin: PageOrigin) -> None:
-        """Learn for how long the page is wanted; it counts from its next release."""
+        """Set the page's retention; it counts from its next release."""
         self._lineage.add(page, origin.parent)
         self._origin[page] = origin
 
     def pin(self, page: int, seconds: float) -> None:
-        """Put a page and those before it behind all others for a time."""
+        """Evict a page and those before it after all others for a time."""
         if not self._lineage.is_known(page) and not self._ticket[page]:
             return
         until = self._clock() + seconds if seconds > 0 else 0.0
-        # A pin is never made shorter but taken back.
+        # A pin is never shortened, only removed.
         self._pin_end[page] = max(until, self._pin_end[page]) if until else 0.0
-        self._follow_pins(page)
+        self._propagate_pin(page)
 
     def pinned(self) -> list[int]:
-        """Tell which pages are pinned."""
+        """Return the pages pinned now."""
         now = self._clock()
         return [page for page in self._pinned if self._pinned_until[page] > now]
 
-    def _follow_pins(self, page: int) -> None:
-        """A pin that ends at a page has changed: pages before it follow, as far as any does."""
+    def _propagate_pin(self, page: int) -> None:
+        """Propagate a changed pin to the pages before it, as far as anything changes."""
         while page >= 0:
-            ends = [self._pinned_until[heir] for heir in self._heirs[page]]
+            ends = [self._pinned_until[heir] for heir in self._pinned_children[page]]
             until = max([self._pin_end[page], *ends])
             if until == self._pinned_until[page]:
                 return
@@ -123,13 +123,13 @@ class Retention:
             parent = self._lineage.parent(page)
             if parent >= 0:
                 if until:
-                    self._heirs[parent].add(page)
+                    self._pinned_children[parent].add(page)
                 else:
-                    self._heirs[parent].discard(page)
+                    self._pinned_children[parent].discard(page)
             page = parent
 
     def release(self, page: int) -> None:
-        """The page goes to the end of its level."""
+        """Append the page to its level."""
         self._last_ticket += 1
         self._ticket[page] = self._last_ticket
         self._until[page] = self._clock() + self._origin[page].seconds
@@ -137,12 +137,12 @@ class Retention:
         self._rank(page)
 
     def reuse(self, page: int) -> None:
-        """The page leaves the order."""
+        """Remove the page from the order."""
         self._ticket[page] = 0
         self._count -= 1
 
     def victim(self) -> int:
-        """Give up the first page of the lowest level."""
+        """Evict the first page of the lowest level."""
         if not self._count:
             raise LookupError("no page may be evicted")
         now = self._clock()
@@ -158,19 +158,19 @@ class Retention:
         return page
 
     def drop(self, page: int) -> None:
-        """Give up a page of somebody else's choice, pinned or not."""
+        """Evict a page that the caller chose, pinned or not."""
         self._leave(page)
 
     def _leave(self, page: int) -> None:
         self._ticket[page] = 0
         parent = self._lineage.drop(page)
         if parent >= 0:
-            # What is left of a pinned prompt ends there now.
+            # The rest of a pinned prompt ends there now.
             self._pin_end[parent] = max(self._pin_end[parent], self._pinned_until[page])
-            self._heirs[parent].discard(page)
+            self._pinned_children[parent].discard(page)
         self._pin_end[page] = self._pinned_until[page] = 0.0
         self._pinned.discard(page)
-        self._heirs[page].clear()
+        self._pinned_children[page].clear()
         self._origin[page] = _PLAIN
         self._count -= 1
 
@@ -178,7 +178,7 @@ class Retention:
         return self._count
 
     def _rank(self, page: int) -> None:
-        """Put a cached page where it belongs now, and note when that ends."""
+        """Insert a cached page at its current level, and schedule the end of that."""
         now, ticket = self._clock(), self._ticket[page]
         priority, end = self._origin[page].priority, 0.0
         if self._pinned_until[page] > now:
@@ -192,10 +192,10 @@ class Retention:
         if end:
             heapq.heappush(self._ends, (end, ticket, page))
         if len(self._order) + len(self._ends) > 4 * len(self._ticket):
-            self._forget_stale()
+            self._compact_order()
 
-    def _forget_stale(self) -> None:
-        """Drop what is not so any more; amortized, a few entries a release."""
+    def _compact_order(self) -> None:
+        """Discard stale entries; amortized, a few per release."""
         self._order = list(
             {e for e in self._order if (self._level[e[2]], self._ticket[e[2]]) == e[:2]}
         )

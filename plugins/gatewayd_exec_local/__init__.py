@@ -1,4 +1,4 @@
-"""Engines as child processes of the daemon, each at the other end of a socket pair."""
+"""Executor that runs engines as child processes of the daemon, connected by socket pairs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: LocalConfig) -> ExecutorStrategy:
 
 @hookimpl
 def gatewayd_executors() -> Sequence[StrategyInfo[ExecutorStrategy]]:
-    """Offer ``local``."""
+    """Provide ``local``."""
     return [
         StrategyInfo(
             name="local",
             config_type=LocalConfig,
             build=_build,
-            summary="Child processes of the daemon; they end when it does.",
+            summary="Runs engines as child processes of the daemon, which end when it does.",
         )
     ]

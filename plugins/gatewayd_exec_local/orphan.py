@@ -1,8 +1,8 @@
-"""Becomes the command in its arguments, after asking to be killed when its parent ends.
+"""Execs the command in its arguments, after requesting to be killed when its parent ends.
 
-Run by its path, in the child: ``orphan.py PARENT_PID PROGRAM ARGV...``. Between fork and exec
-of a threaded daemon nothing but system calls is safe, so the request is made after exec, here;
-the kernel keeps it through the next exec.
+Run by its path, in the child: ``orphan.py PARENT_PID PROGRAM ARGV...``. Between fork and exec of a
+threaded daemon only system calls are safe, so the request is made after exec, here; the kernel
+preserves it through the next exec.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(argv: list[str]) -> None:
-    """Ask, then exec; returns only by raising."""
+    """Request the signal, then exec; returns only by raising."""
     parent, program, command = int(argv[1]), argv[2], argv[3:]
     if sys.platform == "linux":
-        # None is the C library that the interpreter already has.
+        # None is the C library that the interpreter has loaded.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before we asked
+        if os.getppid() != parent:  # it ended before the request
             sys.exit(1)
     os.execv(program, command)
 

@@ -1,8 +1,8 @@
 """Starts engines as child processes that never outlive the daemon.
 
-Two things end an orphan. Its socket reaches its end when the daemon's descriptors are closed,
-which an engine notices between two steps. On Linux the kernel also kills it, wherever it is,
-when the thread that started it ends; ``orphan`` asks for that in the child.
+Two mechanisms end an orphan. Its socket reaches end of file when the daemon's descriptors are
+closed, which an engine notices between two steps. On Linux the kernel also kills it, in any state,
+when the thread that started it ends; ``orphan`` requests that in the child.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
 
 
-# A path, not a module: the child imports nothing that it does not need.
+# A path, not a module, so that the child does not import the package.
 _ORPHAN = os.path.join(os.path.dirname(__file__), "orphan.py")
 
 
 class LocalProcess:
-    """A child process and our end of its socket."""
+    """Child process and the daemon's end of its socket."""
 
     def __init__(self, child: subprocess.Popen[bytes], stream: socket.socket) -> None:
         self._child = child
@@ -33,11 +33,11 @@ class LocalProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._child.pid
 
     def poll(self) -> int | None:
-        """Its exit status, None while it lives."""
+        """Return the exit status, None while it runs."""
         return self._child.poll()
 
     def terminate(self) -> None:
@@ -45,11 +45,11 @@ class LocalProcess:
         self._child.terminate()
 
     def abort(self) -> None:
-        """Make it write its stacks and die."""
+        """Make it dump its stacks and die."""
         self._child.send_signal(signal.SIGABRT)
 
     def kill(self) -> None:
-        """Stop it now."""
+        """Stop it immediately."""
         self._child.kill()
 
 
@@ -57,10 +57,10 @@ class Local:
     """Starts child processes."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing to give back: whoever started an engine ends it."""
+        """Do nothing: the caller of ``start`` ends engines."""
 
     def start(self, command: EngineCommand) -> LocalProcess:
         """Start one engine."""
@@ -75,7 +75,7 @@ class Local:
 
     def _spawn(self, command: EngineCommand, fd: int) -> subprocess.Popen[bytes]:
         argv = [part.replace("{fd}", str(fd)) for part in command.argv]
-        # In the child it would be too late to say that there is no such program.
+        # In the child it would be too late to report a missing program.
         program, *_ = children.found(argv, command.env)
         return children.start(
             children.python("-I", "-S", _ORPHAN, str(os.getpid()), program, *argv),

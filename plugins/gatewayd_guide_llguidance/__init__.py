@@ -1,4 +1,4 @@
-"""Guided decoding by llguidance: an Earley parser over lexemes, masks in tens of microseconds."""
+"""Guided decoding with llguidance: an Earley parser over lexemes, masks in tens of microseconds."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: LlguidanceConfig) -> GuideStrategy:
 
 @hookimpl
 def gatewayd_guides() -> Sequence[StrategyInfo[GuideStrategy]]:
-    """Offer ``llguidance``."""
+    """Provide ``llguidance``."""
     return [
         StrategyInfo(
             name="llguidance",
             config_type=LlguidanceConfig,
             build=_build,
-            summary="JSON schemas, expressions, Lark and tags; next to nothing to compile.",
+            summary="JSON Schema, regular expressions, Lark and structural tags; compiles fast.",
             requires_spec=">=1.6,<2",
         )
     ]

@@ -1,4 +1,4 @@
-"""Reads EBNF, as ``root ::= "a" rule | [b-z]*``: what llama.cpp calls GBNF."""
+"""Parser of EBNF, as ``root ::= "a" rule | [b-z]*``: the format that llama.cpp calls GBNF."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TOKEN = re.compile(
     |(?P<sign>[()|.])""",
     re.VERBOSE | re.DOTALL,
 )
-# A rule begins at the beginning of a line: behind lines that are empty, too.
+# A rule begins at the start of a line, also after empty lines.
 _RULE = re.compile(r"(?m)^[^\S\n]*+[A-Za-z_][\w-]*+\s*+::=")
 _ESCAPE = re.compile(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|(.)", re.DOTALL
@@ -29,11 +29,11 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
 
 @dataclass(frozen=True, slots=True)
 class EbnfNode:
-    """A part of a rule.
+    """Part of a rule.
 
     Attributes:
         op: ``lit`` (Lark for a terminal), ``ref`` (a rule's name), ``seq``, ``alt`` or ``rep``.
-        text: of ``lit`` and ``ref``; how often for ``rep``.
+        text: of ``lit`` and ``ref``; the quantifier for ``rep``.
         parts: of the others.
     """
 
@@ -44,7 +44,7 @@ class EbnfNode:
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads rules, one token after the other."""
+    """Recursive descent parser of rules."""
 
     tokens: list[tuple[str, str]]
     place: int = 0
@@ -55,7 +55,7 @@ class _Reader:
         return self.tokens[self.place] if self.place < len(self.tokens) else ("end", "")
 
     def read(self) -> dict[str, EbnfNode]:
-        """All rules by name."""
+        """Return all rules by name."""
         while self.place < len(self.tokens):
             kind, name = self.peek()
             if kind != "defines":
@@ -86,7 +86,7 @@ class _Reader:
             self.place += 1
             if kind == "times":
                 if not found:
-                    raise GrammarRefused(f"grammar: nothing stands before {text}")
+                    raise GrammarRefused(f"grammar: there is nothing before {text}")
                 found[-1] = EbnfNode("rep", re.sub(r"\s", "", text), (found[-1],))
             else:
                 found.append(self._item(kind, text))
@@ -113,10 +113,10 @@ def is_ebnf(text: str) -> bool:
 
 
 def read(text: str) -> dict[str, EbnfNode]:
-    """Read rules by their names.
+    """Parse rules by name.
 
     Raises:
-        GrammarRefused: they are wrong, or there is no ``root``.
+        GrammarRefused: they are invalid, or there is no ``root``.
     """
     rules = _Reader(_tokens(text)).read()
     if "root" not in rules:
@@ -125,12 +125,12 @@ def read(text: str) -> dict[str, EbnfNode]:
         raise GrammarRefused(f"grammar has {len(rules):,} rules, of which {_RULES:,} are allowed")
     for name, node in rules.items():
         for missing in refs(node) - rules.keys():
-            raise GrammarRefused(f"grammar: rule {name} names {missing}, which is not defined")
+            raise GrammarRefused(f"grammar: rule {name} refers to {missing}, which is not defined")
     return rules
 
 
 def refs(node: EbnfNode) -> set[str]:
-    """The rules that a part names."""
+    """Return the rules that a part refers to."""
     found, open_ = set(), [node]
     while open_:
         one = open_.pop()
@@ -157,12 +157,12 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 
 def _unescaped(text: str) -> list[str]:
-    """Letter by letter, what escapes mean."""
+    """Return the characters of a text with escapes decoded."""
     found = []
     for two, four, eight, other, plain in _ESCAPE.findall(text):
         if code := two or four or eight:
             if int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000:
-                raise GrammarRefused(f"grammar: there is no letter {code}")
+                raise GrammarRefused(f"grammar: there is no character {code}")
             found.append(chr(int(code, 16)))
         else:
             found.append(plain or _LETTERS.get(other, other))
@@ -170,12 +170,12 @@ def _unescaped(text: str) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """A string of Lark, whose escapes are those of JSON."""
+    """Return a Lark string, whose escapes are those of JSON."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def _class(text: str) -> str:
-    """Letters between brackets, as an expression."""
+    """Convert a character class to a regular expression."""
     parts = re.findall(r"\\x..|\\u.{4}|\\U.{8}|\\.|.", text.removeprefix("^"), re.DOTALL)
     inner, i = "", 0
     while i < len(parts):
@@ -190,5 +190,5 @@ def _class(text: str) -> str:
             inner += f"\\x{{{ord(first):x}}}"
             i += 1
     if not inner:
-        raise GrammarRefused("grammar: [] has no letters")
+        raise GrammarRefused("grammar: [] has no characters")
     return f"/[{'^' if text.startswith('^') else ''}{inner}]/"

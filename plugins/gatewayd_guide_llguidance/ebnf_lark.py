@@ -1,7 +1,7 @@
-"""Writes EBNF as Lark.
+"""Converts EBNF to Lark.
 
-llguidance cuts a text into lexemes, the longest that fits, and parses those. What calls itself
-nowhere therefore becomes one terminal, as large as can be: within it nothing is cut.
+llguidance tokenizes a text into lexemes by longest match, and parses those. Non-recursive rules
+therefore become one terminal each, as large as possible: within it nothing is split.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from gatewayd_guide_llguidance.ebnf import EbnfNode, refs
 
 
 def lark_of(rules: dict[str, EbnfNode]) -> str:
-    """Write rules; ``root`` is the start."""
+    """Convert rules; ``root`` is the start."""
     return _Writer(rules).write()
 
 
 class _Writer:
-    """Terminals are in capitals."""
+    """Writes Lark; terminals are in upper case."""
 
     def __init__(self, rules: dict[str, EbnfNode]) -> None:
         self._rules = rules
@@ -30,7 +30,7 @@ class _Writer:
         }
 
     def write(self) -> str:
-        """All of them."""
+        """Return all rules."""
         lines = [f"start: {self._names['root']}"]
         for name, node in self._rules.items():
             written = self._terminal(node) if name in self._plain else self._rule(node)
@@ -41,13 +41,13 @@ class _Writer:
         return refs(node) <= self._plain
 
     def _terminal(self, node: EbnfNode) -> str:
-        """What is cut nowhere."""
+        """Write a part that is not split into lexemes."""
         if node.op == "ref":
             return self._names[node.text]
         return _written(node, [self._terminal(part) for part in node.parts])
 
     def _rule(self, node: EbnfNode) -> str:
-        """What may be cut between its parts."""
+        """Write a part that may be split between its parts."""
         if self._is_plain(node):
             name = f"TERM_{len(self._terminals)}"
             self._terminals.append(f"{name}: {self._terminal(node)}")
@@ -58,7 +58,7 @@ class _Writer:
         return _written(node, [self._rule(part) for part in parts])
 
     def _joined(self, parts: Sequence[EbnfNode]) -> list[EbnfNode]:
-        """The same sequence, in which neighbours that are plain become one terminal."""
+        """Return the sequence with adjacent non-recursive parts merged into one terminal."""
         found: list[EbnfNode] = []
         for is_plain, group in groupby(parts, self._is_plain):
             run = tuple(group)
@@ -79,7 +79,7 @@ def _written(node: EbnfNode, parts: list[str]) -> str:
 
 
 def _plain(rules: dict[str, EbnfNode]) -> set[str]:
-    """Rules that never come to themselves: all that they name is plain."""
+    """Return the non-recursive rules, which refer only to non-recursive ones."""
     waits = {name: refs(node) for name, node in rules.items()}
     users: dict[str, list[str]] = {name: [] for name in rules}
     for name, named in waits.items():

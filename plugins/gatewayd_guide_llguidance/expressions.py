@@ -1,7 +1,7 @@
-"""Regular expressions that mean the same everywhere.
+"""Portable regular expressions.
 
-Digits, letters and spaces differ between languages: llguidance takes Unicode's, JavaScript ASCII's,
-Python something between. Answers are kept to what all of them accept.
+Digits, letters and spaces differ between languages: llguidance uses Unicode's, JavaScript ASCII's,
+Python something between. Answers are restricted to what all of them accept.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PART = re.compile(r"\\(?:p\{[^}\\]*+\}|.)|\[\^|\[:\w++:\]|\[|\]|[^\\\[\]]++", r
 
 
 def portable(expression: str) -> str:
-    """Rewrite the classes of an expression to what all languages have in common."""
+    """Rewrite the character classes of an expression to the intersection of all languages."""
     found, brackets = [], list[bool]()
     for part in _PART.findall(expression):
         if part in ("[", "[^"):
@@ -30,7 +30,7 @@ def portable(expression: str) -> str:
 
 
 def _class(letter: str, *, is_negated: bool, is_inside: bool) -> str:
-    """What a class means: narrow, or wide where all but it is asked for."""
+    """Return the characters of a class: ASCII, or Unicode if the class is negated."""
     name = letter.lower()
     inner = (_WIDE if is_negated != letter.isupper() else _ASCII)[name]
     if letter.isupper():

@@ -1,7 +1,7 @@
-"""Whether llguidance may look for forced tokens.
+"""Decides whether llguidance may look for forced tokens.
 
-It spells all that is forced anew at every token, so that a long run, as ``(ab){1000}`` repeated a
-thousand times, takes a second of each. Where there may be one it is told not to look.
+It recomputes all forced text at every token, so that a long run, as ``(ab){1000}`` repeated a
+thousand times, takes a second for each. For grammars with such runs the search is disabled.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import re
 from collections.abc import Iterable
 
 LONGEST = 4000
-"""Letters that may be forced in a row: some milliseconds."""
+"""Maximum of consecutive forced characters: some milliseconds."""
 NOTHING = '%llguidance {"no_forcing": true}'
-"""Of a grammar that forces nothing."""
+"""First line of a grammar that forces nothing."""
 _COUNT = re.compile(r"\{\s*+(\d++)")
 
 
 def header(texts: Iterable[str]) -> str:
-    """The first line of a grammar that is made of texts, each with all repetitions of its own."""
+    """Return the first line of a grammar made of texts, each with independent repetitions."""
     if any(_at_most(text) > LONGEST for text in texts):
         return NOTHING
     return "%llguidance {}"
 
 
 def _at_most(text: str) -> int:
-    """Letters that a text may force: no more than if all repetitions were in each other."""
+    """Return an upper bound on the characters a text may force; assumes nested repetitions."""
     size = len(text)
     for count in _COUNT.findall(text):
         size *= max(1, int(count[:9]))
@@ -34,7 +34,7 @@ def _at_most(text: str) -> int:
 
 
 def strings_in(value: object) -> Iterable[str]:
-    """Every string of a schema, keys included."""
+    """Yield every string of a schema, keys included."""
     open_ = [value]
     while open_:
         one = open_.pop()

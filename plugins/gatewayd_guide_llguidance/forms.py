@@ -1,4 +1,4 @@
-"""Every form of a ``GuideSpec`` as a grammar of llguidance."""
+"""Converts every form of a ``GuideSpec`` to a grammar of llguidance."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ FORMATS = frozenset(
         "uuid",
     }
 )
-_UNKNOWN = {"extends", "disallow", "divisibleBy"}  # of old drafts, and ignored by llguidance
-# Possessive, and a string that does not end reaches to the end of its line: what a client wrote is
-# read once, not once more for each place where something could begin.
+_UNKNOWN = {"extends", "disallow", "divisibleBy"}  # of old drafts; llguidance ignores them
+# Possessive, and an unterminated string extends to the end of its line: client input is scanned
+# once, without backtracking.
 _LARK_RULE = re.compile(r"(?m)^[ \t]*+[?!]?[A-Za-z_]\w*+[^:\n\"/]*+:")
 _LARK_PART = re.compile(r'"(?:\\.|[^"\\\n])*+"?|/(?:\\.|[^/\\\n])++/?|//[^\n]*+|<[^<>\s"\[\]]++>')
 _DIRECTIVE = re.compile(r"(?m)^[ \t]*+%llguidance[ \t]*+\{[^{}]*+\}")
@@ -53,7 +53,7 @@ _RULES = 2000
 
 
 class Forms:
-    """Translates within limits.
+    """Converts specs within limits.
 
     Args:
         config: the limits.
@@ -65,10 +65,10 @@ class Forms:
         self._special = special
 
     def grammar_of(self, spec: GuideSpec) -> str:
-        """Translate.
+        """Convert a spec.
 
         Raises:
-            GrammarRefused: it is wrong or too large.
+            GrammarRefused: it is invalid or too large.
         """
         check_size(spec.form, spec.text, self._config.text_bytes)
         depth = self._config.depth
@@ -93,7 +93,7 @@ class Forms:
                 return self._format(read_format(spec.text, depth), spec.text, blanks)
 
     def _schema(self, schema: dict[str, Any] | bool) -> dict[str, Any]:
-        """The same schema, all of which is kept."""
+        """Return the schema, all keywords of which are supported."""
         check_schema(
             schema,
             guide="llguidance",
@@ -106,14 +106,14 @@ class Forms:
         if schema is True:
             return {}
         found: dict[str, Any] = without_remarks(schema, FORMATS)
-        found.pop("x-guidance", None)  # would change the options
+        found.pop("x-guidance", None)  # it would change the options
         return found
 
     def _grammar(self, text: str) -> str:
         return _lark(self._rules(text), None)
 
     def _rules(self, text: str) -> str:
-        """The Lark of a grammar."""
+        """Return the Lark of a grammar."""
         if ebnf.is_ebnf(text):
             return ebnf_lark.lark_of(ebnf.read(text))
         if len(_LARK_RULE.findall(text)) > _RULES:
@@ -121,12 +121,12 @@ class Forms:
         return _LARK_PART.sub(self._by_id, _DIRECTIVE.sub("", text))
 
     def _by_id(self, part: re.Match[str]) -> str:
-        """A special token that is named by its content, as llguidance's Lark allows."""
+        """Replace a special token named by its content with its id, as Lark requires."""
         token = self._special.get(part[0])
         return part[0] if token is None else f"<[{token}]>"
 
     def _format(self, found: Format, text: str, blanks: int) -> str:
-        """Grammars of clients become grammars beside it: their names are their own."""
+        """Convert a format; grammars of clients become separate grammars with their own names."""
         grammars: list[str] = []
 
         def rule(spec: GuideSpec) -> str:
@@ -159,7 +159,7 @@ def _inner_json(schema: dict[str, Any], blanks: int) -> str:
 
 
 def _terminal(spec: GuideSpec) -> str | None:
-    """What is a regular language, as a part of a terminal."""
+    """Return a regular language as a part of a terminal; None if it is not regular."""
     if spec.form == "regex":
         return _expression(spec.text)
     if spec.form == "choice":
@@ -172,13 +172,13 @@ def _expression(text: str) -> str:
 
 
 def _lark(text: str, texts: Iterable[str] | None) -> str:
-    """A grammar that forces no more than one of some texts can, or, of none, nothing."""
+    """Return a grammar whose forcing is limited by some texts, or, for None, disabled."""
     first = NOTHING if texts is None else header(texts)
     return LLMatcher.grammar_from_lark(f"{first}\n{text}")
 
 
 def _one_of(choices: Sequence[str]) -> str:
-    """One terminal: as alternatives of a rule they would all be parsed at once."""
+    """Return one terminal: alternatives of a rule would all be parsed at once."""
     said = [json.dumps(one, ensure_ascii=False) for one in choices if one]
     if not said:
         return 'start: ""'

@@ -1,4 +1,4 @@
-"""What the expressions of a grammar take in memory, and how it is given back."""
+"""Memory accounting of llguidance lexers, and return of freed memory to the system."""
 
 from __future__ import annotations
 
@@ -13,81 +13,82 @@ if TYPE_CHECKING:
 
 _COST = re.compile(r'"lexer_cost": (\d+)')
 _COMPILED_BYTES = 64
-"""For a unit of the fuel that compiling burns."""
+"""Bytes per unit of fuel spent on compiling."""
 _GROWN_BYTES = 256
-"""The same where it is followed: from 8, where expressions grow, to 210, where states of several
-are put together."""
+"""Bytes per unit of fuel spent on matching: from 8, where expressions grow, to 210, where combined
+states are built."""
 _STATE_BYTES = 1024
-"""For a state, of up to 850 that were seen."""
+"""Bytes per state, of which up to 850 were measured."""
 _BASE_BYTES = 1 << 17
-_LETTER_BYTES = 64
-"""For a letter of the grammar, as llguidance reads it."""
-_WEIGHED, _WEIGHED_IDLE = 16, 512
-"""Tokens after which it is weighed, which takes 0.3 ms: while it grows, and where it does not."""
+_CHAR_BYTES = 64
+"""Bytes per character of the grammar, as parsed by llguidance."""
+_MEASURED, _MEASURED_IDLE = 16, 512
+"""Tokens between measurements, which take 0.3 ms: while it grows, and while it does not."""
 _GROWTH_BYTES = 1 << 18
-"""From one time to the next: less is none."""
-_GIVEN_BYTES = 16 << 20
+"""Growth between measurements that counts; less counts as none."""
+_TRIM_BYTES = 16 << 20
 _REST_SECONDS = 0.05
-_NOBODY = 1 << 30
-"""A token that no vocabulary has."""
+_NO_TOKEN = 1 << 30
+"""Token id outside of any vocabulary."""
 
 
 class Lexer:
-    """One lexer of llguidance: all copies of a matcher add to it, and it is never made smaller.
+    """llguidance lexer, shared by all copies of a matcher; it grows and never shrinks.
 
     Args:
-        first: a matcher at the beginning, which is copied.
-        letters: of the grammar.
-        states: that it may have.
+        first: matcher in the initial state, which is copied.
+        num_chars: characters of the grammar.
+        states: maximum number of states.
 
     Attributes:
         first: the same.
-        grown_bytes: what it had grown by when it was weighed, rather more than less.
+        grown_bytes: estimated growth at the last measurement, rather more than less.
     """
 
-    def __init__(self, first: LLMatcher, letters: int, states: int) -> None:
+    def __init__(self, first: LLMatcher, num_chars: int, states: int) -> None:
         self.first = first
         self.grown_bytes = 0
         self._most = _STATE_BYTES * states
         self._taken = 0
-        self._apart = _WEIGHED
+        self._apart = _MEASURED
         self._burnt = burnt = _burnt_by(first)
-        self._base = _BASE_BYTES + _LETTER_BYTES * letters + _COMPILED_BYTES * burnt
+        self._base = _BASE_BYTES + _CHAR_BYTES * num_chars + _COMPILED_BYTES * burnt
 
     @property
     def num_bytes(self) -> int:
-        """What it takes, with that."""
+        """Estimated memory, including the growth."""
         return self._base + self.grown_bytes
 
     def touch(self) -> bool:
-        """A token was taken; whether it is time to weigh it."""
+        """Count a token; return whether it is time to measure the growth."""
         self._taken += 1
         return self._taken >= self._apart
 
-    def weigh(self, matcher: LLMatcher) -> None:
-        """See what it takes, if it may have grown.
+    def measure(self, matcher: LLMatcher) -> None:
+        """Measure the growth, if there may be any.
 
         Args:
-            matcher: one that uses it, and so knows.
+            matcher: one that uses the lexer, through which it is measured.
         """
-        # At the end of a process nobody needs to know, and half of what it takes is gone.
-        if self._taken and not _GIVING.is_ending():
+        # At interpreter shutdown it is useless, and half of the required modules are gone.
+        if self._taken and not _TRIMMER.is_ending():
             self._taken = 0
             before = self.grown_bytes
             grown = _GROWN_BYTES * (_burnt_by(matcher) - self._burnt)
             self.grown_bytes = max(before, min(grown, self._most))
             is_growing = self.grown_bytes - before > _GROWTH_BYTES
-            self._apart = _WEIGHED if is_growing else min(2 * self._apart, _WEIGHED_IDLE)
+            self._apart = _MEASURED if is_growing else min(2 * self._apart, _MEASURED_IDLE)
 
     def __del__(self) -> None:
-        """Say so: malloc keeps what is freed."""
-        _GIVING.add(self.num_bytes)
+        """Announce the freed memory, which malloc would otherwise retain."""
+        _TRIMMER.add(self.num_bytes)
 
 
-class _Giving:
-    """Has malloc give back what it keeps for steps, which is not needed soon where it is so much.
+class _Trimmer:
+    """Makes malloc return freed memory to the system, when it is too much to be reused soon.
 
-    At once for all that goes at about the same time, and in a thread: it takes milliseconds.
+    Once for everything that is freed at about the same time, and in a thread: it takes
+    milliseconds.
     """
 
     def __init__(self) -> None:
@@ -96,26 +97,26 @@ class _Giving:
         self._num_bytes = 0
 
     def add(self, num_bytes: int) -> None:
-        """So much will be free in a moment."""
+        """Announce that this much will be freed in a moment."""
         self._num_bytes += num_bytes
-        # A thread that is started at the end of a process never comes up.
-        if self._num_bytes >= _GIVEN_BYTES and self._trim is not None and not self.is_ending():
+        # A thread cannot be started at interpreter shutdown.
+        if self._num_bytes >= _TRIM_BYTES and self._trim is not None and not self.is_ending():
             self._num_bytes = 0
             timer = threading.Timer(_REST_SECONDS, self._trim, (0,))
             timer.daemon = True
             timer.start()
 
 
-_GIVING = _Giving()
+_TRIMMER = _Trimmer()
 
 
 def _burnt_by(matcher: LLMatcher) -> int:
-    """The fuel that its expressions had burnt when it last looked.
+    """Return the fuel that a matcher's lexer has consumed so far.
 
-    llguidance tells it in what it says of a token that it refuses, and nowhere else.
+    llguidance reports it only in the error for a rejected token.
     """
     probe = matcher.deep_copy()
-    probe.consume_token(_NOBODY)
-    # The first: behind it stands the grammar, in which a client may write what it likes.
+    probe.consume_token(_NO_TOKEN)
+    # The first match: the grammar follows, whose text is untrusted.
     told = _COST.search(probe.get_error())
     return 0 if told is None else int(told[1])

@@ -1,4 +1,4 @@
-"""Sequences that follow a grammar of llguidance."""
+"""Matchers of llguidance grammars."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ _MOST_LETTERS = 300
 _USED_UP = ("too many states", "too many expressions")
 _TOO_MANY = "the answer cannot go on: its grammar has too many states; make it simpler"
 _APART = 32
-"""Tokens of a sequence between two lexers: who fills one sooner does so by itself."""
+"""Minimum number of tokens of a sequence between two lexers; a sequence that fills one sooner
+exceeds the limit by itself."""
 _KEPT_BYTES = 8 << 20
-"""What a lexer may have grown by that nobody uses."""
+"""Maximum growth of a lexer that is cached while unused."""
 
 
 class LlGrammar:
-    """A matcher at the beginning, which is copied.
+    """Grammar with a matcher in the initial state, which is copied.
 
-    All copies add to one lexer, whose states are limited. When it is full a grammar is compiled
-    anew: otherwise nobody could ever follow it again. One that has grown large is let go with its
-    last copy, and the next to come has it compiled anew too.
+    All copies share one lexer, whose states are limited. When it is full the grammar is compiled
+    again: otherwise no sequence could ever follow it again. One that has grown large is released
+    with its last copy, and compiled again for the next sequence.
 
     Args:
         first: the lexer.
-        make: makes another.
+        make: creates another.
         vocabulary: of the model.
     """
 
@@ -52,26 +53,26 @@ class LlGrammar:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes where nobody follows it."""
+        """Memory used when no sequence follows it."""
         kept = self._kept
         return 0 if kept is None else kept.num_bytes
 
     def start(self) -> LlMatcher:
-        """A matcher that stands at the beginning.
+        """Return a matcher in the initial state.
 
         Raises:
-            GuideFailed: its lexer was let go, and it takes too long to make another by now.
+            GuideFailed: its lexer was released, and compiling another takes too long.
         """
         return LlMatcher(self, self.renewed(None), self._vocabulary)
 
     def renewed(self, used_up: Lexer | None) -> Lexer:
-        """A lexer that is not full.
+        """Return a lexer that is not full, compiling one if necessary.
 
         Args:
-            used_up: one that is; None for none.
+            used_up: a full one; None for none.
 
         Raises:
-            GuideFailed: it takes too long by now.
+            GuideFailed: compiling takes too long.
         """
         with self._renewing:
             now = self._now()
@@ -83,25 +84,27 @@ class LlGrammar:
                 self._now = weakref.ref(now)
             return now
 
-    def weigh(self, lexer: Lexer, matcher: LLMatcher) -> None:
-        """See whether a lexer, which a matcher uses, may stay for those to come."""
-        lexer.weigh(matcher)
+    def measure(self, lexer: Lexer, matcher: LLMatcher) -> None:
+        """Measure a lexer, and stop caching it if it has grown too large."""
+        lexer.measure(matcher)
         if lexer.grown_bytes > _KEPT_BYTES and self._kept is lexer:
             self._kept = None
 
 
 class LlMatcher:
-    """One sequence. llguidance stops where a grammar can only end; end tokens are counted here.
+    """Matcher of one sequence. llguidance stops at the end of a grammar.
+
+    End tokens are counted here.
 
     Attributes:
         matcher: llguidance's own.
     """
 
     def __init__(self, grammar: LlGrammar, lexer: Lexer, vocabulary: LlguidanceVocabulary) -> None:
-        """Begin at the beginning.
+        """Start in the initial state.
 
         Args:
-            grammar: that it follows.
+            grammar: to follow.
             lexer: whose first matcher is copied.
             vocabulary: of the model.
         """
@@ -115,8 +118,8 @@ class LlMatcher:
         self._mask: NDArray[np.int32] | None = None
 
     def __del__(self) -> None:
-        """The last to go lets a lexer go with it that has grown too large."""
-        self._grammar.weigh(self._lexer, self.matcher)
+        """Measure the lexer: it is released with its last matcher if it has grown too large."""
+        self._grammar.measure(self._lexer, self.matcher)
 
     @property
     def has_ended(self) -> bool:
@@ -124,36 +127,36 @@ class LlMatcher:
         return self._num_ends > 0
 
     def accept(self, tokens: Sequence[int]) -> int:
-        """Go on by tokens, as far as the grammar allows them."""
+        """Advance by tokens, as far as the grammar allows them."""
         for count, token in enumerate(tokens):
-            if not self._take(token):
+            if not self._accept_one(token):
                 return count
         return len(tokens)
 
-    def _take(self, token: int) -> bool:
+    def _accept_one(self, token: int) -> bool:
         if token in self._vocabulary.ends and (self.has_ended or self.matcher.is_accepting()):
             self._num_ends += 1
             return True
         if self.has_ended or not 0 <= token < self._vocabulary.size:
             return False
         taken = self.matcher.try_consume_tokens([token]) == 1
-        if self.is_mended(is_lost=not taken and self._had_allowed(token)):
+        if self.replace_full_lexer(is_rejected=not taken and self._had_allowed(token)):
             taken = self.matcher.try_consume_tokens([token]) == 1
             self.check()
         if taken:
             self._tokens.append(token)
             self._mask = None
             if self._lexer.touch():
-                self._grammar.weigh(self._lexer, self.matcher)
+                self._grammar.measure(self._lexer, self.matcher)
         return taken
 
     def _had_allowed(self, token: int) -> bool:
-        """Whether the mask of now has a token: one that is refused then, has found no state."""
+        """Whether the current mask allows a token: if it is rejected anyway, the lexer was full."""
         mask = self._mask
         return mask is not None and bool(mask[token // 32] >> (token % 32) & 1)
 
     def rollback(self, count: int) -> None:
-        """Take the last accepted tokens back."""
+        """Undo the last accepted tokens."""
         ends = min(count, self._num_ends)
         self._num_ends -= ends
         if count > ends:
@@ -163,39 +166,39 @@ class LlMatcher:
             del self._tokens[len(self._tokens) - (count - ends) :]
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write which tokens may come next."""
+        """Write the mask of allowed next tokens."""
         if self.has_ended:
             mask[:] = self._vocabulary.end_mask
             return
         self.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if self.is_mended():
+        if self.replace_full_lexer():
             self.matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
             self.check()
-        self.keep(mask)
+        self.cache_mask(mask)
 
-    def keep(self, mask: NDArray[np.int32]) -> None:
-        """What was filled for it."""
+    def cache_mask(self, mask: NDArray[np.int32]) -> None:
+        """Store a copy of the mask that was filled for this matcher."""
         self._mask = mask.copy()
 
     def forced(self) -> Sequence[int]:
-        """What llguidance would not let the model spell otherwise."""
+        """Return the tokens to which llguidance allows no alternative."""
         if self.has_ended:
             return ()
         forced = self.matcher.compute_ff_tokens()
-        return () if self.is_mended() else forced
+        return () if self.replace_full_lexer() else forced
 
     def fork(self) -> LlMatcher:
-        """Another one that stands where this one stands."""
+        """Return an independent matcher in the same state."""
         other = LlMatcher(self._grammar, self._lexer, self._vocabulary)
         other.matcher, other._tokens = self.matcher.deep_copy(), [*self._tokens]
         other._num_ends, other._renewed_at = self._num_ends, self._renewed_at
         return other
 
-    def is_mended(self, *, is_lost: bool = False) -> bool:
-        """Whether a lexer was full and another is used; the last call is to be made again.
+    def replace_full_lexer(self, *, is_rejected: bool = False) -> bool:
+        """Replace a full lexer; return whether it was, and the last call must be repeated.
 
         Args:
-            is_lost: whether something went wrong of which llguidance says nothing.
+            is_rejected: whether a token was rejected without an error, which means a full lexer.
 
         Raises:
             GuideFailed: another limit was reached, or this one again.
@@ -203,7 +206,7 @@ class LlMatcher:
         if self.matcher.is_error():
             if not any(said in _reason(self.matcher.get_error()) for said in _USED_UP):
                 self.check()
-        elif not is_lost:
+        elif not is_rejected:
             return False
         if len(self._tokens) - self._renewed_at < _APART:
             raise GuideFailed(_TOO_MANY)
@@ -215,21 +218,23 @@ class LlMatcher:
         return True
 
     def check(self) -> None:
-        """Refuse to go on after a limit was reached: llguidance would allow the end.
+        """Raise if a limit was reached: llguidance would allow the end.
 
         Raises:
-            GuideFailed: it was.
+            GuideFailed: a limit was reached.
         """
         if self.matcher.is_error():
-            raise GuideFailed(f"the answer cannot go on: {told(self.matcher.get_error())}")
+            raise GuideFailed(
+                f"the answer cannot go on: {describe_error(self.matcher.get_error())}"
+            )
 
 
 _OURS = re.compile(r"^(at \d+\(\d+\): )?failed to compile JSON schema: ")
-"""Where a schema stands in a grammar that its client has not written."""
+"""Prefix with the location of a schema in the generated grammar, which the client does not know."""
 
 
-def told(error: str) -> str:
-    """What matters of what llguidance says, and no more of it than fits a sentence."""
+def describe_error(error: str) -> str:
+    """Return the relevant part of llguidance's error message, shortened to a sentence."""
     error = _reason(error)
     if "NoExtensionBias" in error:
         return "the grammar allows nothing here"
@@ -240,5 +245,5 @@ def told(error: str) -> str:
 
 
 def _reason(error: str) -> str:
-    """Without the state and the grammar, which stand behind it."""
+    """Return the error without the state and the grammar that follow it."""
     return error.partition("<state>")[0]

@@ -1,7 +1,7 @@
-"""Compiles with llguidance and fills the masks of a batch in its threads.
+"""Compiles with llguidance and computes the masks of a batch in its threads.
 
-Masks come from a walk over the trie of all tokens that a lexer of derivatives and an Earley
-parser prune; nothing is computed for states that no sequence reaches.
+Masks result from a walk over the trie of all tokens, pruned by a derivative-based lexer and an
+Earley parser; nothing is computed for states that no sequence reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
 from gatewayd_guide_llguidance.forms import Forms
 from gatewayd_guide_llguidance.lexers import Lexer
-from gatewayd_guide_llguidance.matching import LlGrammar, LlMatcher, told
+from gatewayd_guide_llguidance.matching import LlGrammar, LlMatcher, describe_error
 from gatewayd_guide_llguidance.vocabulary import LlguidanceVocabulary
 from gatewayd_hooks.guiding import GrammarRefused
 from gatewayd_hooks.helpers.bounded import Bounded
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 _FEW = 4
-"""Masks that are filled before threads are thought of."""
+"""Number of masks computed before threads are considered."""
 _WORTH_SECONDS = 1e-3
-"""Of masks that are left: to wake threads beside a model that computes takes some of that."""
+"""Remaining time for which threads are used: waking them next to a running model takes some of
+that."""
 _CORES_TAKEN = 2
-"""By a model and the engine's loop: where there are no more, threads would take them from both."""
+"""Cores used by the model and the engine's loop: without more cores, threads would only compete."""
 
 
 class Llguidance:
-    """Holds the vocabulary and the threads; grammars belong to those who asked for them."""
+    """Guide with the vocabulary and the threads; grammars are owned by the caller."""
 
     def __init__(self, config: LlguidanceConfig) -> None:
         self._config = config
@@ -48,7 +49,7 @@ class Llguidance:
             step_max_items=config.step_items,
             max_lexer_states=config.lexer_states,
             max_grammar_size=config.grammar_size,
-            verbose_errors=True,  # what a lexer takes stands in them
+            verbose_errors=True,  # they contain the cost of a lexer
         )
         self._bounded = Bounded(config.compile_seconds)
         self._vocabulary: LlguidanceVocabulary | None = None
@@ -64,11 +65,11 @@ class Llguidance:
             self._executor = LLExecutor(threads or None)
 
     def close(self) -> None:
-        """Let both go; grammars that are in use keep their vocabulary."""
+        """Release both; grammars in use keep a reference to the vocabulary."""
         self._vocabulary = self._forms = self._executor = None
 
     def compile(self, spec: GuideSpec) -> Grammar:
-        """Translate to llguidance's own form and let it compile."""
+        """Convert to llguidance's own form and compile."""
         return self._bounded.run(lambda: self._compiled(spec))
 
     def _compiled(self, spec: GuideSpec) -> Grammar:
@@ -79,13 +80,16 @@ class Llguidance:
         def make() -> Lexer:
             first = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
             if first.is_error():
-                raise GrammarRefused(f"{spec.form}: {told(first.get_error())}")
+                raise GrammarRefused(f"{spec.form}: {describe_error(first.get_error())}")
             return Lexer(first, len(text), states)
 
         return LlGrammar(make(), partial(self._bounded.run, make), vocabulary)
 
     def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
-        """The first few here; the others in threads where those say that it will take long."""
+        """Fill the first few here.
+
+        The others in threads if those few show that it will take long.
+        """
         ours = cast("Sequence[LlMatcher]", matchers)
         few, others = ours[:_FEW], ours[_FEW:]
         began = time.perf_counter()
@@ -102,19 +106,19 @@ class Llguidance:
     def _fill_in_threads(
         executor: LLExecutor, matchers: Sequence[LlMatcher], masks: NDArray[np.int32]
     ) -> None:
-        """All at once, without the interpreter."""
+        """Fill all in parallel, without the interpreter lock."""
         open_ = [(one.matcher, i) for i, one in enumerate(matchers) if not one.has_ended]
         if open_:
             executor.unsafe_compute_mask_ptr(open_, masks.ctypes.data, masks.strides[0], len(masks))
         for one, mask in zip(matchers, masks, strict=True):
-            if one.has_ended or one.is_mended():
+            if one.has_ended or one.replace_full_lexer():
                 one.fill(mask)
             else:
-                one.keep(mask)
+                one.cache_mask(mask)
 
 
 def _cores() -> int:
-    """That this process may run on."""
+    """Return the number of cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

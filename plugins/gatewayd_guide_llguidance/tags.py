@@ -1,7 +1,7 @@
-"""Formats as Lark: one form after the other, free text, and what a trigger begins.
+"""Converts formats to Lark: sequences, free text, and triggered tags.
 
-llguidance cuts a text into lexemes, the longest that fits. An expression therefore becomes one
-terminal with the text that ends it, and free text ends where that is met first.
+llguidance tokenizes a text into lexemes by longest match. An expression therefore becomes one
+terminal with the text that ends it, and free text ends at the first occurrence of its end.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Writer:
     Args:
         special: contents of special tokens, and their ids. One in a text may be that token, or be
             spelled by others.
-        rule: writes what another spec says as a part of a rule.
-        terminal: the same as a part of a terminal; None for what is no regular language.
+        rule: writes another spec as a part of a rule.
+        terminal: writes it as a part of a terminal; None if it is not a regular language.
     """
 
     def __init__(
@@ -40,23 +40,23 @@ class Writer:
         self._lines: list[str] = []
 
     def grammar_of(self, found: Format) -> str:
-        """Write it.
+        """Write the grammar.
 
         Raises:
-            GrammarRefused: nobody could say where free text in it ends.
+            GrammarRefused: the end of free text in it cannot be determined.
         """
         start = self._written(found, "")
         return "\n".join([f"start: {start}", *self._lines])
 
     def _line(self, name: str, body: str) -> str:
-        """A rule or terminal of its own; ``name`` is completed by a number."""
+        """Add a rule or terminal; ``#`` in ``name`` is replaced with a number."""
         place = len(self._lines)
         name = name.replace("#", str(place))
         self._lines.append(f"{name}: {body}")
         return name.removesuffix("[lazy]")
 
     def _written(self, found: Format, stop: str) -> str:
-        """A part of a rule: something, and behind it a text that ends it."""
+        """Write an element as a part of a rule, followed by the text that ends it."""
         match found:
             case FormatLeaf(spec):
                 terminal = self._terminal(spec)
@@ -136,7 +136,7 @@ class Writer:
 
     def _triggered(self, tags: tuple[Tag, ...], frame: StructuralTag) -> str:
         text = self._line("TEXT_#", _without(frame.triggers))
-        # The shortest trigger that begins a structure is met first.
+        # The shortest trigger that begins a structure matches first.
         heads_of_all = shortest(frame.triggers)
         begun: dict[str, list[Tag]] = {head: [] for head in heads_of_all}
         for tag in tags:
@@ -170,11 +170,11 @@ class Writer:
     # Texts
 
     def _mark(self, text: str) -> str:
-        """The special token that a text begins with."""
+        """Return the special token that a text begins with."""
         return max((one for one in self._special if text.startswith(one)), key=len, default="")
 
     def _spelled(self, text: str) -> str:
-        """A text in which special tokens may stand for their contents."""
+        """Write a text in which special tokens may replace their contents."""
         contents = sorted((one for one in self._special if one in text), key=len, reverse=True)
         if not contents:
             return _quoted(text) if text else ""
@@ -189,7 +189,7 @@ class Writer:
 
 
 def _is_open(found: Format) -> bool:
-    """Whether only what stands behind it says where it ends."""
+    """Whether only the element after it determines where it ends."""
     match found:
         case AnyText():
             return True
@@ -206,7 +206,7 @@ def _is_open(found: Format) -> bool:
 
 
 def _constant(found: Format) -> str:
-    """The text that a form always is; empty for others."""
+    """Return the text that a form always is; empty for others."""
     if not (isinstance(found, FormatLeaf) and found.spec.form == "choice"):
         return ""
     first, *others = read_choices(found.spec.text)
@@ -214,7 +214,7 @@ def _constant(found: Format) -> str:
 
 
 def _without(texts: tuple[str, ...] | list[str]) -> str:
-    """A terminal: what has none of some texts in it."""
+    """Return a terminal of text that contains none of some texts."""
     letters = "|".join(re.sub(_OTHER, lambda c: f"\\x{{{ord(c[0]):x}}}", one) for one in texts)
     return f"{_ANY} & ~/(?s:.*)({letters})(?s:.*)/"
 

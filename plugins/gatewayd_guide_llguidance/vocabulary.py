@@ -1,4 +1,4 @@
-"""The model's tokens as llguidance wants them."""
+"""Model's tokens in the format of llguidance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class LlguidanceVocabulary:
     """Bytes of all tokens, and which of them end an answer.
 
     Attributes:
-        tokenizer: as large as the logits; what the file does not have is never allowed.
-        size: tokens.
+        tokenizer: as large as the logits; ids missing in the file are never allowed.
+        size: number of tokens.
         ends: the model's end tokens.
         end_mask: a mask that allows them alone.
-        special: contents of special tokens, but of those that end, and their ids.
+        special: contents of special tokens, except end tokens, and their ids.
     """
 
     def __init__(self, resources: EngineResources) -> None:
@@ -44,13 +44,13 @@ class LlguidanceVocabulary:
 
 
 def _hide_special(file: dict[str, Any]) -> dict[str, int]:
-    """Rename special tokens to what no text has.
+    """Rename special tokens to something that no text contains.
 
-    llguidance spells a text that is forced as the tokenizer would, and that takes the letters of
-    ``<|im_end|>`` for the token, which ends an answer. Grammars name special tokens by their ids.
+    llguidance tokenizes forced text as the tokenizer would, which would convert the characters of
+    ``<|im_end|>`` to that token and so end an answer. Grammars name special tokens by their ids.
 
     Returns:
-        What they were called.
+        Ids by the original names.
     """
     contents = {}
     for token in file.get("added_tokens", []):
@@ -70,5 +70,5 @@ def _hide_special(file: dict[str, Any]) -> dict[str, int]:
 
 
 def _hidden(token: int) -> str:
-    """Noncharacters of Unicode around the id."""
+    """Return a name with Unicode noncharacters around the id."""
     return f"\ufdd0{token}\ufdd1"

@@ -1,4 +1,4 @@
-"""Guided decoding by XGrammar: masks of most states are computed when a grammar is compiled."""
+"""Guided decoding with XGrammar: masks of most states are computed when compiling a grammar."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: XgrammarConfig) -> GuideStrategy:
 
 @hookimpl
 def gatewayd_guides() -> Sequence[StrategyInfo[GuideStrategy]]:
-    """Offer ``xgrammar``."""
+    """Provide ``xgrammar``."""
     return [
         StrategyInfo(
             name="xgrammar",
             config_type=XgrammarConfig,
             build=_build,
-            summary="JSON schemas, expressions, EBNF and tags; compiles for longer.",
+            summary="JSON Schema, regular expressions, EBNF and structural tags; compiles slowly.",
             requires_spec=">=1.6,<2",
         )
     ]

@@ -6,47 +6,72 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class XgrammarConfig(StrategyConfig):
-    """What one grammar may cost."""
+    """Limits on the cost of one grammar."""
 
     text_bytes: int = setting(
-        32_768, reload="hot", ge=1024, le=16_777_216, doc="Bytes of a schema or another grammar."
+        32_768,
+        reload="hot",
+        ge=1024,
+        le=16_777_216,
+        doc="Maximum size of a schema or another grammar in bytes, from 1024 to 16777216.",
     )
     depth: int = setting(
         64,
         reload="hot",
         ge=4,
         le=256,
-        doc="Objects and arrays in each other that a schema may have.",
+        doc=(
+            "Maximum nesting depth of objects and arrays in the JSON text of a schema, from 4 to "
+            "256."
+        ),
     )
     schemas: int = setting(
-        1000, reload="hot", ge=10, le=4000, doc="Schemas within one another that a schema may have."
+        1000,
+        reload="hot",
+        ge=10,
+        le=4000,
+        doc="Maximum number of subschemas in a schema, from 10 to 4000.",
     )
     any_whitespace: bool = setting(
         False,
         reload="hot",
-        doc="JSON may be indented; otherwise it has one blank at most between two of its parts.",
+        doc=(
+            "Whether JSON answers may be indented; otherwise they have at most one blank between "
+            "tokens."
+        ),
     )
     whitespace: int = setting(
         40,
         reload="hot",
         ge=1,
         le=1000,
-        doc="Spaces and line ends in a row that JSON may have with `any_whitespace`.",
+        doc=(
+            "Maximum of consecutive whitespace characters in JSON answers with `any_whitespace`, "
+            "from 1 to 1000."
+        ),
     )
     compile_seconds: float = setting(
-        1.5, reload="hot", gt=0, le=60, doc="Seconds that compiling may take."
+        1.5,
+        reload="hot",
+        gt=0,
+        le=60,
+        doc="Time limit for compiling a grammar in seconds, above 0 and up to 60.",
     )
     threads: int = setting(
-        1, reload="restart", ge=1, le=128, doc="Threads that compile a grammar or fill masks."
+        1,
+        reload="restart",
+        ge=1,
+        le=128,
+        doc="Number of threads, from 1 to 128, that compile a grammar or compute masks.",
     )
 
     def blanks(self, *, is_compact: bool) -> int:
-        """Spaces and line ends in a row that JSON may have.
+        """Return the maximum of consecutive whitespace characters in JSON.
 
         Args:
-            is_compact: whether a request asks for few.
+            is_compact: whether a request asks for compact JSON.
 
-        None at all would be shorter, but models write ``": "`` and ``":"`` as they have learnt it,
-        and say worse things where they must not. Of longer runs a weak model finds no end.
+        Forbidding whitespace would be shorter, but models write ``": "`` and ``":"`` as they were
+        trained, and answers get worse where they must not. A weak model may not end longer runs.
         """
         return self.whitespace if self.any_whitespace and not is_compact else 1

@@ -1,7 +1,7 @@
-"""Regular expressions as XGrammar reads them.
+"""Converts regular expressions to XGrammar's dialect.
 
-For XGrammar an expression is the whole text, ``^`` and ``$`` mean nothing wherever they stand, and
-a dot is any letter.
+XGrammar matches an expression against the whole text, ignores ``^`` and ``$`` anywhere, and matches
+any character with a dot.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from gatewayd_hooks.guiding import GrammarRefused
 
 _COUNT = re.compile(r"\{\s*+(\d++)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 _MOST_COUNTS = 1_000_000
-# A class that does not end is read to the end, once: XGrammar refuses it.
+# An unterminated class is scanned to the end, once: XGrammar refuses it.
 _PART = re.compile(r"\\.|\[\^?(?:\\.|[^\]\\])*+\]?|.", re.DOTALL)
 
 
 def whole(expression: str, *, anchored: bool = False) -> str:
-    """The same without anchors, and with dots that are no line ends.
+    """Return the expression without anchors, and with dots that do not match line ends.
 
     Args:
         expression: of the request.
-        anchored: whether it is looked for in a text, and so must say where that begins and ends.
+        anchored: whether it is searched in a text, and so must have both anchors.
 
     Raises:
         GrammarRefused: it has anchors elsewhere, or lacks them.
@@ -39,10 +39,10 @@ def whole(expression: str, *, anchored: bool = False) -> str:
 
 
 def check_counts(text: str) -> None:
-    """Refuse repetitions of repetitions: XGrammar follows each of them, for minutes.
+    """Refuse nested repetitions with large counts, which XGrammar expands, for minutes.
 
     Raises:
-        GrammarRefused: all counts of a text together are too large.
+        GrammarRefused: the product of all counts of a text is too large.
     """
     product = 1
     for least, most in _COUNT.findall(text):

@@ -1,4 +1,4 @@
-"""Formats as XGrammar writes them."""
+"""Converts formats to XGrammar's structural tags."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gatewayd_hooks.helpers.formats import AnyText, Either, Format, FormatLeaf, 
 from gatewayd_hooks.helpers.grammars import read_choices, shortest
 
 Schema = Callable[[str], dict[str, Any]]
-"""Writes a JSON Schema, of which XGrammar keeps all."""
+"""Function that converts a JSON Schema, all of which XGrammar supports."""
 
 
 def write(found: Format, schema_of: Schema) -> dict[str, Any]:
-    """Write it.
+    """Convert a format.
 
     Raises:
-        GrammarRefused: XGrammar does not know a part of it.
+        GrammarRefused: XGrammar does not support a part of it.
     """
     match found:
         case FormatLeaf(spec):
@@ -40,12 +40,12 @@ def write(found: Format, schema_of: Schema) -> dict[str, Any]:
             }
             if frame.separator is not None:
                 return {"type": "tags_with_separator", "separator": frame.separator, **told}
-            # XGrammar wants one trigger for each structure: the shorter comes first anyway.
+            # XGrammar requires one trigger for each structure: the shorter matches first anyway.
             return {"type": "triggered_tags", "triggers": shortest(frame.triggers), **told}
 
 
 def marked_texts(found: Format) -> list[str]:
-    """The texts around things, in which special tokens may stand for their contents."""
+    """Return the delimiters, in which special tokens may replace their contents."""
     match found:
         case formats.InOrder(elements) | Either(elements):
             return [text for one in elements for text in marked_texts(one)]

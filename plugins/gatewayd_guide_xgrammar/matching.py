@@ -1,4 +1,4 @@
-"""Sequences that follow a grammar of XGrammar."""
+"""Matchers of XGrammar grammars."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class XgGrammar:
-    """What was compiled; matchers share it."""
+    """Compiled grammar; matchers share it."""
 
     def __init__(self, compiled: CompiledGrammar, vocabulary: XgrammarVocabulary) -> None:
         self._compiled = compiled
@@ -24,16 +24,16 @@ class XgGrammar:
 
     @property
     def num_bytes(self) -> int:
-        """What it takes; it does not grow."""
+        """Memory used; it does not grow."""
         return int(self._compiled.memory_size_bytes)
 
     def start(self) -> XgMatcher:
-        """A matcher that stands at the beginning."""
+        """Return a matcher in the initial state."""
         return XgMatcher(GrammarMatcher(self._compiled), self._vocabulary)
 
 
 class XgMatcher:
-    """One sequence. XGrammar allows nothing behind an end token; they are counted here.
+    """Matcher of one sequence. XGrammar allows nothing after an end token; they are counted here.
 
     Attributes:
         matcher: XGrammar's own.
@@ -52,13 +52,13 @@ class XgMatcher:
         return self._num_ends > 0
 
     def accept(self, tokens: Sequence[int]) -> int:
-        """Go on by tokens, as far as the grammar allows them."""
+        """Advance by tokens, as far as the grammar allows them."""
         for count, token in enumerate(tokens):
-            if not self._take(token):
+            if not self._accept_one(token):
                 return count
         return len(tokens)
 
-    def _take(self, token: int) -> bool:
+    def _accept_one(self, token: int) -> bool:
         if token in self._vocabulary.ends:
             is_end = self.has_ended or bool(self.matcher.is_completed())
             self._num_ends += is_end
@@ -68,23 +68,23 @@ class XgMatcher:
         return bool(self.matcher.accept_token(token))
 
     def rollback(self, count: int) -> None:
-        """Take the last accepted tokens back."""
+        """Undo the last accepted tokens."""
         ends = min(count, self._num_ends)
         self._num_ends -= ends
         if count > ends:
             self.matcher.rollback(count - ends)
 
     def fill(self, mask: NDArray[np.int32]) -> None:
-        """Write which tokens may come next."""
+        """Write the mask of allowed next tokens."""
         if self.has_ended:
             mask[:] = self._vocabulary.end_mask
         else:
             self.matcher.fill_next_token_bitmask(mask[None], 0)
 
     def forced(self) -> Sequence[int]:
-        """None: XGrammar allows every spelling of what is forced."""
+        """Return nothing: XGrammar allows every spelling of forced text."""
         return ()
 
     def fork(self) -> XgMatcher:
-        """Another one that stands where this one stands."""
+        """Return an independent matcher in the same state."""
         return XgMatcher(self.matcher.fork(), self._vocabulary, self._num_ends)

@@ -1,4 +1,4 @@
-"""What XGrammar keeps of a JSON Schema: it passes over much else without a word."""
+"""Checks that XGrammar supports a JSON Schema: it silently ignores much."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ALONE = {
     "pattern": {"type"},
     "format": {"type"},
 }
-"""Keywords beside which XGrammar looks at no others than these."""
+"""Keywords next to which XGrammar considers only these others."""
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _OF_TYPE = {
     "properties": "object",
@@ -65,12 +65,12 @@ _OF_TYPE = {
 def kept(
     schema: dict[str, Any] | bool, most: int, check_pattern: Callable[[str], object]
 ) -> dict[str, Any]:
-    """A schema all of which XGrammar keeps.
+    """Return a schema all of which XGrammar supports.
 
     Args:
         schema: of the request.
-        most: schemas within it that are allowed.
-        check_pattern: raises for an expression that XGrammar does not know.
+        most: maximum number of subschemas.
+        check_pattern: raises for an unsupported expression.
 
     Raises:
         GrammarRefused: it does not.
@@ -88,13 +88,13 @@ def kept(
             one["pattern"] = f"^{whole(pattern, anchored=True)}$"
             check_pattern(one["pattern"])
         if one.get("type") == "object":
-            # JSON Schema's default, which XGrammar reads otherwise in structural tags.
+            # JSON Schema's default, which differs in XGrammar's structural tags.
             one.setdefault("additionalProperties", True)
     return found
 
 
 def _check(place: str, one: dict[str, Any]) -> None:
-    """Refuse keywords of which XGrammar would look at one alone."""
+    """Refuse combinations of keywords of which XGrammar would consider only one."""
     standard = one.keys() & STANDARD
     for keyword, others in _ALONE.items():
         if keyword in one and (left := standard - others - {keyword}):

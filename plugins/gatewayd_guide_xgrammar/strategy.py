@@ -1,7 +1,7 @@
-"""Compiles with XGrammar: pushdown automata, with masks prepared for most of their states.
+"""Compiles with XGrammar: pushdown automata, with precomputed masks for most of their states.
 
-XGrammar (Dong et al. 2024) divides a vocabulary, for each state of a grammar, into tokens that
-are decided by the state alone and the few that also need the stack.
+XGrammar (Dong et al. 2024) divides a vocabulary, for each state of a grammar, into tokens that are
+decided by the state alone and the few that also need the stack.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLACE = re.compile(r"^(\[[\d:]+\] )?\S+:\d+: ")
 
 
 class Xgrammar:
-    """Holds the vocabulary; grammars belong to those who asked for them."""
+    """Guide with the vocabulary; grammars are owned by the caller."""
 
     def __init__(self, config: XgrammarConfig) -> None:
         self._config = config
@@ -53,17 +53,17 @@ class Xgrammar:
         self._batch: BatchGrammarMatcher | None = None
 
     def open(self, resources: EngineResources) -> None:
-        """Read the tokenizer; the library brings torch."""
+        """Read the tokenizer; the library imports torch."""
         self._vocabulary = XgrammarVocabulary(resources, self._config.threads)
         self._vocabulary.compiler(_PLAIN)
         self._batch = BatchGrammarMatcher(self._config.threads)
 
     def close(self) -> None:
-        """Let both go; grammars that are in use keep their vocabulary."""
+        """Release both; grammars in use keep a reference to the vocabulary."""
         self._vocabulary = self._batch = None
 
     def compile(self, spec: GuideSpec) -> Grammar:
-        """Translate to a form of XGrammar's and let it compile."""
+        """Convert to XGrammar's own form and compile."""
         return self._bounded.run(lambda: self._compiled(spec))
 
     def _compiled(self, spec: GuideSpec) -> Grammar:
@@ -72,7 +72,7 @@ class Xgrammar:
         try:
             return XgGrammar(self._compile(spec, vocabulary), vocabulary)
         except (RuntimeError, ValueError) as error:
-            raise GrammarRefused(f"{spec.form}: {_told(error)}") from None
+            raise GrammarRefused(f"{spec.form}: {_describe_error(error)}") from None
 
     def _compile(self, spec: GuideSpec, vocabulary: XgrammarVocabulary) -> CompiledGrammar:
         compiler = vocabulary.compiler(_PLAIN)
@@ -125,7 +125,7 @@ class Xgrammar:
         return compiler.compile_structural_tag({"type": "structural_tag", "format": written})
 
     def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
-        """In threads where there are several of both."""
+        """Fill the masks of several matchers, in threads if there are several."""
         ours = cast("Sequence[XgMatcher]", matchers)
         open_ = [(one.matcher, i) for i, one in enumerate(ours) if not one.has_ended]
         if open_:
@@ -138,12 +138,12 @@ class Xgrammar:
 
 
 def _quoted(text: str) -> str:
-    """A string of EBNF."""
+    """Return an EBNF string."""
     plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
     return f'"{"".join(plain)}"'
 
 
-def _told(error: Exception) -> str:
-    """The first line of what XGrammar says, without the time and the place in its source."""
+def _describe_error(error: Exception) -> str:
+    """Return the first line of XGrammar's error, without the time and the source location."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason"]
     return _PLACE.sub("", lines[0])[:_MOST_LETTERS]

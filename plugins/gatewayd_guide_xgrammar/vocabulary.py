@@ -1,4 +1,4 @@
-"""The model's tokens as XGrammar wants them."""
+"""Model's tokens in the format of XGrammar."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 class XgrammarVocabulary:
-    """What tokens spell. Special ones spell nothing, but where a structure's mark is one of them.
+    """Spelling of tokens. Special ones are empty, except where a delimiter is one of them.
 
     Attributes:
-        size: tokens.
+        size: number of tokens.
         ends: the model's end tokens.
         end_mask: a mask that allows them alone.
-        special: contents of special tokens, but of those that end, and their ids.
+        special: contents of special tokens, except end tokens, and their ids.
     """
 
     def __init__(self, resources: EngineResources, threads: int) -> None:
@@ -48,10 +48,10 @@ class XgrammarVocabulary:
         self._plain: GrammarCompiler | None = None
 
     def compiler(self, marks: frozenset[str]) -> GrammarCompiler:
-        """Compiles for a vocabulary in which some special tokens are what they are called.
+        """Return a compiler in whose vocabulary some special tokens are spelled by their names.
 
-        One without such tokens is kept. Others are made anew for each grammar, in 60 ms for 150,000
-        tokens: were they kept, the time would tell which marks other tenants' tags have.
+        The one without such tokens is cached. Others are created for each grammar, in 60 ms for
+        150,000 tokens: if they were cached, timing would reveal which delimiters other tenants use.
         """
         if marks:
             return self._made(marks)
@@ -73,12 +73,12 @@ class XgrammarVocabulary:
         return GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
 
     def marks_in(self, texts: Collection[str]) -> frozenset[str]:
-        """The special tokens whose contents stand in texts."""
+        """Return the special tokens whose contents occur in texts."""
         return frozenset(one for one in self.special if any(one in text for text in texts))
 
 
 def _words(file: dict[str, Any], size: int) -> list[str]:
-    """Every token as the file writes it; empty where there is none."""
+    """Return every token as spelled in the file; empty where there is none."""
     vocab = file["model"]["vocab"]
     pairs = vocab.items() if isinstance(vocab, dict) else ((w[0], i) for i, w in enumerate(vocab))
     words = [""] * size

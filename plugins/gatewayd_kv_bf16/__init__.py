@@ -1,4 +1,4 @@
-"""Keeps keys and values as numbers of sixteen bits."""
+"""KV codec that stores keys and values as bfloat16."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Bf16Config) -> KvCodecStrategy:
 
 @hookimpl
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
-    """Offer ``bf16``."""
+    """Provide ``bf16``."""
     return [
         StrategyInfo(
             name="bf16",
             config_type=Bf16Config,
             build=_build,
-            summary="Keys and values as bfloat16, for a model that is computed in float32.",
+            summary="Stores keys and values as bfloat16, for models computed in float32.",
             requires_spec=">=1.18,<2",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class Bf16Config(StrategyConfig):
-    """A codec of sixteen bits has nothing to set."""
+    """No settings."""

@@ -1,4 +1,4 @@
-"""A bfloat16 for each number."""
+"""KV codec with one bfloat16 per number."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _MOST = torch.finfo(torch.bfloat16).max
 
 
 class Bf16:
-    """What a float32 engine's numbers are rounded to, and a bfloat16 engine's are already."""
+    """Rounds the numbers of a float32 engine; lossless for a bfloat16 engine."""
 
     def __init__(self, config: Bf16Config) -> None:
         self._config = config
 
     def open(self, resources: EngineResources) -> None:
-        """Nothing is needed."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there are no resources to release."""
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """See ``KvCodecStrategy``."""
@@ -33,7 +33,7 @@ class Bf16:
         """See ``KvCodecStrategy``."""
         kept = out.view(torch.bfloat16).copy_(values)
         if values.dtype is not torch.bfloat16:
-            # The largest float32 are nearer to infinity than to a bfloat16.
+            # The largest float32 numbers would be rounded to infinity.
             kept.clamp_(-_MOST, _MOST)
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:

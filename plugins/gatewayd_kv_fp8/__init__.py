@@ -1,4 +1,4 @@
-"""Keeps keys and values as floating-point numbers of eight bits."""
+"""KV codec that stores keys and values as 8-bit floats."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Fp8CodecConfig) -> KvCodecStrategy:
 
 @hookimpl
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
-    """Offer ``fp8``."""
+    """Provide ``fp8``."""
     return [
         StrategyInfo(
             name="fp8",
             config_type=Fp8CodecConfig,
             build=_build,
-            summary="Keys and values as e4m3, with a scale for each token and head.",
+            summary="Stores keys and values as 8-bit floats, with a scale per token and head.",
             requires_spec=">=1.18,<2",
         )
     ]

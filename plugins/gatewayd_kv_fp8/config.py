@@ -6,14 +6,18 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class Fp8CodecConfig(StrategyConfig):
-    """Which eight bits, and what is written beside them."""
+    """Float format, and whether there are scales."""
 
     format: Literal["e4m3", "e5m2"] = setting(
-        "e4m3", reload="restart", doc="Bits of exponent and mantissa: more digits, or more reach."
+        "e4m3",
+        reload="restart",
+        doc="8-bit float format: `e4m3` has higher precision, `e5m2` a larger range.",
     )
     scale: Literal["token", "none"] = setting(
         "token",
         reload="restart",
-        doc="Whether each token's head has a scale (`token`, two bytes more), or numbers are "
-        "written as they are (`none`), those beyond the format's largest as that.",
+        doc=(
+            "Whether each token and head has a scale (`token`, two bytes more per record), or "
+            "numbers are stored unscaled (`none`), saturating at the largest of the format."
+        ),
     )

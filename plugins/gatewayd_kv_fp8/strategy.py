@@ -1,4 +1,4 @@
-"""A float of eight bits for each number, and behind them the scale of the token's head."""
+"""KV codec with one 8-bit float per number, followed by the scale of the token and head."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _LEAST_SCALE = 2.0**-126
 
 
 class _Format(NamedTuple):
-    """Floats of eight bits.
+    """8-bit float format.
 
-    A float16 has its sign first and then the exponent, too: with the bits in place, and the
-    difference of the biases for a factor, all finite codes are exact. torch's own cast of e4m3
-    takes 28 times as long.
+    A float16 also has its sign first and then the exponent: with the bits shifted into place, and
+    the difference of the biases as a factor, all finite codes convert exactly. torch's own cast of
+    e4m3 takes 28 times as long.
 
     Attributes:
         dtype: torch's.
-        most: the largest of them.
-        shift: to where a float16 has its exponent and mantissa.
-        factor: by how much that float16 is too small.
+        most: the largest number.
+        shift: to the position of exponent and mantissa in a float16.
+        factor: by which that float16 is too small.
     """
 
     dtype: torch.dtype
@@ -34,15 +34,16 @@ class _Format(NamedTuple):
     factor: float
 
     def as_float16(self, codes: torch.Tensor) -> torch.Tensor:
-        """Numbers of codes, ``factor`` times too small."""
+        """Return the numbers of codes, divided by ``factor``."""
         wide = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(self.shift)
         if self.shift < 8:
-            wide.bitwise_and_(_BUT_THE_SIGN_TWICE)
+            wide.bitwise_and_(_CLEAR_EXTENDED_SIGN)
         return wide.view(torch.float16)
 
 
-_BUT_THE_SIGN_TWICE = ~(1 << 14)
-"""A code of int8 has its sign in all higher bits: that of the exponent's first must go."""
+_CLEAR_EXTENDED_SIGN = ~(1 << 14)
+"""Sign extension of int8 copies the sign to all higher bits: it is removed from the exponent's
+first bit."""
 _FORMATS = {
     "e4m3": _Format(torch.float8_e4m3fn, 448.0, 7, 2.0**8),
     "e5m2": _Format(torch.float8_e5m2, 57_344.0, 8, 1.0),
@@ -50,12 +51,12 @@ _FORMATS = {
 
 
 class _Parts(NamedTuple):
-    """What records are made of.
+    """Views of the parts of records.
 
     Attributes:
-        records: they, shape ``[..., record_bytes]``.
+        records: whole records, shape ``[..., record_bytes]``.
         codes: of the format's type, shape ``[..., head_dim]``.
-        scales: bfloat16, shape ``[..., 1]``; None without any.
+        scales: bfloat16, shape ``[..., 1]``; None without scales.
     """
 
     records: torch.Tensor
@@ -64,10 +65,10 @@ class _Parts(NamedTuple):
 
 
 class Fp8Codec:
-    """The largest number of a token's head becomes the largest code, if there are scales.
+    """Maps the largest number of a token and head to the largest code, if there are scales.
 
-    The scale in a record is ``factor`` times what codes are to be multiplied by: it multiplies what
-    ``as_float16`` makes of them.
+    The scale in a record is ``factor`` times the dequantization scale: it multiplies the result of
+    ``as_float16``.
     """
 
     def __init__(self, config: Fp8CodecConfig) -> None:
@@ -76,17 +77,17 @@ class Fp8Codec:
         self._written: _Parts | None = None
 
     def open(self, resources: EngineResources) -> None:
-        """Nothing is needed."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there are no resources to release."""
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """See ``KvCodecStrategy``."""
         if not self._scales:
             return head_dim
         if head_dim % _SCALE_BYTES:
-            raise ValueError(f"heads have {head_dim} numbers, and it takes an even number of them")
+            raise ValueError(f"heads have {head_dim} numbers; fp8 needs an even number")
         return head_dim + _SCALE_BYTES
 
     def element(self, dtype: torch.dtype) -> torch.dtype | None:
@@ -99,12 +100,12 @@ class Fp8Codec:
         parts = self._written = self._parts(out)
         numbers = values.float()
         if parts.scales is None:
-            # Beyond the largest is NaN, or infinity.
+            # Without clamping, larger numbers would become NaN or infinity.
             parts.codes.copy_(numbers.clamp(-form.most, form.most))
             return
         scales = numbers.abs().amax(-1, keepdim=True).mul_(form.factor / form.most)
         kept = parts.scales.copy_(scales.add_(_LEAST_SCALE))
-        # It may have been rounded down, but not so far that the largest is rounded up.
+        # Its rounding error is too small for the largest code to overflow.
         parts.codes.copy_(torch.div(numbers, kept).mul_(form.factor))
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
@@ -114,7 +115,10 @@ class Fp8Codec:
         out.mul_(form.factor if parts.scales is None else parts.scales)
 
     def _parts(self, records: torch.Tensor) -> _Parts:
-        """Look at records; those of a step are written to, and read, in each layer."""
+        """Return views of records.
+
+        Cached, as those of a step are written and read in each layer.
+        """
         if self._written is not None and self._written.records is records:
             return self._written
         if not self._scales:

@@ -1,4 +1,4 @@
-"""Keeps keys and values in four bits."""
+"""KV codec that stores keys and values in 4 bits."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Int4CodecConfig) -> KvCodecStrategy:
 
 @hookimpl
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
-    """Offer ``int4``."""
+    """Provide ``int4``."""
     return [
         StrategyInfo(
             name="int4",
             config_type=Int4CodecConfig,
             build=_build,
-            summary="Keys and values in four bits, with a scale and a middle for each 32 of them.",
+            summary="Stores keys and values in 4 bits, with a scale and offset per group of 32.",
             requires_spec=">=1.18,<2",
         )
     ]

@@ -4,11 +4,13 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class Int4CodecConfig(StrategyConfig):
-    """Whether a head's numbers are mixed before they are written."""
+    """Whether heads are rotated before quantization."""
 
     rotate: bool = setting(
         True,
         reload="restart",
-        doc="Whether each head is multiplied by a Hadamard matrix first, which spreads what stands "
-        "out over all its numbers.",
+        doc=(
+            "Whether each head is multiplied by a Hadamard matrix before quantization, which "
+            "spreads outliers over all its numbers."
+        ),
     )

@@ -1,7 +1,7 @@
-"""Hadamard matrices, multiplied so that a number does not depend on what is beside it.
+"""Multiplication by Hadamard matrices with results independent of the batch.
 
-A product of matrices in float32 has other last digits for another number of rows, and a record
-must not depend on them. So what is multiplied are whole numbers, whose sums are exact.
+A float32 matrix product has different rounding errors for another number of rows, and a record must
+not depend on them. So the operands are integers, whose sums are exact.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from functools import cache
 import torch
 
 _MOST_SUM = 2.0**23
-"""Whole numbers up to it, and a few beyond, are exact in float32."""
+"""Integers up to it, and some beyond, are exact in float32."""
 _LEAST = 2.0**-126
-"""Keeps zeros from being divided by zero, and changes nothing else."""
+"""Prevents division by zero, and changes nothing else."""
 
 
 def rotated(numbers: torch.Tensor, factor: float) -> torch.Tensor:
-    """Multiply heads by a Hadamard matrix, whose size is the power of two that divides them.
+    """Multiply heads by a Hadamard matrix of the largest power of two that divides them.
 
     Args:
-        numbers: float32, shape ``[..., head_dim]``; unchanged. Of each what is below ``head_dim``
-            parts in 2^23 of the largest in its head is rounded.
-        factor: of the products. The size of the matrix is what twice multiplied comes to.
+        numbers: float32, shape ``[..., head_dim]``; unchanged. Each is rounded to multiples of
+            ``head_dim / 2^23`` of the largest in its head.
+        factor: of the products. Multiplying twice scales by the size of the matrix.
     """
     dim = numbers.shape[-1]
     size = dim & -dim
@@ -33,7 +33,7 @@ def rotated(numbers: torch.Tensor, factor: float) -> torch.Tensor:
 
 @cache
 def _hadamard(size: int, device: torch.device) -> torch.Tensor:
-    """Ones and minus ones, symmetric; its square is ``size`` times the identity."""
+    """Return a symmetric matrix of 1 and -1, whose square is ``size`` times the identity."""
     matrix = torch.ones(1, 1, device=device)
     while len(matrix) < size:
         matrix = torch.cat([matrix.repeat(1, 2), torch.cat([matrix, -matrix], 1)])

@@ -1,9 +1,9 @@
-"""Sixteen levels for each 32 numbers of a head, between the least and the most of them.
+"""KV codec with sixteen levels between the minimum and maximum of each group of 32 numbers.
 
-A record has, group by group, half a byte for each number, and then the distance of levels and the
-least of them, float16. torch has this form for tables of embeddings, each row a group here, and an
-operation that makes it: of several a step would take longer for the code that they need than for
-the numbers.
+A record has, group by group, half a byte for each number, and then the step and the minimum,
+float16. torch has this format for embedding tables, with a row per group here, and a single
+operation that produces it: several operations per step would take longer for dispatch than for the
+numbers.
 """
 
 from __future__ import annotations
@@ -26,23 +26,22 @@ _unpack = torch.ops.quantized.embedding_bag_4bit_unpack
 
 
 class Int4Codec:
-    """Numbers as they are, or multiplied by a Hadamard matrix."""
+    """4-bit codec of plain numbers, or of those multiplied by a Hadamard matrix."""
 
     def __init__(self, config: Int4CodecConfig) -> None:
         self._rotates = config.rotate
 
     def open(self, resources: EngineResources) -> None:
-        """Nothing is needed."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there are no resources to release."""
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """See ``KvCodecStrategy``."""
         if head_dim % _GROUP:
             raise ValueError(
-                f"heads have {head_dim} numbers, which do not divide into groups of {_GROUP};"
-                " int8 and fp8 take others"
+                f"heads have {head_dim} numbers, not a multiple of {_GROUP}; use int8 or fp8"
             )
         return head_dim // _GROUP * _GROUP_BYTES
 

@@ -1,4 +1,4 @@
-"""Keeps keys and values as whole numbers of eight bits."""
+"""KV codec that stores keys and values as 8-bit integers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Int8CodecConfig) -> KvCodecStrategy:
 
 @hookimpl
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
-    """Offer ``int8``."""
+    """Provide ``int8``."""
     return [
         StrategyInfo(
             name="int8",
             config_type=Int8CodecConfig,
             build=_build,
-            summary="Keys and values in eight bits, with a scale for each token and head.",
+            summary="Stores keys and values as 8-bit integers, with a scale per token and head.",
             requires_spec=">=1.18,<2",
         )
     ]

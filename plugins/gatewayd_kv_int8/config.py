@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class Int8CodecConfig(StrategyConfig):
-    """A codec of eight bits has nothing to set."""
+    """No settings."""

@@ -1,7 +1,7 @@
-"""A code of eight bits for each number, and behind them the scale of the token's head.
+"""KV codec with one 8-bit integer per number, followed by the scale of the token and head.
 
-The scale is a bfloat16: it reaches as far as a float32, so no finite number overflows or is lost
-for its size, and codes are made with the scale as it was rounded, so its few digits cost nothing.
+The scale is a bfloat16: it has the range of a float32, so no finite number overflows or underflows,
+and codes are computed with the rounded scale, so its low precision costs nothing.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 _MOST = 127
 _SCALE_BYTES = 2
 _LEAST_SCALE = 2.0**-126
-"""The smallest normal number: zeros have a scale that can be divided by, and no other changes.
+"""Smallest normal number: zeros get a scale above 0, and no other changes.
 
-Sums and products are what a step's code has just done: other operations would take ten times as
-long here for being fetched as for being computed."""
+Sums and products are among the operations that a step has just used: others would take ten times as
+long here for loading their code as for computing.
+"""
 
 
 class _Parts(NamedTuple):
-    """What records are made of.
+    """Views of the parts of records.
 
     Attributes:
-        records: they, shape ``[..., record_bytes]``.
+        records: whole records, shape ``[..., record_bytes]``.
         codes: int8, shape ``[..., head_dim]``.
         scales: bfloat16, shape ``[..., 1]``.
     """
@@ -38,22 +39,22 @@ class _Parts(NamedTuple):
 
 
 class Int8Codec:
-    """Symmetric codes from -127 to 127."""
+    """Symmetric 8-bit codec with codes from -127 to 127."""
 
     def __init__(self, config: Int8CodecConfig) -> None:
         self._config = config
         self._written: _Parts | None = None
 
     def open(self, resources: EngineResources) -> None:
-        """Nothing is needed."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there are no resources to release."""
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """See ``KvCodecStrategy``."""
         if head_dim % _SCALE_BYTES:
-            raise ValueError(f"heads have {head_dim} numbers, and it takes an even number of them")
+            raise ValueError(f"heads have {head_dim} numbers; int8 needs an even number")
         return head_dim + _SCALE_BYTES
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
@@ -62,7 +63,7 @@ class Int8Codec:
         numbers = values.float()
         scales = numbers.abs().amax(-1, keepdim=True).mul_(1 / _MOST).add_(_LEAST_SCALE)
         kept = parts.scales.copy_(scales)
-        # The scale may have been rounded down, but not so far that the largest is rounded up.
+        # The rounding error of the scale is too small for the largest code to overflow.
         parts.codes.copy_(torch.div(numbers, kept).round_())
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
@@ -71,7 +72,10 @@ class Int8Codec:
         out.copy_(parts.codes).mul_(parts.scales)
 
     def _parts(self, records: torch.Tensor) -> _Parts:
-        """Look at records; those of a step are written to, and read, in each layer."""
+        """Return views of records.
+
+        Cached, as those of a step are written and read in each layer.
+        """
         if self._written is not None and self._written.records is records:
             return self._written
         dim = records.shape[-1] - _SCALE_BYTES

@@ -1,4 +1,4 @@
-"""Attends to the newest tokens and to those that were attended to most."""
+"""Sparse attention to recent tokens and heavy hitters (H2O)."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: HeavyConfig) -> KvCompressionStrategy:
 
 @hookimpl
 def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
-    """Offer ``heavy``."""
+    """Provide ``heavy``."""
     return [
         StrategyInfo(
             name="heavy",
             config_type=HeavyConfig,
             build=_build,
-            summary="Attends to the newest tokens and to those that were attended to most.",
+            summary="Sparse attention to recent tokens and heavy hitters (H2O).",
             requires_spec=">=1.12,<2",
         )
     ]

@@ -1,4 +1,4 @@
-"""Recent tokens and heavy hitters: H2O (Zhang et al. 2023), but nothing is thrown away."""
+"""Recent tokens and heavy hitters: H2O (Zhang et al. 2023), without discarding any KV."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 class Heavy:
-    """Half of a budget is the newest places, half those with the most attention so far."""
+    """Selects half of a budget by recency, and half by accumulated attention."""
 
     def __init__(self, config: HeavyConfig) -> None:
         self._config = config
-        # Attention that each place has got, [layers, rows, kv_heads, max_model_len].
+        # Accumulated attention of each position, [layers, rows, kv_heads, max_model_len].
         self._mass = torch.zeros(0)
         self._kv_heads = 0
         self._steps = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
-        # Up to where attention to all has been written, that of the longest of its lines.
+        # Position up to which dense attention was written, padding included.
         self._reach = np.zeros(0, np.int64)
-        # The length at which each layer of a row was added last, [layers, rows].
+        # Length at the last update of each layer of a row, [layers, rows].
         self._added = np.zeros((0, 0), np.int64)
 
     def open(self, resources: EngineResources) -> None:
-        """Take memory for what is attended to; it is used as far as contexts reach."""
+        """Allocate memory for accumulated attention; it is committed as contexts grow."""
         shape = resources.kv_shape
         if shape is None:
-            raise ValueError("the engine does not tell its attention")
+            raise ValueError("the engine does not provide kv_shape")
         rows, self._kv_heads = resources.max_running, shape.num_kv_heads
         each = (shape.num_layers, rows, shape.num_kv_heads, resources.max_model_len)
-        # By numpy: memory is taken as it is written to.
+        # Through numpy, as its zeros are committed lazily.
         self._mass = torch.from_numpy(np.zeros(each, np.float32))
         self._steps = np.zeros(rows, np.int64)
         self._seen = np.zeros(rows, np.int64)
@@ -45,11 +45,11 @@ class Heavy:
         self._added = np.zeros((shape.num_layers, rows), np.int64)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._mass = torch.zeros(0)
 
     def admit(self, row: int) -> None:
-        """Forget what was attended to."""
+        """Reset this row's state for a new sequence."""
         self._mass[:, row, :, : max(self._seen[row], self._reach[row])] = 0
         self._steps[row] = self._seen[row] = self._reach[row] = 0
         self._added[:, row] = 0
@@ -68,7 +68,10 @@ class Heavy:
         self._mass[:, row, :, :length] = mass
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """All at first, and now and then; else the budget's part of the context."""
+        """Return 0 (all) at first and periodically.
+
+        Otherwise the budget's fraction of the context.
+        """
         config = self._config
         self._steps[rows] += lengths != self._seen[rows]
         self._seen[rows] = lengths
@@ -83,7 +86,7 @@ class Heavy:
         lengths: NDArray[np.int64],
         budgets: NDArray[np.int64],
     ) -> torch.Tensor | None:
-        """The newest, and the heaviest of the others."""
+        """Select the newest positions, and those with most attention among the others."""
         if layer < self._config.dense_layers:
             return None
         longest = int(lengths.max())
@@ -103,7 +106,7 @@ class Heavy:
         weights: torch.Tensor,
         places: torch.Tensor | None,
     ) -> None:
-        """Add what was attended to, once for each token."""
+        """Add attention weights, once for each token."""
         if layer < self._config.dense_layers:
             return
         is_new = self._added[layer, rows] != lengths
@@ -115,12 +118,12 @@ class Heavy:
         mass = torch.unflatten(weights.float(), 1, (self._kv_heads, -1)).mean(2)
         index, known = torch.from_numpy(rows), self._mass[layer]
         if places is None:
-            # Beyond a line's length too: what is no number stays none under a mask.
+            # Also beyond a row's length: NaN survives a multiplicative mask.
             known[index, :, : mass.shape[-1]] += mass
             self._reach[rows] = np.maximum(self._reach[rows], mass.shape[-1])
             return
         heads = torch.arange(self._kv_heads)[:, None]
         at = (index[:, None, None] * self._kv_heads + heads) * known.shape[-1]
-        # What stands for no place has no weight.
+        # Padding has no weight.
         at = at + places.clamp_min(0)
         known.view(-1).scatter_add_(0, at.flatten(), mass.flatten())

@@ -1,4 +1,4 @@
-"""Lets a few fitted keys and values stand for most of a long prompt's."""
+"""KV compaction: replaces most keys and values of a long prompt with few fitted ones."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: MatchingConfig) -> KvCompressionStrategy:
 
 @hookimpl
 def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
-    """Offer ``matching``."""
+    """Provide ``matching``."""
     return [
         StrategyInfo(
             name="matching",
             config_type=MatchingConfig,
             build=_build,
-            summary="Few keys and values, fitted to a long prompt's, take their place.",
+            summary="Compacts a long prompt's keys and values (attention matching).",
             requires_spec=">=1.14,<2",
         )
     ]

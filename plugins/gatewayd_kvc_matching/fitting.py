@@ -1,8 +1,9 @@
-"""Fits few keys, a bias for each, and values to what many keys and values answer.
+"""Fits few keys, a bias for each, and values to the attention over many keys and values.
 
-For queries that stand for those to come, the few are to have the same mass (the sum of
-``exp(score)``) and to give the same answer. A context splits by mass: who matches both over a
-part matches whatever stands beside it. Source: attention matching, arXiv 2602.16284.
+For sample queries, the few are to have the same mass (the sum of ``exp(score)``) and to give the
+same output. Attention over a context is a mass-weighted combination of its parts: matching both
+over a part is sufficient whatever else is in the context. Source: attention matching, arXiv
+2602.16284.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import torch
 from gatewayd_kvc_matching.masses import bounded_least_squares
 
 LEAST_WEIGHT = 1e-6
-"""What a key weighs that is not wanted; a bias must be finite."""
+"""Weight of an unused key; a bias must be finite."""
 
 
 class Few(NamedTuple):
-    """What stands for many keys and values of one head.
+    """Replacement of many keys and values of one head.
 
     Attributes:
-        places: which keys were kept, ascending, int64, shape ``[t]``.
-        bias: to be added to their scores, shape ``[t]``.
+        places: indices of the keys that remain, ascending, int64, shape ``[t]``.
+        bias: added to their scores, shape ``[t]``.
         values: shape ``[t, head_dim]``.
     """
 
@@ -45,17 +46,17 @@ def fit(
     """Choose ``kept`` keys of one head, and fit their biases and values.
 
     Args:
-        queries: times the scale of scores, shape ``[n, head_dim]``.
+        queries: multiplied by the scale of scores, shape ``[n, head_dim]``.
         keys: shape ``[T, head_dim]``.
         values: shape ``[T, head_dim]``.
-        kept: 1 to T.
-        greedy: whether keys are chosen by what of the mass is missing, not by their share in it.
-        fits_mass: whether biases are fitted; else they are 0.
-        fits_values: whether values are fitted; else they are those of the keys.
-        ridge: how strongly what is fitted is drawn to what it was, a part of the mean square.
+        kept: number of keys, from 1 to T.
+        greedy: whether keys are chosen by the missing mass instead of their share of attention.
+        fits_mass: whether biases are fitted; otherwise they are 0.
+        fits_values: whether values are fitted; otherwise they are those of the keys.
+        ridge: regularization towards the original values, relative to the mean square.
 
     Returns:
-        The same for the same input, float64.
+        Deterministic for the same input, float64.
     """
     q, k, v = (x.double() for x in (queries, keys, values))
     scores = q @ k.T
@@ -75,26 +76,26 @@ def fit(
 
 
 def fit_bias(shares: torch.Tensor, ridge: float) -> torch.Tensor:
-    """Logarithms of the weights with which keys have all of the mass, for each query.
+    """Return the logarithms of weights with which keys have the whole mass, for each query.
 
     Args:
-        shares: of all the mass, shape ``[n, t]``.
+        shares: of the whole mass, shape ``[n, t]``.
         ridge: see ``fit``.
     """
     gram, damping = _damped(shares, ridge)
-    # Whatever no query tells anything of weighs what it did.
+    # Keys that no query attends to have their original weight.
     weights = bounded_least_squares(gram, shares.sum(0) + damping, LEAST_WEIGHT)
     return weights.log()
 
 
 def _ridge(weights: torch.Tensor, missing: torch.Tensor, ridge: float) -> torch.Tensor:
-    """What to add to values so that ``weights`` of them give what is missing, ``[t, dim]``."""
+    """Return the change of values for which ``weights`` yield what is missing, ``[t, dim]``."""
     gram, _ = _damped(weights, ridge)
     return torch.cholesky_solve(weights.T @ missing, torch.linalg.cholesky(gram))
 
 
 def _damped(rows: torch.Tensor, ridge: float) -> tuple[torch.Tensor, float]:
-    """The Gram matrix with ``ridge`` of its mean diagonal added there, and how much that is."""
+    """Return the Gram matrix with ``ridge`` of its mean diagonal added there, and that amount."""
     gram = rows.T @ rows
     damping = max(ridge * float(gram.diagonal().mean()), 1e-14)
     gram.diagonal().add_(damping)
@@ -102,7 +103,7 @@ def _damped(rows: torch.Tensor, ridge: float) -> tuple[torch.Tensor, float]:
 
 
 def _greedily(shares: torch.Tensor, kept: int, ridge: float) -> torch.Tensor:
-    """Keys by orthogonal matching pursuit: those that explain best what of the mass is missing."""
+    """Choose keys by orthogonal matching pursuit: those that best explain the missing mass."""
     each = max(4, kept // 24)
     norms = shares.square().sum(0).sqrt().clamp_min(1e-30)
     is_left = torch.ones(shares.shape[1], dtype=torch.bool)

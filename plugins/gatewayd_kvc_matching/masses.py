@@ -1,26 +1,27 @@
-"""Least squares with a lower bound, exactly: how much each key kept is to weigh."""
+"""Exact least squares with a lower bound, for the weights of keys."""
 
 from __future__ import annotations
 
 import torch
 
 _PATIENCE = 3
-"""Exchanges of many that may not help before it is one at a time, which always ends."""
+"""Block exchanges without progress before single exchanges, which always terminate."""
 
 
 def bounded_least_squares(
     gram: torch.Tensor, product: torch.Tensor, bound: float, most_steps: int = 500
 ) -> torch.Tensor:
-    """The ``w >= bound`` with the least ``w @ gram @ w - 2 * product @ w``.
+    """Return the ``w >= bound`` that minimizes ``w @ gram @ w - 2 * product @ w``.
 
-    Block principal pivoting (Kim and Park 2011): a guess of which are at the bound is solved, all
-    that contradict it change sides, and the solution is the first guess that nothing contradicts.
+    Block principal pivoting (Kim and Park 2011): the system is solved for a guess of the active
+    set, all variables that contradict it are exchanged, and the first guess without contradictions
+    is the solution.
 
     Args:
         gram: symmetric and positive definite, float64, shape ``[t, t]``.
         product: float64, shape ``[t]``.
-        bound: of each.
-        most_steps: systems that are solved at most; what is found by then is at least feasible.
+        bound: lower bound of each.
+        most_steps: maximum number of systems to solve; the result is at least feasible.
 
     Returns:
         Float64, shape ``[t]``.
@@ -31,7 +32,7 @@ def bounded_least_squares(
     slope = -target
     is_free = torch.ones(size, dtype=torch.bool)
     fewest, patience = size + 1, _PATIENCE
-    # Rounding must not move a number that stands on its bound to and fro.
+    # Rounding must not make a variable at its bound oscillate.
     zero = 1e-12 * float(target.abs().max().clamp_min(1e-300))
     for _ in range(most_steps):
         free = is_free.nonzero().squeeze(1)

@@ -1,4 +1,4 @@
-"""Plans what becomes fewer, and fits it head by head."""
+"""Plans compaction, and fits it head by head."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class Matching:
         """See ``KvCompressionStrategy``.
 
         Raises:
-            ValueError: the model's scores are bounded, or its layers do not see all.
+            ValueError: the model has a softcap or sliding windows.
         """
         shape = resources.kv_shape
         if shape is None:
-            raise ValueError("it needs to know the model's attention")
+            raise ValueError("the engine does not provide kv_shape")
         if shape.softcap is not None:
-            raise ValueError("this model bounds its scores (softcap), to which nothing is fitted")
+            raise ValueError("this model bounds its scores (softcap), which is not supported")
         if any(shape.windows):
-            raise ValueError("this model has sliding windows, which a compacted prompt leaves")
+            raise ValueError("this model has sliding windows, which is not supported")
         self._page_size = resources.page_size
         self._scale = shape.scale
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """Nothing is kept of rows."""
+        """Do nothing: there is no state per row."""
 
     def plan(
         self,
@@ -64,7 +64,7 @@ class Matching:
         return found
 
     def sizes(self, prompt_len: int) -> tuple[int, int]:
-        """Tokens of a prompt that are compacted, and keys that are kept for them; whole pages."""
+        """Return the number of tokens to compact, and of keys that remain; whole pages."""
         config, size = self._config, self._page_size
         if prompt_len < config.at_least:
             return 0, 0

@@ -1,4 +1,4 @@
-"""Attends to what a small network foresees that will be attended to."""
+"""Sparse attention to positions that a small network predicts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: PredictorConfig) -> KvCompressionStrategy:
 
 @hookimpl
 def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
-    """Offer ``predictor``."""
+    """Provide ``predictor``."""
     return [
         StrategyInfo(
             name="predictor",
             config_type=PredictorConfig,
             build=_build,
-            summary="Attends to what a small network foresees that will be attended to.",
+            summary="Sparse attention to positions predicted by a small network.",
             requires_spec=">=1.12,<2",
         )
     ]

@@ -1,7 +1,7 @@
-"""What is known of the attention of rows: means of each place, and what is attended to meanwhile.
+"""Attention statistics of rows: moving averages per position, and sums since the last update.
 
-Between two tokens that attend to all, a row's places stay: the newest takes the slot of the one
-that is worth least. What they are given meanwhile is added up, and made part of the means at once.
+Between two tokens with dense attention, a row's selection stays: new tokens replace the positions
+with the lowest scores. Their attention is summed meanwhile, and merged into the averages at once.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 
 class Memory:
-    """Of each row, layer and key head.
+    """Attention statistics of each row, layer and KV head.
 
     Args:
-        layers: that select.
-        rows: most sequences at once.
-        heads: of queries.
-        kv_heads: of keys; divides ``heads``.
-        longest: most tokens of a sequence.
-        most: most places that are attended to.
+        layers: number of sparse layers.
+        rows: maximum number of sequences.
+        heads: query heads.
+        kv_heads: KV heads; divides ``heads``.
+        longest: maximum number of tokens of a sequence.
+        most: maximum number of selected positions.
     """
 
     def __init__(
         self, layers: int, rows: int, heads: int, kv_heads: int, longest: int, most: int
     ) -> None:
-        # By numpy: memory is taken as it is written to, and small parts are written to sooner.
-        # See ``KEPT``.
+        # Through numpy, as its zeros are committed lazily and small writes are faster. See
+        # ``KEPT``.
         kept = np.zeros((rows, layers, kv_heads, KEPT, longest), np.float32)
         self._kept = torch.from_numpy(kept)
-        # Of the slots: what they stand for, best first, and what they were given meanwhile.
+        # Per slot: its position, best first, and the attention summed since the selection.
         self._places = np.zeros((rows, layers, kv_heads, most), np.int64)
         self._given = np.zeros((rows, layers, heads, most), np.float32)
         self._times = np.zeros((rows, most), np.float32)
         self._slots = np.zeros(rows, np.int64)
         self._tokens = np.zeros(rows, np.int64)
-        # Up to where its means have been written.
+        # Position up to which its averages were written.
         self._reach = np.zeros(rows, np.int64)
-        # The length when its places were chosen, and up to which they have the newest.
+        # Length at the selection, and length up to which new tokens have slots.
         self._chosen_at = np.zeros(rows, np.int64)
         self._has = np.zeros(rows, np.int64)
-        # The length at which few were added last, by layer.
+        # Length at the last sparse update, by layer.
         self._added = np.zeros((layers, rows), np.int64)
         self._lasts = self._kept[:, :, :, 0].unbind(1)
         self._givens = torch.from_numpy(self._given).unbind(1)
@@ -55,21 +55,21 @@ class Memory:
         self._rates = torch.tensor(RATES)
 
     def clear(self, row: int) -> None:
-        """Forget what was attended to."""
+        """Reset a row."""
         self._kept[row, ..., : self._reach[row]] = 0
         self._slots[row] = self._tokens[row] = self._reach[row] = 0
         self._added[:, row] = 0
 
     def slots(self, row: int) -> int:
-        """How many places it attends to; 0 before any are chosen."""
+        """Return the number of selected positions; 0 before any selection."""
         return int(self._slots[row])
 
     def chosen_at(self, row: int) -> int:
-        """Tokens that there were when its places were chosen."""
+        """Return the length at the selection."""
         return int(self._chosen_at[row])
 
     def see_all(self, layer: int, rows: torch.Tensor, mass: torch.Tensor) -> None:
-        """Take note of what tokens gave to all places, ``[n, kv_heads, longest of them]``."""
+        """Store the attention of dense steps, ``[n, kv_heads, longest of them]``."""
         longest = mass.shape[-1]
         self._lasts[layer][..., :longest].index_copy_(0, rows, mass)
         at = rows.numpy()
@@ -78,9 +78,9 @@ class Memory:
     def see_few(
         self, layer: int, rows: torch.Tensor, lengths: NDArray[np.int64], weights: torch.Tensor
     ) -> None:
-        """Add what tokens gave to the places of their rows' slots, ``[n, heads, k]``.
+        """Add the attention to the rows' selected positions, ``[n, heads, k]``.
 
-        What is shown of a token once more, as its step is computed again, is not added again.
+        Repeated calls for the same token, whose step is computed again, have no effect.
         """
         at = rows.numpy()
         is_new = self._added[layer, at] != lengths
@@ -91,11 +91,11 @@ class Memory:
         self._givens[layer][..., : weights.shape[-1]].index_add_(0, rows, weights)
 
     def learn(self, row: int, length: int) -> None:
-        """Make what was seen part of the means: of few places, and then of a token that saw all.
+        """Update the averages with sparse attention, and then with a token of dense attention.
 
         Args:
-            row: whose.
-            length: tokens that there were when all was attended to.
+            row: to update.
+            length: number of tokens at the dense step.
         """
         kept, slots = self._kept[row], self.slots(row)
         means = kept[:, :, 1:]
@@ -109,34 +109,34 @@ class Memory:
             now = means.gather(-1, index)
             means.scatter_(-1, index, now.add_((given - now).mul_(far)))
         self._tokens[row] += 1
-        # At first they are plain means: there is nothing to be forgotten.
+        # At first they are plain means.
         far = self._rates.clamp_min(1 / float(self._tokens[row]))[:, None]
         now = means[..., :length]
         now += (kept[:, :, :1, :length] - now).mul_(far)
         self._slots[row] = 0
 
     def choose(self, row: int, length: int, slots: int, network: Network) -> None:
-        """Foresee what the next tokens attend to, and give the best places slots.
+        """Predict the attention of the next tokens, and select the best positions.
 
         Args:
-            row: whose.
-            length: tokens that there are.
-            slots: how many places, at most the length.
-            network: foresees.
+            row: to select for.
+            length: number of tokens.
+            slots: number of positions, at most the length.
+            network: predicts scores.
         """
         kept = self._kept[row, ..., :length]
         scores = network(image(kept.flatten(0, 1)))
         best = scores.topk(slots, -1).indices
         self._all_places[row, ..., :slots] = best.view(*kept.shape[:2], slots)
-        # Slots beyond those that it had may have been given something: a line that is no number
-        # adds that to as many as the widest of the lines beside it has.
+        # Slots beyond those in use may be dirty: a row of NaN is added up to the width of the
+        # widest row in its batch.
         self._given[row, ..., :slots] = 0
         self._times[row, :slots] = 0
         self._slots[row] = slots
         self._chosen_at[row] = self._has[row] = length
 
     def go_on(self, row: int, length: int) -> None:
-        """Give slots to the tokens that have come; those that were worth least lose theirs."""
+        """Give slots to new tokens, in place of the positions with the lowest scores."""
         chosen_at, slots = int(self._chosen_at[row]), self.slots(row)
         end = slots - (int(self._has[row]) - chosen_at)
         begin = slots - (length - chosen_at)
@@ -148,7 +148,7 @@ class Memory:
         self._has[row] = length
 
     def places(self, rows: torch.Tensor, most: int) -> list[torch.Tensor]:
-        """Of each layer, ``[n, kv_heads, most]``; -1 behind the slots of those that have fewer."""
+        """Return positions per layer, ``[n, kv_heads, most]``, padded with -1."""
         if len(rows) == 1:
             row = int(rows)
             return list(self._all_places[row : row + 1, ..., :most].unbind(1))

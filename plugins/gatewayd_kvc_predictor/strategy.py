@@ -1,6 +1,6 @@
-"""Attention is foreseen from what the last tokens attended to; after AttentionPredictor.
+"""Predicts attention from that of the latest tokens; after AttentionPredictor.
 
-Source: arXiv 2502.04077. What differs is in the README.
+Source: arXiv 2502.04077. Differences are listed in the README.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 
 class Predictor:
-    """Asks the network after each token that attends to all, and holds its answer meanwhile."""
+    """Runs the network after each token with dense attention, and then uses its selection."""
 
     def __init__(self, config: PredictorConfig) -> None:
         self._config = config
         self._network: Network | None = None
         self._memory: Memory | None = None
         self._kv_heads = 0
-        # Of each row: decoding steps, the length of the last, and whether that attended to all.
+        # Per row: decode steps, the length of the last, and whether that was dense.
         self._steps = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
         self._was_whole = np.zeros(0, np.bool_)
-        # Of this step: rows that attend to few, and their places by layer.
+        # In this step: sparse rows, and their positions by layer.
         self._few = torch.zeros(0)
         self._places: list[torch.Tensor] = []
 
     def open(self, resources: EngineResources) -> None:
-        """Read the network.
+        """Load the network.
 
         Raises:
             ValueError: there is none for this model.
         """
         shape = resources.kv_shape
         if shape is None or resources.read_heads is None:
-            raise ValueError("the engine does not tell its attention")
+            raise ValueError("the engine does not provide kv_shape")
         self._network = Network(resources.read_heads(self._config.network, "predictor"))
         rows, self._kv_heads = resources.max_running, shape.num_kv_heads
         layers = max(shape.num_layers - self._config.dense_layers, 0)
@@ -57,19 +57,19 @@ class Predictor:
         self._was_whole = np.zeros(rows, np.bool_)
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._network = self._memory = None
         self._places = []
 
     def admit(self, row: int) -> None:
-        """Forget what was attended to."""
+        """Reset this row's state for a new sequence."""
         if self._memory is not None:
             self._memory.clear(row)
         self._steps[row] = self._seen[row] = 0
         self._was_whole[row] = False
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-        """All at first, and now and then; else as many places as were chosen."""
+        """Return 0 (all) at first and periodically; otherwise the number of selected positions."""
         network, memory = self._network, self._memory
         if network is None or memory is None:
             return np.zeros(len(rows), np.int64)
@@ -85,7 +85,7 @@ class Predictor:
         return budgets
 
     def _budget_of(self, row: int, length: int, network: Network, memory: Memory) -> int:
-        """Bring a row to this length; how many places it attends to, 0 for all."""
+        """Advance a row to this length; return how many positions it attends to, 0 for all."""
         config, before = self._config, int(self._seen[row])
         if length != before:
             since = memory.chosen_at(row)
@@ -98,7 +98,7 @@ class Predictor:
                 length > max(config.at_least, self._budget(length))
                 and self._steps[row] > config.warm_steps
                 and length % config.every != 0
-                # Steps with drafts are not seen, and may have gone beyond.
+                # Steps with drafts are not observed, and may have skipped the interval's end.
                 and length - since < config.every
             )
             if is_few and self._was_whole[row]:
@@ -109,7 +109,7 @@ class Predictor:
         return 0 if self._was_whole[row] else memory.slots(row)
 
     def _budget(self, length: int) -> int:
-        """Places of a context: at least twice as many as come before they are chosen anew."""
+        """Return the number of positions, at least twice the tokens between selections."""
         return max(math.ceil(length * self._config.budget), 2 * self._config.every)
 
     def select(
@@ -119,7 +119,7 @@ class Predictor:
         lengths: NDArray[np.int64],
         budgets: NDArray[np.int64],
     ) -> torch.Tensor | None:
-        """The places that were chosen for this step."""
+        """Return the positions selected for this step."""
         del rows, lengths, budgets
         layer -= self._config.dense_layers
         return self._places[layer] if layer >= 0 else None
@@ -132,7 +132,7 @@ class Predictor:
         weights: torch.Tensor,
         places: torch.Tensor | None,
     ) -> None:
-        """Take note of what was attended to, by key head."""
+        """Record attention weights by KV head."""
         layer -= self._config.dense_layers
         if layer < 0 or self._memory is None:
             return

@@ -1,4 +1,4 @@
-"""Adds what a request asks for to the logits of single tokens."""
+"""Logits processor for ``logit_bias``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: BiasConfig) -> LogitsProcessor:
 
 @hookimpl
 def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
-    """Offer ``bias``."""
+    """Provide ``bias``."""
     return [
         StrategyInfo(
             name="bias",
             config_type=BiasConfig,
             build=_build,
-            summary="Serves logit_bias.",
+            summary="Implements logit_bias.",
         )
     ]

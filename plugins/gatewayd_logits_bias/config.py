@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class BiasConfig(StrategyConfig):
-    """Every request brings its own bias."""
+    """No settings: biases are request parameters."""

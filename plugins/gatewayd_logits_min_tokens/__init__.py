@@ -1,4 +1,4 @@
-"""Keeps a request from ending before it has generated enough."""
+"""Logits processor for ``min_tokens``."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: MinTokensConfig) -> LogitsProcessor:
 
 @hookimpl
 def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
-    """Offer ``min_tokens``."""
+    """Provide ``min_tokens``."""
     return [
         StrategyInfo(
             name="min_tokens",
             config_type=MinTokensConfig,
             build=_build,
-            summary="Serves min_tokens: no end token is sampled before.",
+            summary="Implements min_tokens: no end token is sampled before that many.",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class MinTokensConfig(StrategyConfig):
-    """Every request brings its own minimum."""
+    """No settings: the minimum is a request parameter."""

@@ -1,4 +1,4 @@
-"""``min_tokens``: the tokens that would end a request cannot be sampled before."""
+"""``min_tokens``: end tokens cannot be sampled before that many tokens."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
-_NOBODY = torch.zeros(0, dtype=torch.int64)
+_NO_IDS = torch.zeros(0, dtype=torch.int64)
 
 
 class MinTokens:
-    """Rows that are still below their minimum, and what would end them.
+    """Masks the end tokens of rows below their minimum.
 
-    What a step sets is laid out anew only when the batch changes or a row has reached its
-    minimum; when all have, nothing is left to do.
+    The layout is rebuilt only when the batch changes or a row has reached its minimum; when all
+    have, there is nothing to do.
     """
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
         self._eos: tuple[int, ...] = ()
-        self._missing = _NOBODY
+        self._missing = _NO_IDS
         self._impossible = torch.tensor(-torch.inf)
         self._ends: dict[int, torch.Tensor] = {}
-        self._lay_out(_NOBODY, _NOBODY)
+        self._lay_out(_NO_IDS, _NO_IDS)
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the model's end tokens; make a column of tokens that each row lacks."""
+        """Read the model's end tokens, and allocate the column of missing tokens per row."""
         self._device = torch.device(resources.device)
-        # Here, for a number that is brought to a GPU waits for all that was launched before.
+        # Here, because copying a scalar to a GPU waits for all earlier launches.
         self._impossible = torch.tensor(-torch.inf, device=self._device)
         self._eos = resources.eos_token_ids
         self._missing = torch.zeros(resources.max_running, dtype=torch.int64)
 
     def close(self) -> None:
-        """Give the rows back."""
+        """Release the rows."""
         self._ends.clear()
 
     def admit(
         self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
     ) -> bool:
-        """Wanted while tokens are missing and something could end the request before.
+        """Accept requests below their minimum that some token could end.
 
-        With ``ignore_eos`` an end token of the model ends nothing and may be sampled.
+        With ``ignore_eos`` the model's end tokens end nothing and may be sampled.
         """
         del prompt
         missing = params.min_tokens - len(output)
@@ -60,15 +60,15 @@ class MinTokens:
         self._ends[row] = torch.tensor(sorted(ends), dtype=torch.int64).to(
             self._device, non_blocking=True
         )
-        self._lay_out(_NOBODY, _NOBODY)
+        self._lay_out(_NO_IDS, _NO_IDS)
         return True
 
     def remove(self, row: int) -> None:
-        """Drop the row."""
+        """Discard the row."""
         self._ends.pop(row, None)
 
     def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        """One token less is missing."""
+        """Decrement the number of missing tokens."""
         del tokens
         if not self._ends:
             return
@@ -78,10 +78,10 @@ class MinTokens:
         if not bool(missing.all()):
             for row in rows[missing == 0].tolist():
                 del self._ends[row]
-            self._lay_out(_NOBODY, _NOBODY)
+            self._lay_out(_NO_IDS, _NO_IDS)
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
-        """Make the end tokens impossible, for all rows at once."""
+        """Mask the end tokens of all rows at once."""
         if not self._ends:
             return
         if not (torch.equal(index, self._index) and torch.equal(rows, self._rows)):
@@ -89,9 +89,9 @@ class MinTokens:
         logits.index_put_(self._where, self._impossible)
 
     def _lay_out(self, index: torch.Tensor, rows: torch.Tensor) -> None:
-        """Put the end tokens of these rows one after the other."""
+        """Concatenate the end tokens of these rows."""
         self._index, self._rows = index.clone(), rows.clone()
-        none = _NOBODY.to(self._device)
+        none = _NO_IDS.to(self._device)
         ends = [self._ends.get(row, none) for row in rows.tolist()]
         counts = torch.tensor([len(tokens) for tokens in ends], dtype=torch.int64)
         lines = index.repeat_interleave(counts).to(self._device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Frequency, presence and repetition penalties."""
+"""Logits processor for frequency, presence and repetition penalties."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: PenaltiesConfig) -> LogitsProcessor:
 
 @hookimpl
 def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
-    """Offer ``penalties``."""
+    """Provide ``penalties``."""
     return [
         StrategyInfo(
             name="penalties",
             config_type=PenaltiesConfig,
             build=_build,
-            summary="Serves frequency_penalty, presence_penalty and repetition_penalty.",
+            summary="Implements frequency_penalty, presence_penalty and repetition_penalty.",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class PenaltiesConfig(StrategyConfig):
-    """Every request brings its own penalties."""
+    """No settings: penalties are request parameters."""

@@ -1,4 +1,4 @@
-"""The three penalties on tokens that have been seen, for all rows at once."""
+"""Frequency, presence and repetition penalties, for all rows at once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class Penalties:
-    """What each row has seen, and how much it minds.
+    """Token history and penalties of each row.
 
-    The repetition penalty looks at prompt and output: it divides positive logits and
-    multiplies negative ones. Then frequency (per occurrence) and presence (once) are
-    subtracted, which look at the output alone.
+    The repetition penalty considers prompt and output: it divides positive logits and multiplies
+    negative ones. Then the frequency (per occurrence) and presence (once) penalties are subtracted,
+    which consider the output alone.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """Make the columns; the tables grow with their use."""
+        """Allocate the columns; the tables grow with their use."""
         rows, vocab = resources.max_running, resources.vocab_size
         device = torch.device(resources.device)
         self._device = device
@@ -38,12 +38,12 @@ class Penalties:
         self._counts = RowTable(rows, vocab, torch.int32, device)
 
     def close(self) -> None:
-        """Nothing outlives the object."""
+        """Do nothing: there are no resources to release."""
 
     def admit(
         self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
     ) -> bool:
-        """Wanted by requests with a penalty that is not neutral."""
+        """Accept requests with a penalty that is not neutral."""
         repeats = params.repetition_penalty != 1.0
         counts = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         if repeats:
@@ -62,9 +62,9 @@ class Penalties:
         return torch.from_numpy(tokens.astype(np.int64)).to(self._device, non_blocking=True)
 
     def remove(self, row: int) -> None:
-        """The row's lines may be used by others."""
-        self._seen.drop(row)
-        self._counts.drop(row)
+        """Release the row's table lines."""
+        self._seen.release(row)
+        self._counts.release(row)
 
     def _columns(self) -> PenaltyColumns:
         return PenaltyColumns(
@@ -78,16 +78,16 @@ class Penalties:
         )
 
     def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Note sampled tokens."""
+        """Record sampled tokens."""
         tokens = tokens.to(self._device)
         which, lines = self._seen.find(rows)
         self._seen.data[lines, tokens[which]] = True
         which, lines = self._counts.find(rows)
-        # No row comes twice, so neither does a cell.
+        # Rows are distinct, so cells are, too.
         self._counts.data[lines, tokens[which]] += 1
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
-        """Penalise, in place."""
+        """Penalize, in place."""
         if self._penalise is not None:
             self._penalise(logits, index, rows, self._columns())
             return

@@ -1,4 +1,4 @@
-"""A table with a line of the vocabulary for each row that asks for one."""
+"""Table with a vocabulary-sized line for each row that needs one."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import torch
 
 
 class RowTable:
-    """Lines are made when they are first needed and used again.
+    """Vocabulary-sized lines, allocated when needed and reused.
 
-    A table over every row would take rows x vocabulary even when no request has a penalty
-    (128 MiB for 256 rows and 128k tokens); this one takes what the most rows at once took.
+    A table over every row would take rows x vocabulary even when no request has a penalty (128 MiB
+    for 256 rows and 128k tokens); this one takes the maximum of rows that needed one at once.
 
-    Which row has which line is known on the CPU, so that nobody has to ask the device.
+    The mapping of rows to lines is also known on the CPU, so that looking it up does not
+    synchronize with the device.
 
     Attributes:
         data: shape ``[lines, vocab_size]``.
@@ -28,7 +29,7 @@ class RowTable:
         self._free: list[int] = []
 
     def add(self, row: int) -> torch.Tensor:
-        """Give a row a line of zeros; returns the line, shape ``[vocab_size]``."""
+        """Allocate a line of zeros for a row; return it, shape ``[vocab_size]``."""
         if not self._free:
             old = len(self.data)
             new = min(max(1, old), len(self._line_of) - old)
@@ -38,15 +39,15 @@ class RowTable:
         self._line_of[row] = self.line_of[row] = line
         return self.data[line].zero_()
 
-    def drop(self, row: int) -> None:
-        """Take a row's line back, if it has one."""
+    def release(self, row: int) -> None:
+        """Release a row's line, if it has one."""
         line = self._used.pop(row, None)
         if line is not None:
             self._line_of[row] = self.line_of[row] = -1
             self._free.append(line)
 
     def find(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of some rows have a line.
+        """Find the rows that have a line.
 
         Args:
             rows: row numbers, int64, shape ``[n]``; on the CPU.
@@ -57,5 +58,5 @@ class RowTable:
         """
         lines, device = self._line_of[rows], self.data.device
         have = (lines >= 0).nonzero().squeeze(1)
-        # Not waited for: small arrays are copied before this returns.
+        # Asynchronous: small arrays are staged before this returns.
         return have.to(device, non_blocking=True), lines[have].to(device, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Marks answers so that their tenant's key finds them again."""
+"""Logits processor that watermarks answers, detectable with their tenant's key."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def _detector(config: WatermarkConfig) -> Detector:
 
 @hookimpl
 def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
-    """Offer ``watermark``."""
+    """Provide ``watermark``."""
     return [
         StrategyInfo(
             name="watermark",
             config_type=WatermarkConfig,
             build=_build,
-            summary="Marks answers with a key of each tenant; the detector finds them.",
+            summary="Watermarks answers with a key per tenant; its detector finds them.",
             requires_spec=">=1.2,<2",
             detector=_detector,
         )

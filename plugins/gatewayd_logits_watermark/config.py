@@ -12,34 +12,58 @@ MIN_SECRET_CHARS = 16
 
 
 class WatermarkConfig(StrategyConfig):
-    """How strong the mark is, whose keys it has, and which requests get it."""
+    """Strength of the watermark, its keys, and which requests get it."""
 
     secret: str = setting(
         "",
         reload="secret",
         max_length=1024,
-        doc=f"What every tenant's key is derived from, at least {MIN_SECRET_CHARS} characters.",
+        doc=f"Secret from which tenants' keys are derived, {MIN_SECRET_CHARS} to 1024 characters.",
     )
     secret_file: str = setting(
         "",
         reload="hot",
         is_path=True,
-        doc="A file that holds the secret instead; its last newline is cut.",
+        doc="File that contains the secret instead; a trailing newline is removed.",
     )
     gamma: float = setting(
-        0.25, reload="hot", ge=0.05, le=0.9, doc="Share of the vocabulary that is green."
+        0.25,
+        reload="hot",
+        ge=0.05,
+        le=0.9,
+        doc="Fraction of the vocabulary that is green, from 0.05 to 0.9.",
     )
     delta: float = setting(
-        2.0, reload="hot", gt=0, le=100, doc="What is added to the logit of a green token."
+        2.0,
+        reload="hot",
+        gt=0,
+        le=100,
+        doc="Number added to the logit of a green token, above 0 and up to 100.",
     )
     max_delta: float = setting(
-        24.0, reload="hot", gt=0, le=100, doc="The same where an answer is hard to mark."
+        24.0,
+        reload="hot",
+        gt=0,
+        le=100,
+        doc=(
+            "Maximum of the number added to the logit of a green token in answers that are "
+            "hard to mark, above 0 and up to 100."
+        ),
     )
     context: int = setting(
-        1, reload="hot", ge=1, le=8, doc="Tokens before a token that choose its green list."
+        1,
+        reload="hot",
+        ge=1,
+        le=8,
+        doc=("Number of preceding tokens, from 1 to 8, that determine the green list of a token."),
     )
     requests: Literal["all", "opt_out", "opt_in"] = setting(
-        "all", reload="hot", doc="Which requests are marked; see above."
+        "all",
+        reload="hot",
+        doc=(
+            "Which requests are watermarked: all of them (`all`), all but those that decline "
+            "(`opt_out`), or those that ask for it (`opt_in`)."
+        ),
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Finds the mark in tokens, with the key and without the model."""
+"""Detects the watermark in tokens, with the key and without the model."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from gatewayd_logits_watermark.config import WatermarkConfig
 
 P_MARKED = 1e-4
-"""At most so likely is it that unmarked text is called marked."""
+"""Maximum probability of a false positive."""
 
 MIN_UNMARKED = 100
-"""Scored tokens from which on the absence of a mark says something."""
+"""Minimum number of scored tokens for a negative verdict."""
 
 
 class MarkDetector:
-    """Tells whether a tenant's text is marked.
+    """Detects whether a tenant's text is watermarked.
 
     Args:
-        config: the mark to look for; texts marked with another gamma or context look unmarked.
+        config: of the watermark; texts marked with another gamma or context look unmarked.
     """
 
     def __init__(self, config: WatermarkConfig) -> None:
@@ -34,7 +34,7 @@ class MarkDetector:
         self._key_of = keys_of(config)
 
     def detect(self, tokens: Sequence[int], tenant: str) -> Detection:
-        """Look for a tenant's mark; where it is not, for one of an earlier version."""
+        """Test for a tenant's watermark, then for those of earlier versions."""
         name, *earlier = names_of(tenant)
         found = self._detect(tokens, name)
         for name in () if found.is_marked else earlier:
@@ -48,17 +48,17 @@ class MarkDetector:
 
 
 def detect(tokens: Sequence[int], key: bytes, gamma: float, context: int) -> Detection:
-    """Count green tokens, and say how likely so many are by chance.
+    """Count green tokens, and compute the probability of that count by chance.
 
-    A token is scored once for each context it comes after: repeated text repeats its luck, and
-    would look marked or not by one throw of the dice (Kirchenbauer et al. 2023, section 4.1).
-    The first ``context`` tokens are not scored, for what was before them is unknown.
+    A token is scored once for each context it follows: repeated text repeats its outcome, and would
+    look marked or not by a single random event (Kirchenbauer et al. 2023, section 4.1). The first
+    ``context`` tokens are not scored, because what precedes them is unknown.
 
     Args:
         tokens: ids, of an answer or of any text.
         key: of the tenant.
-        gamma: share of the vocabulary that is green.
-        context: tokens that choose a list.
+        gamma: fraction of the vocabulary that is green.
+        context: number of tokens that determine a list.
     """
     ids = np.asarray(tokens, np.int64)
     if len(ids) <= context:
@@ -73,7 +73,7 @@ def detect(tokens: Sequence[int], key: bytes, gamma: float, context: int) -> Det
 
 
 def judge(num_scored: int, num_green: int, gamma: float) -> Detection:
-    """The statistics of a count."""
+    """Return the statistics of a count."""
     if not num_scored:
         return Detection(0, 0, 0.0, 1.0, None)
     spread = math.sqrt(num_scored * gamma * (1 - gamma))
@@ -84,11 +84,14 @@ def judge(num_scored: int, num_green: int, gamma: float) -> Detection:
 
 
 def _tail(trials: int, least: int, chance: float) -> float:
-    """Probability of at least so many successes: exact, for z is not normal in short texts."""
+    """Return the probability of at least that many successes.
+
+    Exact, as z is not normal in short texts.
+    """
     if least <= 0:
         return 1.0
     successes = np.arange(least, trials + 1)
-    # Each term of the binomial is the one before times a ratio.
+    # Each binomial term is the previous one times a ratio.
     ratios = (trials - successes[:-1]) / (successes[1:]) * (chance / (1 - chance))
     first = (
         math.lgamma(trials + 1)

@@ -1,10 +1,10 @@
-"""Which tokens are green after which: the arithmetic that marking and detecting share.
+"""Green lists: the arithmetic that marking and detecting share.
 
-The tokens before a place are hashed with the tenant's key (BLAKE2, so lists that somebody has
-learned tell nothing about the key or about other lists) to two numbers, and those choose from the
-vocabulary by one multiplication, one addition and one comparison for each entry: multiply-shift
-hashing (Dietzfelbinger et al. 1997), in which any two entries are independent. Everything is
-arithmetic modulo 2^32 in signed integers, the same in numpy and in torch on any device.
+The tokens before a position are hashed with the tenant's key (BLAKE2, so that known lists reveal
+nothing about the key or about other lists) to two numbers, which choose from the vocabulary by one
+multiplication, one addition and one comparison per entry: multiply-shift hashing (Dietzfelbinger et
+al. 1997), in which any two entries are independent. Everything is arithmetic modulo 2^32 in signed
+integers, the same in numpy and in torch on any device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 class Hasher:
-    """The lists of one key.
+    """Green lists of one key.
 
     Args:
         key: of a tenant, at most 64 bytes.
@@ -30,13 +30,13 @@ class Hasher:
         self._start = blake2b(digest_size=8, key=key)
 
     def __call__(self, context: bytes) -> bytes:
-        """Multiplier and addend of the list after some tokens.
+        """Return the multiplier and addend of the list after some tokens.
 
         Args:
-            context: the ids, int64, one after the other.
+            context: the ids, int64, concatenated.
 
         Returns:
-            Two int32; the multiplier counts without its last bit, see ``is_green``.
+            Two int32; the last bit of the multiplier is ignored, see ``is_green``.
         """
         drawn = self._start.copy()
         drawn.update(context)
@@ -44,9 +44,9 @@ class Hasher:
 
 
 def numbers_of(tokens: NDArray[np.int64]) -> NDArray[np.int32]:
-    """A fixed number for each token id, which looks random: SplitMix64's finaliser, upper half.
+    """Return a fixed pseudorandom number for each token id: SplitMix64's finalizer, upper half.
 
-    Neighbouring ids would otherwise be green together.
+    Otherwise adjacent ids would be green together.
     """
     value = tokens.astype(np.uint64) + _GOLDEN
     value = (value ^ (value >> np.uint64(30))) * _MIX_1
@@ -55,12 +55,12 @@ def numbers_of(tokens: NDArray[np.int64]) -> NDArray[np.int32]:
 
 
 def threshold(gamma: float) -> int:
-    """What numbers must be below to be a share ``gamma`` of all int32."""
+    """Return the number below which a fraction ``gamma`` of all int32 are."""
     return round(gamma * 2**32) - 2**31
 
 
 def split(digests: bytes) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Multipliers, made odd, and addends of lists that follow one another; each shape ``[n]``."""
+    """Return multipliers, made odd, and addends of concatenated digests; each shape ``[n]``."""
     pairs = np.frombuffer(digests, "<i4").reshape(-1, 2)
     return pairs[:, 0] | np.int32(1), pairs[:, 1]
 
@@ -71,5 +71,5 @@ def is_green(
     tokens: NDArray[np.int64],
     gamma: float,
 ) -> NDArray[np.bool_]:
-    """Whether tokens are in the lists beside them, all shape ``[n]``."""
+    """Whether tokens are in their lists, all shape ``[n]``."""
     return multipliers * numbers_of(tokens) + addends < threshold(gamma)

@@ -1,4 +1,4 @@
-"""From the operator's secret to each tenant's key."""
+"""Derivation of each tenant's key from the operator's secret."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 from gatewayd_logits_watermark.config import MIN_SECRET_CHARS, WatermarkConfig
 
 _PURPOSE = b"gatewayd watermark 1\0"
-"""Keeps these keys apart from whatever else the same secret may serve."""
+"""Separates these keys from any others derived from the same secret."""
 
-_EVERYBODY = ("", "default")
-"""Names of the one tenant of all who come without a key: what is counted of it has the second."""
+_DEFAULT_TENANT = ("", "default")
+"""Names of the tenant of clients without a key: usage is accounted under the second."""
 
 KeyOf = Callable[[str], bytes]
-"""A tenant's name to its key, 32 bytes."""
+"""Function from a tenant's name to its key, 32 bytes."""
 
 
 def keys_of(config: WatermarkConfig) -> KeyOf:
-    """What derives keys; HMAC-SHA256, so no tenant's key tells of another's.
+    """Return a function that derives keys with HMAC-SHA256, so that keys reveal nothing of others.
 
     Raises:
         OSError: ``secret_file`` cannot be read.
-        ValueError: it holds too little.
+        ValueError: its content is too short.
     """
     secret = config.secret or _read(Path(config.secret_file))
     start = hmac.new(secret.encode(), _PURPOSE, hashlib.sha256)
@@ -38,15 +38,15 @@ def keys_of(config: WatermarkConfig) -> KeyOf:
 
 
 def names_of(tenant: str) -> tuple[str, ...]:
-    """The names whose keys have marked a tenant's answers: today's, then those of earlier versions.
+    """Return the names for a tenant's keys: the present one, then those of earlier versions.
 
-    Once, a limit on the tenant of everybody changed its name, and so its key.
+    Earlier, a limit on the default tenant changed its name, and so its key.
     """
-    return _EVERYBODY if tenant in _EVERYBODY else (tenant,)
+    return _DEFAULT_TENANT if tenant in _DEFAULT_TENANT else (tenant,)
 
 
 def _read(file: Path) -> str:
     secret = file.expanduser().read_text("utf-8").removesuffix("\n")
     if len(secret) < MIN_SECRET_CHARS:
-        raise ValueError(f"{file} holds fewer than {MIN_SECRET_CHARS} characters")
+        raise ValueError(f"{file} contains fewer than {MIN_SECRET_CHARS} characters")
     return secret

@@ -1,4 +1,4 @@
-"""The mark: what is green after the last tokens becomes likelier, for all rows at once."""
+"""Watermark: raises the logits of green tokens, for all rows at once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from gatewayd_logits_watermark.config import WatermarkConfig
 
 _BLOCK = 1 << 17
-"""Logits changed at a time: what they need stays in a core's cache."""
+"""Number of logits changed at a time, so that temporaries fit in a core's cache."""
 
 PARAMETER: Final = "watermark"
-"""In a request's ``extra_args``."""
+"""Name in a request's ``extra_args``."""
 
 
 class Watermark:
     """Kirchenbauer et al. 2023, algorithm 2, the soft red list; see ``trail`` for what is added.
 
-    Lists follow from hashes of the tokens before, which the host computes.
+    Lists are determined by hashes of the preceding tokens, computed on the host.
 
     Args:
-        config: the mark.
+        config: of the watermark.
     """
 
     reads_tokens = True
@@ -45,7 +45,7 @@ class Watermark:
         self._trails: dict[int, TokenTrail] = {}
 
     def open(self, resources: EngineResources) -> None:
-        """Make a line of state for each row, and number the vocabulary."""
+        """Allocate the state of each row, and number the vocabulary."""
         rows, vocab = resources.max_running, resources.vocab_size
         self._device = device = torch.device(resources.device)
         self._multiplier = np.zeros(rows, np.int32)
@@ -61,16 +61,16 @@ class Watermark:
         self._zero = torch.zeros((), dtype=torch.int32, device=device)
 
     def close(self) -> None:
-        """Forget the keys."""
+        """Discard the keys."""
         self._trails.clear()
 
     def admit(
         self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
     ) -> bool:
-        """Wanted as ``requests`` and the request say.
+        """Accept requests according to ``requests`` and to their own parameter.
 
         Raises:
-            RequestRefused: the request's wish is no boolean, or not its to make.
+            RequestRefused: the parameter is no boolean, or not allowed.
         """
         if not self._wants(params.extra.get(PARAMETER)):
             return False
@@ -91,15 +91,15 @@ class Watermark:
         if not isinstance(wish, bool):
             raise RequestRefused(f"extra_args.{PARAMETER} is {wish!r}; it must be true or false")
         if requests == "all" and not wish:
-            raise RequestRefused(f"extra_args.{PARAMETER} is false; here every answer is marked")
+            raise RequestRefused(f"extra_args.{PARAMETER} is false; this server marks every answer")
         return wish
 
     def remove(self, row: int) -> None:
-        """Forget whose row it was."""
+        """Discard the row's state."""
         del self._trails[row]
 
     def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        """The next list follows these tokens."""
+        """Advance the lists by these tokens."""
         places = rows.tolist()
         trails = [self._trails[row] for row in places]
         for trail, token in zip(trails, tokens.tolist(), strict=True):
@@ -114,16 +114,16 @@ class Watermark:
         missing = [trail.missing for trail in trails]
         self._delta[rows] = [min(most, least + EAGERNESS * each) for each in missing]
         for row, each, trail in zip(rows, missing, trails, strict=True):
-            # Otherwise an answer that goes in circles would be held there.
+            # Otherwise a repetitive answer would be kept repeating.
             self._spent[row] = trail.seen if each and most > least else ()
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
-        """Raise green logits, in place; what is impossible stays so."""
+        """Raise green logits, in place; masked tokens stay masked."""
         places = rows.numpy()
         bits = self._delta[places].view(np.int32)
         lines = index.numpy().astype(np.int32)
         columns = np.stack([self._multiplier[places], self._addend[places], bits, lines])
-        # Together, and without waiting for what a GPU computes.
+        # In one transfer, and without synchronizing with a GPU.
         sent = torch.from_numpy(columns).to(self._device, non_blocking=True).unsqueeze(-1)
         multiplier, addend, delta_bits, line_of = sent.unbind()
         delta, index = delta_bits.view(torch.float32), line_of.squeeze(-1).long()
@@ -131,7 +131,7 @@ class Watermark:
             end = min(start + len(self._chosen), len(places))
             chosen, bonus = self._chosen[: end - start], self._bonus[: end - start]
             torch.mul(multiplier[start:end], self._numbers, out=chosen)
-            # Operations that stay within one type are several times as fast as others.
+            # Operations within one type are several times as fast as mixed ones.
             chosen.add_(addend[start:end]).lt_(self._threshold)
             spent = [
                 (line, token)

@@ -1,9 +1,9 @@
-"""One answer as the detector will see it, token by token, and how much stronger it must be marked.
+"""Detection statistics of one answer, token by token, and the strength needed for detection.
 
-The paper adds the same to every green logit. Where a model is sure of each token that moves
-nothing, and the answer carries no mark; an addend that moves even those spoils every answer that
-would have carried it anyway. So an answer that falls behind what a detector needs gets more, as
-much as it lacks, and one that has enough gets no more than ``delta``.
+The paper adds the same to every green logit. Where a model is certain of each token that changes
+nothing, and the answer carries no watermark; an addend that changes even those degrades every
+answer that would have carried it anyway. So an answer that falls behind what a detector needs gets
+more, as much as it lacks, and one that has enough gets no more than ``delta``.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from struct import Struct
 from gatewayd_logits_watermark.green import Hasher, threshold
 
 GOAL_Z = 6.0
-"""To be reached at ``GOAL_TOKENS``: two more than what convinces, for what lags behind."""
+"""z-score to reach at ``GOAL_TOKENS``: two more than needed for detection, as a margin."""
 
 GOAL_TOKENS = 200
 FREE_TOKENS = 32
-"""Shorter answers are never marked more strongly: they are too short to tell in any case."""
+"""Shorter answers are never marked more strongly: they are too short for detection in any case."""
 
 EAGERNESS = 2.0
-"""Added to a logit for each token that is missing."""
+"""Added to a logit for each missing green token."""
 
 _DIGEST = Struct("<ii")
 _MASK = 2**32 - 1
 
 
 class TokenTrail:
-    """What an answer has come to.
+    """Detection statistics of an answer so far.
 
     Args:
         hasher: of the tenant's key.
-        context: the tokens before it, as many as choose a list; -1 where there are none.
-        gamma: share of the vocabulary that is green.
+        context: preceding tokens, as many as determine a list; -1 where there are none.
+        gamma: fraction of the vocabulary that is green.
         numbers: of the vocabulary, see ``green.numbers_of``.
 
     Attributes:
-        digest: two int32, which choose the list of the next token.
+        digest: two int32, which determine the list of the next token.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class TokenTrail:
         self.digest = hasher(self._context)
 
     def advance(self, token: int) -> None:
-        """A token was generated."""
+        """Add a generated token."""
         if self._num_tokens >= self._width and token not in self.seen:
             self._seen_after[self.digest] = [*self.seen, token]
             multiplier, addend = _DIGEST.unpack(self.digest)
@@ -69,12 +69,12 @@ class TokenTrail:
 
     @property
     def seen(self) -> Sequence[int]:
-        """What came here before, after the same tokens: again it counts for nothing."""
+        """Tokens that came earlier after the same context: repeated ones do not count."""
         return self._seen_after.get(self.digest, ())
 
     @property
     def missing(self) -> float:
-        """Green tokens by which the answer is behind, at least 0."""
+        """Number of green tokens by which the answer is behind, at least 0."""
         count = self._num_tokens
         share = min(1.0, (count - FREE_TOKENS) / (GOAL_TOKENS - FREE_TOKENS))
         needed = share * self._spread * math.sqrt(max(count, GOAL_TOKENS))

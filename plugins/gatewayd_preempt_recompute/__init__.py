@@ -1,4 +1,4 @@
-"""Preempts the newest sequence of the lowest class, which computes its tokens again."""
+"""Preemption by recomputation, of the newest sequence of the lowest class."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: RecomputeConfig) -> PreemptionStrategy:
 
 @hookimpl
 def gatewayd_preemptions() -> Sequence[StrategyInfo[PreemptionStrategy]]:
-    """Offer ``recompute``."""
+    """Provide ``recompute``."""
     return [
         StrategyInfo(
             name="recompute",
             config_type=RecomputeConfig,
             build=_build,
-            summary="The newest sequence of the lowest class waits again and recomputes.",
+            summary="Preempts the newest sequence of the lowest class, which is recomputed later.",
         )
     ]

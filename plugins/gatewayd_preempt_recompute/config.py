@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class RecomputeConfig(StrategyConfig):
-    """Recomputing has nothing to set."""
+    """No settings."""

@@ -1,4 +1,4 @@
-"""Who loses least gives way: the lowest class, then the newest arrival."""
+"""Preemption by recomputation: the victim is the newest arrival of the lowest class."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class Recompute:
-    """Releases the victim's pages; what the prefix cache keeps of them need not be redone.
+    """Releases the victim's pages; those still in the prefix cache need not be recomputed.
 
     The oldest sequence of the highest class is never chosen while another runs, so it always
-    gets on, and so does the whole.
+    progresses, which excludes livelock.
     """
 
     def open(self, resources: EngineResources) -> None:
-        """The engine's sizes do not matter here."""
+        """Do nothing: the engine's sizes do not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def victim(self, view: QueueView, candidates: NDArray[np.int32]) -> Victim:
-        """Choose the newest of the lowest class; of equals, the one admitted last."""
+        """Choose the newest of the lowest class; among equals, the one admitted last."""
         order = np.lexsort((view.arrival[candidates], view.priority[candidates]))
         return Victim(int(candidates[order[-1]]), PreemptionMode.RECOMPUTE)

@@ -1,4 +1,4 @@
-"""Preempts the newest sequence of the lowest class, and keeps what it computed if that pays."""
+"""Preemption of the newest sequence of the lowest class, by swapping if that is cheaper."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: SwapConfig) -> PreemptionStrategy:
 
 @hookimpl
 def gatewayd_preemptions() -> Sequence[StrategyInfo[PreemptionStrategy]]:
-    """Offer ``swap``."""
+    """Provide ``swap``."""
     return [
         StrategyInfo(
             name="swap",
             config_type=SwapConfig,
             build=_build,
-            summary="The newest of the lowest class waits; long ones are copied to host memory.",
+            summary="Preempts the newest of the lowest class; swaps long sequences to host memory.",
             requires_spec=">=1.3,<2",
         )
     ]

@@ -1,4 +1,4 @@
-"""Who loses least gives way; what it computed is kept in host memory where that pays."""
+"""Preemption of the newest arrival of the lowest class, by swapping to host memory if cheaper."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from gatewayd_preempt_swap.config import SwapConfig
 
 _TRIAL = 32
-"""Preemptions after which one is swapped all the same: what it costs may have changed."""
+"""Number of preemptions after which one swaps anyway: costs may have changed."""
 
 
 class Swap:
-    """Swaps sequences from a length on that is learned, and lets shorter ones compute again.
+    """Swaps sequences from a learned length on, and recomputes shorter ones.
 
-    Computing n tokens again takes ``n * token_seconds``, for the step it is part of happens
-    anyway. Swapping takes ``swap_seconds + n / page_size * page_seconds``. Where the lines cross
-    is the length from which swapping pays.
+    Recomputing n tokens takes ``n * token_seconds``, because the step they are part of happens
+    anyway. Swapping takes ``swap_seconds + n / page_size * page_seconds``. Swapping pays from the
+    length at which these are equal.
     """
 
     def __init__(self, config: SwapConfig) -> None:
@@ -41,7 +41,7 @@ class Swap:
         self._most_pages = self._memory // max(1, resources.page_bytes)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def learn(self, costs: SwapCosts) -> None:
         """See ``LearnsCosts``."""
@@ -49,7 +49,7 @@ class Swap:
 
     @property
     def crossover(self) -> float:
-        """Tokens from which swapping pays; 0 until it was measured, infinite if never."""
+        """Number of tokens from which swapping pays; 0 before it is measured, infinite if never."""
         costs = self._costs
         gain = costs.token_seconds - costs.page_seconds / self._page_size
         if not costs.swap_seconds and not costs.page_seconds:
@@ -57,7 +57,7 @@ class Swap:
         return costs.swap_seconds / gain if gain > 0 else math.inf
 
     def victim(self, view: QueueView, candidates: NDArray[np.int32]) -> Victim:
-        """Choose the newest of the lowest class; of equals, the one admitted last."""
+        """Choose the newest of the lowest class; among equals, the one admitted last."""
         order = np.lexsort((view.arrival[candidates], view.priority[candidates]))
         slot = int(candidates[order[-1]])
         return Victim(slot, self._mode(int(view.num_computed[slot])))

@@ -1,4 +1,4 @@
-"""Prefix cache over a chain of hashes, one for each full page."""
+"""Prefix cache keyed by chained hashes of token blocks, one for each full page."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: HashConfig) -> PrefixCacheStrategy[Any]:
 
 @hookimpl
 def gatewayd_prefix_caches() -> Sequence[StrategyInfo[PrefixCacheStrategy[Any]]]:
-    """Offer ``hash``."""
+    """Provide ``hash``."""
     return [
         StrategyInfo(
             name="hash",
             config_type=HashConfig,
             build=_build,
-            summary="Finds computed pages by a keyed hash of all tokens up to their end.",
+            summary="Finds cached pages by chained, keyed hashes of token blocks.",
         )
     ]

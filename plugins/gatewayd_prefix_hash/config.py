@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class HashConfig(StrategyConfig):
-    """The hash chain has nothing to set: its page size is the engine's."""
+    """No settings: the page size is the engine's."""

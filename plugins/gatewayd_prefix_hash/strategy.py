@@ -1,9 +1,8 @@
-"""A page is known by the digest of every token up to its end.
+"""Prefix cache that identifies a page by the digest of every token up to its end.
 
-The digest of a page covers the digest of the page before it, so equal digests mean equal
-prefixes. The chain starts from the salt under a key that lives and dies with the process: nobody
-outside can compute a digest, look for two prompts with the same one, or tell from a hit what
-someone with another salt has sent.
+The digest of a page covers the digest of the page before it, so equal digests mean equal prefixes.
+The chain starts from the salt, with a random key per process: outsiders cannot compute a digest,
+search for collisions, or infer from a hit what clients with another salt have sent.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 Trail = list[bytes]
-"""The digest of the salt, then one of each full page that was hashed so far."""
+"""Digest of the salt, then one for each full page hashed so far."""
 
 _FORM = "hash/1"
 _DIGEST_BYTES = 16
@@ -31,7 +30,7 @@ _TOKEN_BYTES = 4
 
 
 class HashChain:
-    """Digest to page, and page to digest."""
+    """Maps of digests to pages, and of pages to digests."""
 
     def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
@@ -41,22 +40,22 @@ class HashChain:
         self._is_mapped = np.zeros(0, np.bool_)
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the page size and the number of pages."""
+        """Read the page size and the number of pages."""
         self._page_size = resources.page_size
         self._is_mapped = np.zeros(resources.num_pages, np.bool_)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Clear the maps."""
         self._page_of.clear()
         self._digest_of.clear()
 
     def export_state(self) -> HandoverState:
-        """Give the maps away, and the key that the digests in trails were made with."""
+        """Return the maps, and the key with which the digests in trails were computed."""
         maps = (self._page_of, self._digest_of, self._is_mapped)
         return HandoverState(_FORM, (self._key, self._page_size, *maps))
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with the maps of another; copied, for its ``close`` empties them."""
+        """Take over the maps of another; copied, because its ``close`` clears them."""
         if state.form != _FORM:
             return False
         key, page_size, page_of, digest_of, is_mapped = state.content
@@ -69,13 +68,13 @@ class HashChain:
 
     def begin(self, tokens: NDArray[np.int32], salt: bytes) -> Trail:
         """Hash the salt and the full pages of a prompt."""
-        # The length keeps a salt and the tokens behind it apart.
+        # The length separates the salt from the tokens after it.
         trail = [self._digest(len(salt).to_bytes(8, "little") + salt)]
         self._extend(trail, tokens)
         return trail
 
     def match(self, trail: Trail) -> Sequence[int]:
-        """Look the digests up until one is missing."""
+        """Look up digests until one is missing."""
         pages: list[int] = []
         find = self._page_of.get
         for i in range(1, len(trail)):
@@ -88,10 +87,10 @@ class HashChain:
     def insert(
         self, trail: Trail, tokens: NDArray[np.int32], pages: NDArray[np.int32]
     ) -> Sequence[int]:
-        """Map the digests nobody has mapped yet.
+        """Map the digests that are not mapped yet.
 
-        Every page is looked at, not only those since the last call: a sequence that was
-        preempted comes again with other pages for tokens it told of before.
+        Every page is checked, not only those since the last call: a sequence that was preempted
+        comes back with other pages for tokens inserted before.
         """
         self._extend(trail, tokens)
         taken: list[int] = []
@@ -107,14 +106,14 @@ class HashChain:
         return taken
 
     def forget(self, page: int) -> None:
-        """Drop a page."""
+        """Remove a page."""
         digest = self._digest_of.pop(page, None)
         if digest is not None:
             del self._page_of[digest]
             self._is_mapped[page] = False
 
     def _extend(self, trail: Trail, tokens: NDArray[np.int32]) -> None:
-        """Hash the full pages that the trail does not have yet."""
+        """Hash the full pages that the trail does not contain yet."""
         done = len(trail) - 1
         stride = self._page_size * _TOKEN_BYTES
         unhashed = tokens[done * self._page_size :].astype(np.int32, copy=False).tobytes()

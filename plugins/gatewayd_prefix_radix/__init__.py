@@ -21,13 +21,13 @@ def _build(config: RadixConfig) -> PrefixCacheStrategy[Any]:
 
 @hookimpl
 def gatewayd_prefix_caches() -> Sequence[StrategyInfo[PrefixCacheStrategy[Any]]]:
-    """Offer ``radix``."""
+    """Provide ``radix``."""
     return [
         StrategyInfo(
             name="radix",
             config_type=RadixConfig,
             build=_build,
-            summary="Finds computed pages in a radix tree of token ids, to the last token.",
+            summary="Finds cached prefixes in a radix tree of token ids, with token granularity.",
             requires_spec=">=1.2,<2",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class RadixConfig(StrategyConfig):
-    """The tree has nothing to set: its page size is the engine's."""
+    """No settings: the page size is the engine's."""

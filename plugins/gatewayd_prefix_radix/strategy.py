@@ -1,9 +1,9 @@
-"""A radix tree of token ids for each salt, whose edges are runs of pages.
+"""Radix tree of token ids for each salt, whose edges are runs of pages.
 
-A match is found to the last token: where a prompt leaves the tree within a page, that page is
-the last of the match. Whole runs are compared at once, so the time of a match is that of reading
-the prompt. After RadixAttention: Zheng et al., "SGLang: Efficient Execution of Structured
-Language Model Programs" (2024), where edges are tokens; pages of more than one are ours.
+A match has token granularity: where a prompt diverges from the tree within a page, that page is the
+last of the match. Whole runs are compared at once, so matching is linear in the prompt. After
+RadixAttention: Zheng et al., "SGLang: Efficient Execution of Structured Language Model Programs"
+(2024), where edges are tokens; pages of more than one are an extension.
 """
 
 from __future__ import annotations
@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 
     from gatewayd_hooks.resources import EngineResources
 
-_NOBODY = -1
+_NO_NODE = -1
 _FORM = "radix/1"
 
 
 @dataclass(slots=True)
 class RadixTrail:
-    """A sequence's salt and the tokens it is known to have.
+    """Salt and known tokens of a sequence.
 
     Attributes:
         salt: of its tree.
-        tokens: its prompt, or as many ids as were computed if these are more; replaced, never
-            written to.
+        tokens: its prompt, or its computed ids if these are more; replaced, never written to.
     """
 
     salt: bytes
@@ -42,7 +41,7 @@ class RadixTrail:
 
 
 class Radix:
-    """Trees by salt, and for each page the node it stands in."""
+    """Trees by salt, and the node of each page."""
 
     def __init__(self) -> None:
         self._page_size = 0
@@ -50,31 +49,31 @@ class Radix:
         self._salts: dict[int, bytes] = {}
         self._nodes: dict[int, RadixNode] = {}
         self._last_number = 0
-        # Of each page: its node's number, and how many pages are before it in its prefix, which
-        # does not change when nodes are split or joined.
+        # Per page: its node's number, and its depth in pages, which does not change when nodes are
+        # split or joined.
         self._node_of = np.zeros(0, np.int64)
         self._index_of = np.zeros(0, np.int64)
 
     def open(self, resources: EngineResources) -> None:
-        """Learn the page size and the number of pages."""
+        """Read the page size and the number of pages."""
         self._page_size = resources.page_size
-        self._node_of = np.full(resources.num_pages, _NOBODY, np.int64)
+        self._node_of = np.full(resources.num_pages, _NO_NODE, np.int64)
         self._index_of = np.zeros(resources.num_pages, np.int64)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Clear the trees."""
         self._roots.clear()
         self._salts.clear()
         self._nodes.clear()
 
     def export_state(self) -> HandoverState:
-        """Give the trees away; trails need nothing else."""
+        """Return the trees; trails need nothing else."""
         trees = (self._roots, self._salts, self._nodes)
         places = (self._last_number, self._node_of, self._index_of)
         return HandoverState(_FORM, (self._page_size, trees, places))
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with the trees of another; tables are copied, for its ``close`` empties them."""
+        """Take over the trees of another; tables are copied, because its ``close`` clears them."""
         if state.form != _FORM:
             return False
         page_size, trees, (last_number, node_of, index_of) = state.content
@@ -85,11 +84,11 @@ class Radix:
         return True
 
     def begin(self, tokens: NDArray[np.int32], salt: bytes) -> RadixTrail:
-        """Keep the prompt: what is read later may be overwritten by then."""
+        """Copy the prompt: the array may be overwritten later."""
         return RadixTrail(salt, tokens.astype(np.int32))
 
     def match(self, trail: RadixTrail) -> Match:
-        """Walk down the tree as far as its tokens are the trail's and its pages are there."""
+        """Walk down the tree as far as tokens match and pages are cached."""
         size, tokens = self._page_size, trail.tokens
         found: list[int] = []
         node = self._roots.get(trail.salt)
@@ -114,10 +113,10 @@ class Radix:
     def insert(
         self, trail: RadixTrail, tokens: NDArray[np.int32], pages: NDArray[np.int32]
     ) -> Sequence[int]:
-        """Walk down the tree, fill the holes on the way, and let it grow where it ends.
+        """Walk down the tree, fill holes on the way, and extend it at the end.
 
-        The whole way is walked every time: a sequence that was preempted comes again with other
-        pages for tokens it told of before.
+        The whole path is walked every time: a sequence that was preempted comes back with other
+        pages for tokens inserted before.
         """
         if len(tokens) > len(trail.tokens):
             trail.tokens = tokens.astype(np.int32)
@@ -146,11 +145,11 @@ class Radix:
         return taken
 
     def forget(self, page: int) -> None:
-        """Leave a hole, and cut off what only leads to holes."""
+        """Leave a hole, and prune nodes that only lead to holes."""
         node = self._nodes.get(int(self._node_of[page]))
         if node is None:
             return
-        self._node_of[page] = _NOBODY
+        self._node_of[page] = _NO_NODE
         node.pages[self._index_of[page] - node.start] = HOLE
         while node.parent is not None and not node.children and node.pages[-1] == HOLE:
             there = np.flatnonzero(node.pages != HOLE)
@@ -182,14 +181,14 @@ class Radix:
         return node
 
     def _place(self, node: RadixNode, pages: NDArray[np.int32], start: int) -> None:
-        """Note where pages stand; the first has so many before it."""
+        """Record the node and depth of pages; ``start`` is the depth of the first."""
         self._node_of[pages] = node.number
         self._index_of[pages] = np.arange(start, start + len(pages))
 
     def _grow(
         self, node: RadixNode, tokens: NDArray[np.int32], pages: NDArray[np.int32]
     ) -> list[int]:
-        """Put a run behind a node: into it if nothing else goes on from there."""
+        """Append a run to a node: to its own run if it is a leaf."""
         start = node.start + len(node.pages)
         if node.children or node.parent is None:
             child = self._make(node, start, tokens.astype(np.int32), pages.astype(np.int32))
@@ -202,7 +201,7 @@ class Radix:
         return list(pages.tolist())
 
     def _fill(self, node: RadixNode, pages: NDArray[np.int32]) -> list[int]:
-        """Give a run the pages that it lacks at its beginning."""
+        """Fill the holes at the beginning of a run with pages."""
         taken: list[int] = []
         for hole in np.flatnonzero(node.pages[: len(pages)] == HOLE).tolist():
             node.pages[hole] = pages[hole]
@@ -211,14 +210,14 @@ class Radix:
         return taken
 
     def _shorten(self, node: RadixNode, length: int) -> None:
-        """Keep the first pages of a run, and its arrays until half of them lies idle."""
+        """Truncate a run; its arrays are reallocated when half of them is unused."""
         node.pages = node.pages[:length]
         node.tokens = node.tokens[: length * self._page_size]
         if node.pages.base is not None and len(node.pages.base) > 2 * length:
             node.pages, node.tokens = node.pages.copy(), node.tokens.copy()
 
     def _split(self, node: RadixNode, length: int) -> None:
-        """Let a run end after so many pages, and another go on from there."""
+        """Split a run after so many pages, with the rest as a child."""
         tail = self._make(
             node,
             node.start + length,
@@ -234,7 +233,7 @@ class Radix:
         node.add(tail, self._page_size)
 
     def _join(self, node: RadixNode) -> None:
-        """Let a run go on as the only one behind it."""
+        """Merge a node with its only child."""
         (child,) = node.children
         self._node_of[child.pages[child.pages != HOLE]] = node.number
         node.tokens = np.concatenate((node.tokens, child.tokens))
@@ -246,7 +245,7 @@ class Radix:
 
 
 def _ending(pages: list[int], size: int, page: int, common: int) -> Match:
-    """A match that ends after so many tokens of a page."""
+    """Return a match that ends after so many tokens of a page."""
     whole = len(pages) * size
     if page == HOLE or not common:
         return Match(pages, whole)

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API, for clients that speak nothing else."""
+"""Anthropic's Messages API."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: AnthropicConfig) -> ProtocolStrategy:
 
 @hookimpl
 def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
-    """Offer ``anthropic``."""
+    """Provide ``anthropic``."""
     return [
         StrategyInfo(
             name="anthropic",
             config_type=AnthropicConfig,
             build=_build,
-            summary="Anthropic's Messages API, with tools, streams and counted tokens.",
+            summary="Anthropic's Messages API, with tools, streaming and token counting.",
             requires_spec=">=1.9,<2",
         )
     ]

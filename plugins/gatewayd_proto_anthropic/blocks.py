@@ -1,4 +1,4 @@
-"""The content blocks of a whole message."""
+"""Content blocks of a complete message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Block = dict[str, Any]
 
 
 def blocks_of(answer: ChatAnswer, parts: Iterable[Part], *, thinks: bool) -> list[Block]:
-    """Put parts of one kind together."""
+    """Merge adjacent parts of one kind into blocks."""
     blocks: list[Block] = []
     pieces: list[list[str]] = []
 
@@ -49,7 +49,7 @@ def blocks_of(answer: ChatAnswer, parts: Iterable[Part], *, thinks: bool) -> lis
 
 
 def _input(text: str) -> dict[str, Any]:
-    """Arguments as an object; what was cut short is given as the text it is."""
+    """Return arguments as an object; truncated ones are returned as text."""
     try:
         value = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError:

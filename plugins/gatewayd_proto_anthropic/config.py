@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class AnthropicConfig(StrategyConfig):
-    """The API has nothing to set: limits are the gateway's."""
+    """No settings: limits are the gateway's."""

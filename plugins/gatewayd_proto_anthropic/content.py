@@ -1,4 +1,4 @@
-"""The tables of messages and of the blocks that they are made of."""
+"""Tables of messages and of their content blocks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from gatewayd_hooks.requests.tables import ByType, Ignored, Noted, RequestTable
 
 _NO_TEXT = "which this model cannot read: send text"
 
-Hint = Annotated[Any, Noted(), Field(description="What is common is found without it.")]
+Hint = Annotated[Any, Noted(), Field(description="Not needed: the prefix cache is automatic.")]
 
 
 class TextBlock(RequestTable):
-    """Text."""
+    """Block of text."""
 
     type: Literal["text"]
     text: str
@@ -30,7 +30,7 @@ class TextBlock(RequestTable):
 
 
 class TextSource(RequestTable):
-    """Where the text of a document stands: in itself."""
+    """Inline text of a document."""
 
     type: Literal["text"]
     data: str
@@ -38,7 +38,7 @@ class TextSource(RequestTable):
 
 
 class DocumentBlock(RequestTable):
-    """A document of plain text."""
+    """Plain-text document."""
 
     type: Literal["document"]
     source: Annotated[
@@ -57,7 +57,7 @@ Texts = Annotated[
 
 
 class ToolResultBlock(RequestTable):
-    """What a tool gave."""
+    """Result of a tool."""
 
     type: Literal["tool_result"]
     tool_use_id: CallId
@@ -68,7 +68,7 @@ class ToolResultBlock(RequestTable):
 
 
 class ToolUseBlock(RequestTable):
-    """A use of a tool that an earlier answer asked for."""
+    """Tool call of an earlier answer."""
 
     type: Literal["tool_use"]
     id: CallId
@@ -80,15 +80,15 @@ class ToolUseBlock(RequestTable):
 
 
 class ThinkingBlock(RequestTable):
-    """What an earlier answer thought."""
+    """Reasoning of an earlier answer."""
 
     type: Literal["thinking"]
     thinking: str
-    signature: Annotated[Any, Noted(), Field(description="Not looked at.")] = None
+    signature: Annotated[Any, Noted(), Field(description="Not used.")] = None
 
 
 class RedactedThinkingBlock(RequestTable):
-    """Thoughts that only Anthropic's servers can read."""
+    """Encrypted reasoning that only Anthropic's servers can read."""
 
     type: Literal["redacted_thinking"]
     data: Annotated[Any, Ignored()] = None
@@ -103,21 +103,21 @@ AssistantBlocks = Annotated[list[AssistantBlock], Field(fail_fast=True, max_leng
 
 
 class UserMessage(RequestTable):
-    """What the user says, and what tools gave."""
+    """Message of the user, with text and tool results."""
 
     role: Literal["user"]
     content: str | UserBlocks
 
 
 class AssistantMessage(RequestTable):
-    """An earlier answer, or the beginning of this one."""
+    """Earlier answer, or the beginning of this one."""
 
     role: Literal["assistant"]
     content: str | AssistantBlocks
 
 
 class SystemMessage(RequestTable):
-    """Instructions in the middle."""
+    """Instructions within the conversation."""
 
     role: Literal["system"]
     content: str | Texts

@@ -1,4 +1,4 @@
-"""The events of a streamed message, from its parts in any pieces."""
+"""Server-sent events of a streamed message."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ _ARGUMENTS = (
 
 
 def event(kind: str, **fields: Any) -> bytes:  # noqa: ANN401 - JSON
-    """One event."""
+    """Encode one event."""
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), _encode({"type": kind, **fields}))
 
 
 def message_id(answer: ChatAnswer) -> str:
-    """As Anthropic's look."""
+    """Return a message id in Anthropic's format."""
     return f"msg_{_own(answer)}"
 
 
 def call_id(answer: ChatAnswer, call: int) -> str:
-    """Of a call of a tool: no other answer has it."""
+    """Return the id of a tool call, unique across answers."""
     return f"toolu_{_own(answer)}{call:02d}"
 
 
 def _own(answer: ChatAnswer) -> str:
-    """What no other answer has; behind its prefix an answer's id may have hyphens of its own."""
+    """Return the unique part of an answer's id, which may contain hyphens itself."""
     return answer.id.partition("-")[2].replace("-", "_")
 
 
 def usage_of(usage: Usage) -> dict[str, int]:
-    """Anthropic counts what was cached apart."""
+    """Return token usage; Anthropic counts cached tokens separately."""
     return {
         "input_tokens": usage.prompt_tokens - usage.cached_tokens,
         "cache_creation_input_tokens": 0,
@@ -60,11 +60,11 @@ def usage_of(usage: Usage) -> dict[str, int]:
 
 
 def stop_of(delta: Delta, *, is_context_full: bool) -> tuple[str, str | None]:
-    """Why the message ended, and the stop sequence that ended it.
+    """Return the stop reason, and the stop sequence that ended the message.
 
     Args:
         delta: the last one.
-        is_context_full: whether the end of the context came before ``max_tokens``.
+        is_context_full: whether the context ended before ``max_tokens``.
     """
     if delta.finish_reason == "tool_calls":
         return "tool_use", None
@@ -74,11 +74,11 @@ def stop_of(delta: Delta, *, is_context_full: bool) -> tuple[str, str | None]:
 
 
 class Events:
-    """Writes one message.
+    """Encodes one message.
 
     Args:
         answer: the message.
-        thinks: whether what was thought is shown.
+        thinks: whether reasoning is included.
     """
 
     def __init__(self, answer: ChatAnswer, *, thinks: bool) -> None:
@@ -86,10 +86,10 @@ class Events:
         self._thinks = thinks
         self._index = -1
         self._open: object = None
-        """What the open block holds: a type of part, or the number of a call."""
+        """Content of the open block: a type of part, or the index of a call."""
 
     def opening(self) -> bytes:
-        """Before anything has come, but what is known of the prompt."""
+        """Return the event before any content, with the prompt's usage."""
         message: dict[str, Any] = {
             "id": message_id(self._answer),
             "type": "message",
@@ -102,33 +102,33 @@ class Events:
         }
         return event("message_start", message=message)
 
-    def take(self, parts: Sequence[Part]) -> bytes:
-        """Events for what has come next."""
+    def encode_parts(self, parts: Sequence[Part]) -> bytes:
+        """Return events for new parts."""
         found = b""
         for part in parts:
             if isinstance(part, Text):
                 if self._open is not Text:
-                    found += self._begin(Text, {"type": "text", "text": ""})
+                    found += self._open_block(Text, {"type": "text", "text": ""})
                 found += _TEXT % (self._index, _encode(part.text))
             elif isinstance(part, Arguments):
                 found += _ARGUMENTS % (self._index, _encode(part.text))
             elif isinstance(part, ToolCall):
                 call = call_id(self._answer, part.call)
                 block = {"type": "tool_use", "id": call, "name": part.name, "input": {}}
-                found += self._begin(part.call, block)
+                found += self._open_block(part.call, block)
             elif self._thinks:
                 if self._open is not Reasoning:
                     block = {"type": "thinking", "thinking": "", "signature": ""}
-                    found += self._begin(Reasoning, block)
+                    found += self._open_block(Reasoning, block)
                 found += _THOUGHT % (self._index, _encode(part.text))
         return found
 
     def closing(self, last: Delta, *, is_context_full: bool) -> bytes:
-        """The end of the message."""
+        """Return the final events of the message."""
         reason, stop = stop_of(last, is_context_full=is_context_full)
         return b"".join(
             (
-                self._end(),
+                self._close_block(),
                 event(
                     "message_delta",
                     delta={"stop_reason": reason, "stop_sequence": stop},
@@ -138,14 +138,14 @@ class Events:
             )
         )
 
-    def _begin(self, what: object, block: dict[str, Any]) -> bytes:
-        found = self._end()
+    def _open_block(self, what: object, block: dict[str, Any]) -> bytes:
+        found = self._close_block()
         self._open = what
         self._index += 1
         found += event("content_block_start", index=self._index, content_block=block)
         return found if self._index else found + PING
 
-    def _end(self) -> bytes:
+    def _close_block(self) -> bytes:
         if self._open is None:
             return b""
         self._open = None

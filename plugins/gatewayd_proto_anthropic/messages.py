@@ -1,4 +1,4 @@
-"""From Anthropic's messages to those of a chat completion."""
+"""Converts Anthropic's messages to those of a chat completion."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _Placed = tuple[Message, AnthropicTurn]
 
 
 def messages_of(asked: PromptTable) -> tuple[list[Message], list[AnthropicTurn]]:
-    """The system prompt and the conversation.
+    """Convert the system prompt and the conversation.
 
     Returns:
-        The messages, and where each stood.
+        The messages, and the location of each in the request.
 
     Raises:
-        Refusal: it ends where nothing can be said.
+        Refusal: it ends with tool calls.
     """
     found: list[_Placed] = []
     if asked.system is not None:
@@ -48,14 +48,14 @@ def messages_of(asked: PromptTable) -> tuple[list[Message], list[AnthropicTurn]]
             text = _text_of(message.content)
             found.append(({"role": "system", "content": text}, AnthropicTurn(place)))
     if found[-1][0].get("tool_calls"):
-        sentence = "messages ends with calls of tools: their results come next"
+        sentence = "messages ends with tool calls: their results must follow"
         raise RequestRefusal(400, sentence, param="messages")
     combined = _combined(found)
     return [message for message, _ in combined], [turn for _, turn in combined]
 
 
 def _text_of(content: str | Sequence[TextBlock | DocumentBlock] | None) -> str:
-    """A string, or blocks of text, which are joined by line breaks."""
+    """Return a string, or blocks of text joined by line breaks."""
     if isinstance(content, str):
         return content
     return "\n".join([_text(block) for block in content or ()])
@@ -66,7 +66,7 @@ def _text(block: TextBlock | DocumentBlock) -> str:
 
 
 def _user(message: UserMessage, place: str) -> list[_Placed]:
-    """Results of tools are messages of their own, in order with the text between them."""
+    """Convert a user message; tool results become separate messages, in order with the text."""
     if isinstance(message.content, str):
         return [({"role": "user", "content": message.content}, AnthropicTurn(place))]
     found: list[_Placed] = []
@@ -120,7 +120,7 @@ def _assistant(message: AssistantMessage, place: str) -> _Placed:
 
 
 def _combined(messages: list[_Placed]) -> list[_Placed]:
-    """Turns of one role in a row are one turn, where the first stood."""
+    """Merge consecutive plain messages of one role, at the location of the first."""
     found: list[_Placed] = []
     for message, turn in messages:
         last = found[-1][0] if found else {}

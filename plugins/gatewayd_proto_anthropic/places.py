@@ -1,4 +1,4 @@
-"""Where the client wrote what the gateway refuses of the body that was made of it."""
+"""Maps fields of the chat completion body back to the client's request, for refusals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RENAMED = {
     "parallel_tool_calls": "tool_choice.disable_parallel_tool_use",
     "tool_choice.function": "tool_choice",
 }
-"""Fields that a chat completion calls otherwise."""
+"""Fields that have another name in a chat completion."""
 _PARTS = {
     "tool_call_id": "tool_use_id",
     "reasoning_content": "content",
@@ -28,18 +28,18 @@ _PARTS = {
     "function.name": "name",
     "function.arguments": "input",
 }
-"""The same of messages and of their calls."""
+"""The same for fields of messages and of their tool calls."""
 _MESSAGE = re.compile(r"messages\[(\d+)\](?:\.tool_calls\[(\d+)\])?(?:\.(.*))?", re.DOTALL)
 _TOOL = re.compile(r"(tools\[\d+\])\.function(?:\.(parameters))?(.*)", re.DOTALL)
 _FORM = re.compile(r"response_format(?:\.json_schema)?(.*)", re.DOTALL)
 
 
 class AnthropicTurn(NamedTuple):
-    """Where a message stood.
+    """Location of a message in the request.
 
     Attributes:
-        place: of what became the message: ``system``, ``messages[1]``, ``messages[1].content[0]``.
-        calls: places of the uses of tools in it.
+        place: of the message: ``system``, ``messages[1]``, ``messages[1].content[0]``.
+        calls: locations of its tool calls.
     """
 
     place: str
@@ -47,18 +47,18 @@ class AnthropicTurn(NamedTuple):
 
 
 class Places(NamedTuple):
-    """Of one request.
+    """Locations of one request.
 
     Attributes:
         turns: of the body's messages, in order.
-        form: the field that says what the answer must follow.
+        form: field that constrains the answer.
     """
 
     turns: Sequence[AnthropicTurn]
     form: str
 
     def of(self, param: str) -> str:
-        """The client's name for a place in the body."""
+        """Return the client's field for a field of the body."""
         if found := _MESSAGE.fullmatch(param):
             at, call, rest = found.groups()
             if int(at) < len(self.turns):
@@ -74,8 +74,8 @@ class Places(NamedTuple):
         return param
 
     @contextmanager
-    def told(self) -> Iterator[None]:
-        """Refusals from within have the client's places.
+    def translated(self) -> Iterator[None]:
+        """Translate the fields of refusals raised in the context.
 
         Raises:
             Refusal: there was one.
@@ -93,6 +93,6 @@ def _within(turn: AnthropicTurn, call: str | None, rest: str) -> str:
     if call is not None and int(call) < len(turn.calls):
         place = turn.calls[int(call)]
     elif place == "system":
-        return place  # it is its own content
+        return place  # it has no content field
     part = _PARTS.get(rest, rest)
     return f"{place}.{part}" if part else place

@@ -1,4 +1,4 @@
-"""From a request of the Messages API to the body of a chat completion."""
+"""Converts a request of the Messages API to the body of a chat completion."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 class AnthropicRequest(NamedTuple):
-    """A request in the gateway's words.
+    """Converted request.
 
     Attributes:
         body: of a chat completion.
-        ignored: fields that are not acted on.
-        thinks: whether what was thought is shown.
-        places: where the client wrote what is in the body.
-        tier_field: in which the client wrote its class of service.
+        ignored: fields without effect.
+        thinks: whether reasoning is included in the answer.
+        places: locations of the body's fields in the request.
+        tier_field: field with the client's service class.
     """
 
     body: dict[str, Any]
@@ -41,14 +41,14 @@ class AnthropicRequest(NamedTuple):
 
 
 def asked_of(fields: dict[str, Any], *, counts: bool = False) -> AnthropicRequest:
-    """Read a request.
+    """Convert a request.
 
     Args:
         fields: of the request.
-        counts: whether its tokens are counted alone.
+        counts: whether it only counts tokens.
 
     Raises:
-        Refusal: a field is wrong.
+        Refusal: a field is invalid.
     """
     table: type[PromptTable] = CountRequest if counts else MessagesRequest
     asked, ignored = check(table, fields)
@@ -104,7 +104,7 @@ def _add_choice(choice: ToolChoice | NamedChoice, body: dict[str, Any]) -> None:
 
 
 def _add_output(asked: PromptTable, body: dict[str, Any]) -> str:
-    """Add the form of the answer; returns the field that it stands in."""
+    """Add the constraint on the answer; return the field that contains it."""
     config = asked.output_config
     if config is not None and config.effort is not None:
         body["reasoning_effort"] = config.effort

@@ -1,4 +1,4 @@
-"""``/v1/messages`` and ``/v1/messages/count_tokens``."""
+"""Routes ``/v1/messages`` and ``/v1/messages/count_tokens``."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _TYPES = {
 
 
 class Anthropic:
-    """The Messages API over chat completions."""
+    """Messages API on top of chat completions."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
-        """The two of the API that need no account."""
+        """Return the two routes of the API that need no account."""
 
         async def create(request: HttpRequest) -> HttpResponse:
             asked = await gateway.read(request, asked_of)
-            answer, is_cut = await _begin(gateway, asked, request)
+            answer, is_cut = await _start(gateway, asked, request)
             headers = {"request-id": request.request_id}
             names = {**RENAMED, "service_tier": asked.tier_field}
             if asked.body.get("stream"):
@@ -70,7 +70,7 @@ class Anthropic:
 
         async def count(request: HttpRequest) -> HttpResponse:
             asked = await gateway.read(request, partial(asked_of, counts=True))
-            with asked.places.told():
+            with asked.places.translated():
                 tokens = await gateway.count_tokens(asked.body)
             return HttpResponse(
                 b'{"input_tokens":%d}' % tokens,
@@ -90,7 +90,7 @@ class Anthropic:
         ]
 
     def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
-        """Anthropic's error object."""
+        """Return Anthropic's error object."""
         return HttpResponse(
             msgspec.json.encode({"type": "error", **_error(refusal, request_id)}),
             status=refusal.status,
@@ -98,41 +98,42 @@ class Anthropic:
         )
 
     def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
-        """An event of its own."""
+        """Return an error event."""
         return event("error", **_error(refusal, request_id))
 
 
-async def _begin(
+async def _start(
     gateway: Gateway, asked: AnthropicRequest, request: HttpRequest
 ) -> tuple[ChatAnswer, bool]:
-    """Ask the gateway.
+    """Start the chat completion.
 
-    Clients ask for more than a context holds, as a bound and no wish: then its end is the bound.
+    Clients set ``max_tokens`` beyond the context as a bound: then the end of the context is the
+    bound.
 
     Returns:
         The answer, and whether the context ends before ``max_tokens``.
     """
     try:
-        with asked.places.told():
+        with asked.places.translated():
             return await gateway.chat(asked.body, request), False
     except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
             raise
     body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    with asked.places.told():
+    with asked.places.translated():
         return await gateway.chat(body, request), True
 
 
 async def _stream(
     answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool
 ) -> AsyncIterator[bytes]:
-    """One piece for all that has come since the last one was taken."""
+    """Yield one piece for all output since the last one."""
     events = Events(answer, thinks=asked.thinks)
     before = None
     try:
-        with asked.places.told():
+        with asked.places.translated():
             async for delta in answer:
-                found = events.take(delta.parts)
+                found = events.encode_parts(delta.parts)
                 if before is None:
                     found = before = events.opening() + found
                 if delta.finish_reason is not None:
@@ -146,7 +147,7 @@ async def _stream(
 async def _whole(answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool) -> dict[str, Any]:
     parts: list[Part] = []
     last = Delta(0, ())
-    with asked.places.told():
+    with asked.places.translated():
         async for last in answer:
             parts += last.parts
     reason, stop = stop_of(last, is_context_full=is_cut)
@@ -168,6 +169,6 @@ def _error(refusal: RequestRefusal, request_id: str) -> dict[str, Any]:
         kind = "api_error" if refusal.status >= 500 else "invalid_request_error"
     message = refusal.message
     if refusal.code == "context_length_exceeded":
-        # Agents look for these words of Anthropic's, to make the conversation shorter.
+        # Agents look for this phrase of Anthropic's, to shorten the conversation.
         message = f"prompt is too long: {message}"
     return {"error": {"type": kind, "message": message}, "request_id": request_id}

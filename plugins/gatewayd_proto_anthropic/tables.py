@@ -1,4 +1,4 @@
-"""The tables of ``/v1/messages`` and ``/v1/messages/count_tokens``."""
+"""Tables of ``/v1/messages`` and ``/v1/messages/count_tokens``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _GRAMMAR = Costs("a grammar to compile, and a mask of the vocabulary for each to
 
 
 class Metadata(RequestTable):
-    """Who asks."""
+    """End user of the request."""
 
     user_id: Annotated[
         EndUser | None, Noted(), Field(description="Identifier of the end user; not used.")
@@ -35,14 +35,14 @@ class Metadata(RequestTable):
 
 
 class OutputFormat(RequestTable):
-    """What the answer must follow."""
+    """Constraint on the answer."""
 
     type: Literal["json_schema"]
     schema_: Annotated[Schema, Field(alias="schema")]
 
 
 class OutputConfig(RequestTable):
-    """How to answer."""
+    """Output options."""
 
     effort: Annotated[Effort | None, Field(description="Passed to the model's chat template.")] = (
         None
@@ -56,7 +56,7 @@ class OutputConfig(RequestTable):
 
 
 class ThinkingOn(RequestTable):
-    """What the model thinks is shown; how long it does is the model's."""
+    """Reasoning is included; the model determines its length."""
 
     type: Literal["enabled", "adaptive", "between_tools"]
     budget_tokens: Annotated[Any, Ignored()] = None
@@ -65,7 +65,7 @@ class ThinkingOn(RequestTable):
 
 
 class ThinkingOff(RequestTable):
-    """What the model thinks is left out, and its template is told not to think."""
+    """Reasoning is omitted, and disabled in the chat template."""
 
     type: Literal["disabled"]
 
@@ -81,7 +81,7 @@ def _own_tool(kind: object) -> object:
 
 
 class AnthropicTool(RequestTable):
-    """A tool that the client runs."""
+    """Tool that the client runs."""
 
     type: Annotated[Literal["custom"] | None, BeforeValidator(_own_tool)] = None
     name: ToolName
@@ -103,7 +103,7 @@ class ToolChoice(RequestTable):
 
 
 class NamedChoice(RequestTable):
-    """This tool must be used."""
+    """The given tool must be used."""
 
     type: Literal["tool"]
     name: ToolName
@@ -111,7 +111,7 @@ class NamedChoice(RequestTable):
 
 
 class PromptTable(RequestTable):
-    """What a message is made of, and what its tokens are counted of."""
+    """Fields from which a prompt is made, whether it is answered or its tokens are counted."""
 
     model: Model
     messages: Annotated[
@@ -167,11 +167,11 @@ class PromptTable(RequestTable):
 
 
 class CountRequest(PromptTable):
-    """The tokens of a prompt."""
+    """Request to count the tokens of a prompt."""
 
 
 class MessagesRequest(PromptTable):
-    """An answer to a conversation."""
+    """Request for an answer to a conversation."""
 
     max_tokens: Annotated[
         MaxTokens,

@@ -1,4 +1,4 @@
-"""Ollama's API, for clients that look for a local server of it."""
+"""Ollama's API."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: OllamaConfig) -> ProtocolStrategy:
 
 @hookimpl
 def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
-    """Offer ``ollama``."""
+    """Provide ``ollama``."""
     return [
         StrategyInfo(
             name="ollama",
             config_type=OllamaConfig,
             build=_build,
-            summary="Ollama's API: chat, generate, embed, and what is said of models.",
+            summary="Ollama's API: chat, generate, embed, and model information.",
             requires_spec=">=1.9,<2",
         )
     ]

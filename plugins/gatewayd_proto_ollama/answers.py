@@ -1,4 +1,4 @@
-"""What Ollama's clients read: lines of a stream, or one object."""
+"""Responses in Ollama's format: lines of a stream, or one object."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TAIL = b'},"done":false}\n'
 
 
 def now() -> str:
-    """As Go writes it, to the nanosecond."""
+    """Return the time as Go formats it, with nanoseconds."""
     seconds, rest = divmod(time.time_ns(), _NANO)
     return f"{_second(seconds)}.{rest:09d}Z"
 
@@ -35,18 +35,18 @@ def _second(seconds: int) -> str:
 
 
 def stamp(seconds: int) -> str:
-    """A time that is known to the second."""
+    """Return a time with a resolution of seconds."""
     return f"{_second(seconds)}Z"
 
 
 @dataclass(slots=True)
-class Said:
-    """What has come in some deltas.
+class DeltaContent:
+    """Content of some deltas.
 
     Attributes:
-        text: said to the user.
-        thought: before.
-        calls: that are complete, as objects.
+        text: for the user.
+        thought: reasoning before it.
+        calls: complete tool calls, as objects.
     """
 
     text: str = ""
@@ -55,20 +55,20 @@ class Said:
 
 
 class Reader:
-    """Reads parts in any pieces; a call is told when it is complete."""
+    """Collects parts; a tool call is returned when it is complete."""
 
     def __init__(self) -> None:
         self._call: ToolCall | None = None
         self._arguments: list[str] = []
 
-    def take(self, parts: Sequence[Part], *, is_last: bool) -> Said:
-        """What has come next.
+    def read(self, parts: Sequence[Part], *, is_last: bool) -> DeltaContent:
+        """Return the content of the next parts.
 
         Args:
             parts: in order.
             is_last: whether nothing follows.
         """
-        said = Said()
+        said = DeltaContent()
         for part in parts:
             if isinstance(part, Text):
                 said.text += part.text
@@ -83,7 +83,7 @@ class Reader:
             self._end(said)
         return said
 
-    def _end(self, said: Said) -> None:
+    def _end(self, said: DeltaContent) -> None:
         if self._call is None:
             return
         text = "".join(self._arguments)
@@ -94,19 +94,19 @@ class Reader:
         if isinstance(arguments, dict):
             function = {"index": self._call.call, "name": self._call.name, "arguments": arguments}
             said.calls.append({"function": function})
-        else:  # cut short: no object that could be called with
+        else:  # truncated: not an object
             said.text += text
         self._call = None
         self._arguments = []
 
 
 class Lines:
-    """Writes one answer.
+    """Encodes one answer.
 
     Args:
-        model: the name that was asked for.
-        is_chat: whether messages are answered, or a prompt.
-        thinks: whether what was thought is shown.
+        model: the requested model name.
+        is_chat: whether it answers messages, or a prompt.
+        thinks: whether reasoning is included.
     """
 
     def __init__(self, model: str, *, is_chat: bool, thinks: bool) -> None:
@@ -115,8 +115,8 @@ class Lines:
         self._thinks = thinks
         self._head = b'{"model":%b,"created_at":"' % _encode(model)
 
-    def line(self, said: Said, logprobs: Sequence[Fields] = ()) -> bytes:
-        """What has come, of which more follows; empty for nothing."""
+    def line(self, said: DeltaContent, logprobs: Sequence[Fields] = ()) -> bytes:
+        """Return a line with some content; empty if there is none."""
         if not (said.text or said.calls or logprobs or (said.thought and self._thinks)):
             return b""
         if self._is_chat and not (said.calls or logprobs or said.thought):
@@ -124,8 +124,8 @@ class Lines:
             return b"".join((self._head, now().encode(), _MIDDLE, _encode(said.text), _TAIL))
         return _encode(self.answer(said, logprobs) | {"done": False}) + b"\n"
 
-    def answer(self, said: Said, logprobs: Sequence[Fields] = ()) -> Fields:
-        """The same as an object."""
+    def answer(self, said: DeltaContent, logprobs: Sequence[Fields] = ()) -> Fields:
+        """Return the same as an object."""
         thought = said.thought if self._thinks else ""
         found: Fields = {"model": self._model, "created_at": now()}
         if self._is_chat:
@@ -144,7 +144,7 @@ class Lines:
         return found
 
     def end(self, answer: ChatAnswer, last: Delta) -> Fields:
-        """What the last object says beside."""
+        """Return the additional fields of the last object."""
         timing, usage = answer.timing, answer.usage
         return {
             "done": True,
@@ -158,6 +158,6 @@ class Lines:
         }
 
     def loaded(self) -> bytes:
-        """Nothing was asked; the model is there."""
+        """Return the line for an empty request to a loaded model."""
         end = {"done": True, "done_reason": "load"}
-        return _encode(self.answer(Said()) | end) + b"\n"
+        return _encode(self.answer(DeltaContent()) | end) + b"\n"

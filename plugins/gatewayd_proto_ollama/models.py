@@ -1,4 +1,4 @@
-"""What is said of models: ``/api/tags``, ``/api/show``, ``/api/ps``."""
+"""Model information: ``/api/tags``, ``/api/show``, ``/api/ps``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Fields = dict[str, Any]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _LEVELS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
 _NEVER = "2318-01-01T00:00:00Z"
-"""When a model is unloaded that stays, as Ollama says it."""
+"""Ollama's expiry time of a model that is never unloaded."""
 
 
 def resolve(gateway: Gateway, name: str | None) -> str:
-    """The served name; ``:latest`` may be left out or added.
+    """Return the served name; ``:latest`` may be omitted or added.
 
     Raises:
         Refusal: it is not served.
@@ -39,7 +39,7 @@ def resolve(gateway: Gateway, name: str | None) -> str:
 
 
 def loaded(gateway: Gateway) -> ServedModel:
-    """What is known of the model.
+    """Return the properties of the model.
 
     Raises:
         Refusal: it is being loaded.
@@ -56,13 +56,13 @@ def loaded(gateway: Gateway) -> ServedModel:
 
 
 def tags(gateway: Gateway) -> Fields:
-    """All names."""
+    """List all model names."""
     model = loaded(gateway)
     return {"models": [_row(name, model) for name in gateway.models]}
 
 
 def running(gateway: Gateway) -> Fields:
-    """The same, of what is loaded; nothing while nothing is."""
+    """List the loaded models; empty while none is loaded."""
     model = gateway.model
     if model is None:
         return {"models": []}
@@ -72,7 +72,7 @@ def running(gateway: Gateway) -> Fields:
 
 
 def shown(gateway: Gateway, name: str) -> Fields:
-    """One model in detail."""
+    """Describe one model in detail."""
     model = loaded(gateway)
     family = _family(model)
     capabilities = ["completion"]
@@ -123,7 +123,7 @@ def _details(model: ServedModel) -> Fields:
 
 
 def _family(model: ServedModel) -> str:
-    """``llama`` of ``LlamaForCausalLM``."""
+    """Return ``llama`` for ``LlamaForCausalLM``."""
     return re.sub(r"For[A-Z]\w*$", "", model.architecture).lower()
 
 

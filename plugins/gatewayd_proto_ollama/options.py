@@ -1,4 +1,4 @@
-"""The table of ``options``, and of what all requests that generate have in common."""
+"""Table of ``options``, and of fields that all generation requests share."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from gatewayd_hooks.requests.tables import Costs, Ignored, RequestTable
 
 
 def _whole(value: object) -> object:
-    """JSON does not tell 1.0 from 1, nor does Ollama."""
+    """Convert 1.0 to 1: JSON does not distinguish them, nor does Ollama."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _some(value: object) -> object:
-    """What is empty is nothing: some clients send every field that they know."""
+    """Convert empty values to None: some clients send every field that they know."""
     return None if value in ("", [], {}) else value
 
 
@@ -38,28 +38,31 @@ Whole = BeforeValidator(_whole)
 OrEmpty = BeforeValidator(_some)
 Idle = Annotated[Any, Ignored()]
 _PASS = Costs("a pass over the vocabulary for each token")
-_ENDLESS = "Most tokens to generate, no more than the context has left; not above 0: no bound."
+_ENDLESS = "Maximum number of tokens to generate, limited by the context; 0 or less: no limit."
 
 
 class Options(RequestTable):
-    """How to generate; those that are about loading a model change nothing."""
+    """Generation options; those about loading a model have no effect."""
 
     num_predict: Annotated[
         Annotated[int, Field(ge=-(2**31), le=MAX_INT)] | None, Whole, Field(description=_ENDLESS)
     ] = None
     temperature: Annotated[
-        Temperature | None, Field(description="0 always takes the most likely token.")
+        Temperature | None, Field(description="Sampling temperature; 0 is greedy decoding.")
     ] = None
     top_k: Annotated[
-        TopK | None, Whole, Field(description="Sample among this many tokens; 0 or -1 for all.")
+        TopK | None,
+        Whole,
+        Field(description="Sample from this many most likely tokens; 0 or -1: all."),
     ] = None
     top_p: Annotated[
-        TopP | None, Field(description="Sample among the most likely tokens of this mass.")
+        TopP | None,
+        Field(description="Sample from the most likely tokens of this total probability."),
     ] = None
     min_p: Annotated[
-        Share | None, Field(description="Least probability as a share of the largest.")
+        Share | None, Field(description="Minimum probability relative to the most likely token.")
     ] = None
-    seed: Annotated[Seed | None, Whole, Field(description="Repeats the answer.")] = None
+    seed: Annotated[Seed | None, Whole, Field(description="Makes sampling reproducible.")] = None
     stop: Annotated[
         StopString | StopStrings | None,
         OrEmpty,
@@ -69,13 +72,15 @@ class Options(RequestTable):
     repeat_penalty: Annotated[
         RepetitionPenalty | None,
         _PASS,
-        Field(description="Divides likely, multiplies unlikely tokens of prompt and answer."),
+        Field(description="Penalty on tokens that occur in prompt or answer; 1 is off."),
     ] = None
     presence_penalty: Annotated[
-        Penalty | None, _PASS, Field(description="Once for a token in the answer.")
+        Penalty | None, _PASS, Field(description="Subtracted once for a token in the answer.")
     ] = None
     frequency_penalty: Annotated[
-        Penalty | None, _PASS, Field(description="Per occurrence of a token in the answer.")
+        Penalty | None,
+        _PASS,
+        Field(description="Subtracted per occurrence of a token in the answer."),
     ] = None
     embedding_only: Idle = None
     f16_kv: Idle = None
@@ -101,34 +106,31 @@ class Options(RequestTable):
 
 
 class AnswerTable(RequestTable):
-    """What ``/api/chat`` and ``/api/generate`` have in common."""
+    """Fields that ``/api/chat`` and ``/api/generate`` share."""
 
     model: Annotated[Model, Field(description="A served model's name; `:latest` may be added.")]
-    stream: Annotated[
-        bool | None, Field(description="Lines of JSON as they come; default: true.")
-    ] = None
+    stream: Annotated[bool | None, Field(description="Stream lines of JSON; default: true.")] = None
     format: Annotated[
         Literal["json"] | Schema | None,
         OrEmpty,
         Costs("a grammar to compile, and a mask of the vocabulary for each token"),
-        Field(description="What the answer is: JSON, or JSON of a schema."),
+        Field(description="Constrain the answer to JSON, or to JSON of a schema."),
     ] = None
     options: Annotated[Options | None, OrEmpty] = None
     think: Annotated[
         bool | Literal["low", "medium", "high", "max"] | None,
         Field(
-            description="False leaves out what the model thinks; its template is told of it, and "
-            "of how much."
+            description="Whether reasoning is included, and how much; passed to the chat template."
         ),
     ] = None
     logprobs: Annotated[
-        bool | None, Field(description="Give the log-probability of each token.")
+        bool | None, Field(description="Return the log-probability of each token.")
     ] = None
     top_logprobs: Annotated[
         NumLogprobs | None,
         Costs("a sort of the vocabulary for each token"),
         Field(description="Alternatives for each token; needs `logprobs`."),
     ] = None
-    keep_alive: Annotated[Any, Ignored(), Field(description="The model stays.")] = None
+    keep_alive: Annotated[Any, Ignored(), Field(description="The model stays loaded.")] = None
     shift: Idle = None
     truncate: Idle = None

@@ -1,4 +1,4 @@
-"""Where the client wrote what the gateway refuses of the body that was made of it."""
+"""Maps fields of the gateway's body back to the client's request, for refusals."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _FORM = re.compile(r"response_format(?:\.json_schema)?(?:\.schema)?(.*)", re.DOT
 
 
 @contextmanager
-def told(place_of: Callable[[str], str]) -> Iterator[None]:
-    """Refusals from within have the client's places.
+def translated(place_of: Callable[[str], str]) -> Iterator[None]:
+    """Translate the fields of refusals raised in the context.
 
     Raises:
         Refusal: there was one.
@@ -29,7 +29,7 @@ def told(place_of: Callable[[str], str]) -> Iterator[None]:
 
 
 def places(asked: OllamaRequest) -> Callable[[str], str]:
-    """Those of a request for an answer."""
+    """Return the field translation of a generation request."""
     by_name = renamed(RENAMED)
 
     def place_of(param: str) -> str:
@@ -48,7 +48,7 @@ def places(asked: OllamaRequest) -> Callable[[str], str]:
 
 
 def renamed(names: Mapping[str, str]) -> Callable[[str], str]:
-    """Those of fields that have other names here, with all that is in them."""
+    """Return the field translation by a table of names, including nested fields."""
 
     def place_of(param: str) -> str:
         for theirs, ours in names.items():

@@ -1,4 +1,4 @@
-"""From Ollama's requests to the bodies of chat completions and completions."""
+"""Converts Ollama's requests to the bodies of chat completions and completions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OPTIONS = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
 }
-"""Options and what they are called in a chat completion."""
+"""Options, and their names in a chat completion."""
 RENAMED = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {
     "max_tokens": "options.num_predict",
     "stop": "options.stop",
@@ -35,19 +35,20 @@ RENAMED = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {
     "reasoning_effort": "think",
     "enable_thinking": "think",
 }
-"""Fields of a chat completion and what they are called here."""
+"""Fields of a chat completion, and their names in Ollama's requests."""
 
 
 class OllamaRequest(NamedTuple):
-    """A request in the gateway's words.
+    """Converted request.
 
     Attributes:
-        body: of a chat completion, or of a completion where ``is_raw``; the model as it was named.
-        ignored: fields that are not acted on.
-        thinks: whether what was thought is shown.
-        is_raw: whether the prompt is the model's, without its template.
-        is_load: whether nothing is asked but that the model is there.
-        turns: fields that became messages, in their order; empty where messages were sent.
+        body: of a chat completion, or of a completion if ``is_raw``; with the model's name as
+            requested.
+        ignored: fields without effect.
+        thinks: whether reasoning is included in the answer.
+        is_raw: whether the prompt is used without the chat template.
+        is_load: whether the request only checks that the model is loaded.
+        turns: fields that became messages, in order; empty if messages were sent.
     """
 
     body: Fields
@@ -59,13 +60,13 @@ class OllamaRequest(NamedTuple):
 
 
 def chat_of(fields: Fields) -> OllamaRequest:
-    """Read a request of ``/api/chat``.
+    """Convert a request of ``/api/chat``.
 
     Args:
         fields: of the request.
 
     Raises:
-        Refusal: a field is wrong.
+        Refusal: a field is invalid.
     """
     asked, ignored = check(OllamaChatRequest, fields)
     body, thinks = _common(asked)
@@ -76,7 +77,7 @@ def chat_of(fields: Fields) -> OllamaRequest:
     if last["role"] == "assistant" and not last.get("tool_calls"):
         body["continue_final_message"] = True
     if asked.tools:
-        # Functions are all that there is: some clients do not say so.
+        # Functions are the only type: some clients omit it.
         body["tools"] = [
             {"type": "function", "function": tool.function.model_dump(exclude_unset=True)}
             for tool in asked.tools
@@ -85,14 +86,14 @@ def chat_of(fields: Fields) -> OllamaRequest:
 
 
 def generate_of(fields: Fields, *, can_chat: bool) -> OllamaRequest:
-    """Read a request of ``/api/generate``.
+    """Convert a request of ``/api/generate``.
 
     Args:
         fields: of the request.
-        can_chat: whether the model has a template.
+        can_chat: whether the model has a chat template.
 
     Raises:
-        Refusal: a field is wrong.
+        Refusal: a field is invalid.
     """
     asked, ignored = check(GenerateRequest, fields)
     body, thinks = _common(asked)
@@ -103,7 +104,7 @@ def generate_of(fields: Fields, *, can_chat: bool) -> OllamaRequest:
             ignored.append("system")
         body["prompt"] = asked.prompt
         for name in ("enable_thinking", "reasoning_effort"):
-            body.pop(name, None)  # said to a template
+            body.pop(name, None)  # only for a template
         top = body.pop("top_logprobs", 0)
         if body.pop("logprobs", False):
             body["logprobs"] = top
@@ -139,7 +140,7 @@ def _add_options(options: Options, body: Fields) -> None:
     for theirs, ours in _OPTIONS.items():
         if (value := getattr(options, theirs)) is not None:
             body[ours] = value
-    if options.num_predict is not None and options.num_predict > 0:  # else as long as it goes
+    if options.num_predict is not None and options.num_predict > 0:  # otherwise unlimited
         body["max_tokens"] = options.num_predict
     if options.stop is not None:
         body["stop"] = options.stop
@@ -177,7 +178,7 @@ def _calls(calls: Sequence[OllamaToolCall], message: int) -> list[Fields]:
 
 
 def _call_id(message: OllamaMessage, calls: list[tuple[str, str]]) -> str:
-    """Whose result it is: said by id, by name, or by nothing but the order."""
+    """Return the id of the tool call that a result answers: by id, by name, or by order."""
     if message.tool_call_id:
         return message.tool_call_id
     name = message.tool_name or message.name

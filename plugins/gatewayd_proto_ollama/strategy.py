@@ -1,4 +1,4 @@
-"""``/api/chat``, ``/api/generate``, and what clients ask before."""
+"""Routes ``/api/chat``, ``/api/generate``, and those for model information."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
-from gatewayd_proto_ollama.places import places, told
+from gatewayd_proto_ollama.places import places, translated
 from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest, chat_of, generate_of
 from gatewayd_proto_ollama.tables import (
     EmbeddingsRequest,
@@ -41,19 +41,19 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Ollama:
-    """Ollama's API over chat completions."""
+    """Ollama's API on top of chat completions."""
 
     def __init__(self, config: OllamaConfig) -> None:
         self._version = config.version
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
-        """Answers, models, and that it runs."""
+        """Return the routes for generation, models, and the health check."""
         return [
             Route(
                 *("POST", "/api/chat", _answering(gateway, is_chat=True), "Chat (Ollama)"),
@@ -64,34 +64,34 @@ class Ollama:
                 request=GenerateRequest,
             ),
             Route(
-                *("POST", "/api/embed", embedding(gateway), "Texts to vectors (Ollama)"),
+                *("POST", "/api/embed", embedding(gateway), "Embed texts (Ollama)"),
                 request=EmbedRequest,
             ),
             Route(
                 *("POST", "/api/embeddings", embedding_one(gateway)),
-                "A text to a vector (Ollama)",
+                "Embed a text (Ollama)",
                 request=EmbeddingsRequest,
             ),
-            Route("GET", "/api/tags", _telling(lambda: models.tags(gateway)), "Models (Ollama)"),
+            Route("GET", "/api/tags", _reporting(lambda: models.tags(gateway)), "Models (Ollama)"),
             Route(
                 *("POST", "/api/show", _showing(gateway), "Describe a model (Ollama)"),
                 request=ShowRequest,
             ),
-            Route("GET", "/api/ps", _telling(lambda: models.running(gateway)), "Loaded (Ollama)"),
+            Route("GET", "/api/ps", _reporting(lambda: models.running(gateway)), "Loaded (Ollama)"),
             Route(
-                *("GET", "/api/version", _telling(lambda: {"version": self._version})),
-                "The version of its API (Ollama)",
+                *("GET", "/api/version", _reporting(lambda: {"version": self._version})),
+                "API version (Ollama)",
             ),
-            Route("GET", "/", _runs, "That it runs (Ollama)"),
-            Route("HEAD", "/", _runs, "That it runs (Ollama)"),
+            Route("GET", "/", _runs, "Health check (Ollama)"),
+            Route("HEAD", "/", _runs, "Health check (Ollama)"),
         ]
 
     def error(self, refusal: RequestRefusal, request_id: str) -> HttpResponse:
-        """An object with the sentence."""
+        """Return an object with the message."""
         return HttpResponse(self.late_error(refusal, request_id), status=refusal.status)
 
     def late_error(self, refusal: RequestRefusal, request_id: str) -> bytes:
-        """The same in a line of the stream."""
+        """Return the same as a line of the stream."""
         return _encode({"error": refusal.message}) + b"\n"
 
 
@@ -99,11 +99,11 @@ async def _runs(request: HttpRequest) -> HttpResponse:
     return HttpResponse(b"Ollama is running", content_type="text/plain; charset=utf-8")
 
 
-def _telling(tell: Callable[[], dict[str, Any]]) -> Handler:
-    async def telling(request: HttpRequest) -> HttpResponse:
-        return _json(tell())
+def _reporting(report: Callable[[], dict[str, Any]]) -> Handler:
+    async def reporting(request: HttpRequest) -> HttpResponse:
+        return _json(report())
 
-    return telling
+    return reporting
 
 
 def _showing(gateway: Gateway) -> Handler:
@@ -121,7 +121,7 @@ def _json(value: dict[str, Any]) -> HttpResponse:
 
 def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
     def read(fields: dict[str, Any]) -> tuple[OllamaRequest, str]:
-        """The request, and the model as it was named."""
+        """Convert a request; also return the model's name as requested."""
         model = gateway.model
         can_chat = model is None or bool(model.chat_template)
         asked = chat_of(fields) if is_chat else generate_of(fields, can_chat=can_chat)
@@ -135,7 +135,7 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
         if asked.is_load:
             models.loaded(gateway)
             return HttpResponse(lines.loaded(), ignored=asked.ignored)
-        answer = await _begin(gateway, asked, request)
+        answer = await _start(gateway, asked, request)
         if asked.body["stream"]:
             return HttpResponse(
                 _stream(answer, lines, asked),
@@ -151,11 +151,11 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
     return answered
 
 
-async def _begin(gateway: Gateway, asked: OllamaRequest, request: HttpRequest) -> ChatAnswer:
-    """Ask the gateway; ``num_predict`` over what the context has left is a bound and no wish."""
+async def _start(gateway: Gateway, asked: OllamaRequest, request: HttpRequest) -> ChatAnswer:
+    """Start generation; ``num_predict`` beyond the context is a bound, and reduced to it."""
     begin = gateway.generate if asked.is_raw else gateway.chat
     try:
-        with told(places(asked)):
+        with translated(places(asked)):
             return await begin(asked.body, request)
     except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != (
@@ -164,21 +164,21 @@ async def _begin(gateway: Gateway, asked: OllamaRequest, request: HttpRequest) -
         ):
             raise
     body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    with told(places(asked)):
+    with translated(places(asked)):
         return await begin(body, request)
 
 
 async def _stream(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> AsyncIterator[bytes]:
-    """One piece for all that has come since the last one was taken."""
+    """Yield one piece for all output since the last one."""
     reader = Reader()
     try:
-        with told(places(asked)):
+        with translated(places(asked)):
             async for delta in answer:
                 is_last = delta.finish_reason is not None
-                said = reader.take(delta.parts, is_last=is_last)
+                said = reader.read(delta.parts, is_last=is_last)
                 found = lines.line(said, delta.logprobs)
                 if is_last:
-                    end = lines.answer(Reader().take((), is_last=True)) | lines.end(answer, delta)
+                    end = lines.answer(Reader().read((), is_last=True)) | lines.end(answer, delta)
                     found += _encode(end) + b"\n"
                 if found:
                     yield found
@@ -190,9 +190,9 @@ async def _whole(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> byte
     parts: list[Part] = []
     logprobs: list[dict[str, Any]] = []
     last = Delta(0, ())
-    with told(places(asked)):
+    with translated(places(asked)):
         async for last in answer:
             parts += last.parts
             logprobs += last.logprobs
-    said = Reader().take(parts, is_last=True)
+    said = Reader().read(parts, is_last=True)
     return _encode(lines.answer(said, logprobs) | lines.end(answer, last))

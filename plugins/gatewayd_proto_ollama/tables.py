@@ -1,4 +1,4 @@
-"""The tables of the bodies that Ollama's routes take."""
+"""Tables of request bodies of Ollama's routes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ID = Annotated[str, Field(max_length=256)]
 
 
 class OllamaCalledFunction(RequestTable):
-    """What was called, and with what."""
+    """Function that was called, with its arguments."""
 
     name: CallName
     arguments: Annotated[dict[str, Any], OrNull()] = Field(default_factory=dict)
@@ -34,7 +34,7 @@ class OllamaCalledFunction(RequestTable):
 
 
 class OllamaToolCall(RequestTable):
-    """A call that an earlier answer made."""
+    """Tool call of an earlier answer."""
 
     id: Annotated[_ID | None, OrEmpty] = None
     type: Annotated[Any, Noted()] = None
@@ -42,7 +42,7 @@ class OllamaToolCall(RequestTable):
 
 
 class OllamaMessage(RequestTable):
-    """One turn."""
+    """Message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | None = None
@@ -66,7 +66,7 @@ class OllamaMessage(RequestTable):
 
 
 class Function(RequestTable):
-    """A function that the model may call."""
+    """Function that the model may call."""
 
     name: ToolName
     description: str | None = None
@@ -75,14 +75,14 @@ class Function(RequestTable):
 
 
 class OllamaTool(RequestTable):
-    """A tool; only functions are served."""
+    """Tool; only functions are supported."""
 
     type: Annotated[Literal["function"] | None, OrEmpty] = None
     function: Function
 
 
 class OllamaChatRequest(AnswerTable):
-    """A chat."""
+    """Request of ``/api/chat``."""
 
     messages: Annotated[
         Annotated[
@@ -102,7 +102,7 @@ class OllamaChatRequest(AnswerTable):
 
 
 class GenerateRequest(AnswerTable):
-    """An answer to a prompt."""
+    """Request of ``/api/generate``."""
 
     prompt: Annotated[
         str | None, Field(description="If missing or empty, only checks that the model is loaded.")
@@ -126,7 +126,7 @@ class GenerateRequest(AnswerTable):
 
 
 class VectorTable(RequestTable):
-    """What requests for vectors have in common."""
+    """Fields that embedding requests share."""
 
     model: Model
     options: Annotated[Any, Ignored((None, {}, []))] = None
@@ -136,7 +136,7 @@ class VectorTable(RequestTable):
 
 
 class EmbedRequest(VectorTable):
-    """Texts to vectors."""
+    """Request of ``/api/embed``."""
 
     input: Annotated[
         str
@@ -159,7 +159,7 @@ class EmbedRequest(VectorTable):
 
 
 class EmbeddingsRequest(VectorTable):
-    """A text to a vector that is as long as it is."""
+    """Request of ``/api/embeddings``; the vector is not normalized."""
 
     prompt: Annotated[
         str | None, Field(description="If missing or empty, only checks that the model is loaded.")
@@ -167,7 +167,7 @@ class EmbeddingsRequest(VectorTable):
 
 
 class ShowRequest(RequestTable):
-    """A model to describe."""
+    """Request of ``/api/show``."""
 
     model: Annotated[Model | None, OrEmpty] = None
     name: Annotated[Model | None, OrEmpty, Field(description="Deprecated form of `model`.")] = None

@@ -1,4 +1,4 @@
-"""``/api/embed`` and the older ``/api/embeddings``: vectors of texts."""
+"""Embeddings: ``/api/embed`` and the older ``/api/embeddings``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from gatewayd_hooks.protocols import Embeddings, Gateway, Handler, HttpRequest, HttpResponse
 from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama import models
-from gatewayd_proto_ollama.places import renamed, told
+from gatewayd_proto_ollama.places import renamed, translated
 from gatewayd_proto_ollama.tables import EmbeddingsRequest, EmbedRequest
 
 Fields = dict[str, Any]
@@ -18,14 +18,14 @@ _encode = msgspec.json.Encoder().encode
 _NANO = 1_000_000_000
 _EMBED = {"truncate_prompt_tokens": "truncate"}
 _EMBEDDINGS = {"input": "prompt"}
-"""What the bodies for the gateway have, and what it is called here."""
+"""Fields of the gateway's body, and their names in Ollama's requests."""
 
 
 def embedding(gateway: Gateway) -> Handler:
-    """Answers ``/api/embed``."""
+    """Return the handler of ``/api/embed``."""
 
     def read(fields: Fields) -> tuple[Fields, str, list[str]]:
-        """The body, the model as it was named, and what is ignored."""
+        """Return the body, the model's name as requested, and ignored fields."""
         asked, ignored = check(EmbedRequest, fields)
         name = models.resolve(gateway, asked.model)
         body: Fields = {"model": name, "input": asked.input or []}
@@ -41,18 +41,18 @@ def embedding(gateway: Gateway) -> Handler:
         if body["input"] == []:
             models.loaded(gateway)
         else:
-            with told(renamed(_EMBED)):
-                shown |= _told(await gateway.embed(body, request))
+            with translated(renamed(_EMBED)):
+                shown |= _response(await gateway.embed(body, request))
         return HttpResponse(_encode(shown), ignored=ignored, names=_EMBED)
 
     return answered
 
 
 def embedding_one(gateway: Gateway) -> Handler:
-    """Answers ``/api/embeddings``: one text, its vector as long as it is."""
+    """Return the handler of ``/api/embeddings``: one text, its vector not normalized."""
 
     def read(fields: Fields) -> tuple[str, str, list[str]]:
-        """The model, the text, and what is ignored."""
+        """Return the model, the text, and ignored fields."""
         asked, ignored = check(EmbeddingsRequest, fields)
         name = models.resolve(gateway, asked.model)
         return name, asked.prompt or "", ignored
@@ -62,7 +62,7 @@ def embedding_one(gateway: Gateway) -> Handler:
         vector: list[float] = []
         if prompt:
             body: Fields = {"model": name, "input": prompt, "normalize": False}
-            with told(renamed(_EMBEDDINGS)):
+            with translated(renamed(_EMBEDDINGS)):
                 found = await gateway.embed({**body, "truncate_prompt_tokens": -1}, request)
             vector = list(found.vectors[0])
         else:
@@ -72,7 +72,7 @@ def embedding_one(gateway: Gateway) -> Handler:
     return answered
 
 
-def _told(found: Embeddings) -> Fields:
+def _response(found: Embeddings) -> Fields:
     return {
         "embeddings": found.vectors,
         "total_duration": round(found.timing.total * _NANO),

@@ -1,4 +1,4 @@
-"""Reads checkpoints that AutoAWQ and its like have written, and writes such."""
+"""Reads and writes AWQ checkpoints, as AutoAWQ and compatible tools do."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: AwqConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``awq``."""
+    """Provide ``awq``."""
     return [
         StrategyInfo(
             name="awq",
             config_type=AwqConfig,
             build=_build,
-            summary="Checkpoints of AWQ: 4-bit weights, packed for gemm, read and written.",
+            summary="Reads and writes AWQ checkpoints: 4-bit weights in gemm packing.",
             requires_spec=">=1.17,<2",
         )
     ]

@@ -1,8 +1,8 @@
-"""AWQ (arXiv 2306.00978): columns that matter are made larger before they are rounded.
+"""AWQ (arXiv 2306.00978): important columns are scaled up before they are quantized.
 
-Their inputs are made as much smaller, where these come from, so that what the model computes stays.
-Then each group's grid is made narrower as long as that helps: what matters is what the group makes
-of its inputs, not how far its largest number is moved.
+Their inputs are scaled down accordingly, where these are produced, so that the model's output
+stays. Then each group's grid is narrowed as long as that helps: what matters is the error of the
+group's output, not of its largest number.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ BITS = 4
 _STEPS = 20
 _LEAST = 1e-4
 _WIDTHS = tuple(1 - step / 20 for step in range(7))
-"""Of a grid on each side of zero, beside what spans the group's numbers."""
+"""Widths of a grid on each side of zero, relative to the span of the group's numbers."""
 _PASSES = 2
 
 
 def fit(site: Site, group_size: int) -> Fit:
-    """Round a site: factors first, then grids.
+    """Quantize a site: scaling factors first, then grids.
 
     Raises:
         ValueError: its numbers are too large, or not finite.
@@ -38,7 +38,7 @@ def fit(site: Site, group_size: int) -> Fit:
 
 
 def _factors(site: Site, group_size: int) -> torch.Tensor | None:
-    """Those with which the layer stays nearest to what it was; None where none are any good."""
+    """Return the factors with the lowest loss of the layer; None if none reduce it."""
     if site.foldable is None:
         return None
     inputs = site.inputs.abs().mean(0).clamp_(min=_LEAST)
@@ -58,15 +58,16 @@ def _factors(site: Site, group_size: int) -> torch.Tensor | None:
 
 
 def _importance(weights: Sequence[torch.Tensor], group_size: int) -> torch.Tensor:
-    """How large the numbers of each column are beside those of their groups, ``[columns]``."""
+    """Return the mean magnitude of each column relative to its groups, ``[columns]``."""
     groups = grouped(torch.cat(tuple(weights)), group_size).abs()
     return groups.div(groups.amax(-1, keepdim=True).clamp_(min=_LEAST**2)).flatten(1).mean(0)
 
 
 def _narrowed(weight: torch.Tensor, gram: torch.Tensor, group_size: int) -> GroupedWeight:
-    """Round to the grids, of several widths, that lose the least of what rows make of inputs.
+    """Quantize to the grids, of several widths, with the lowest output error per row.
 
-    One group after the other: what the others have lost counts, for a group can make up for it.
+    Groups are processed one after the other, taking the errors of the others into account, which a
+    group can compensate.
     """
     groups = grouped(weight, group_size)
     low, high = groups.amin(-1), groups.amax(-1)
@@ -78,25 +79,25 @@ def _narrowed(weight: torch.Tensor, gram: torch.Tensor, group_size: int) -> Grou
             columns = slice(index * groups.shape[2], (index + 1) * groups.shape[2])
             lost[:, index] = 0.0
             group = _Group(groups[:, index], gram[columns, columns], lost, gram[:, columns])
-            group.take(Grid(kept.scales[:, part], kept.zeros[:, part], BITS))
+            group.try_grid(Grid(kept.scales[:, part], kept.zeros[:, part], BITS))
             for one in _WIDTHS:
                 for other in _WIDTHS:
-                    group.take(spanning(low[:, part] * one, high[:, part] * other, BITS))
+                    group.try_grid(spanning(low[:, part] * one, high[:, part] * other, BITS))
             lost[:, index], kept.scales[:, part], kept.zeros[:, part] = group.best
     return rounded(weight, kept)
 
 
 class _Group:
-    """The best grid for a group of each row.
+    """Search for the best grid for a group of each row.
 
     Args:
         numbers: of the group, shape ``[rows, size]``.
         gram: of its inputs, shape ``[size, size]``.
-        others: what the other groups lose, shape ``[rows, groups, size]``.
-        across: the gram of all inputs with those of the group, shape ``[columns, size]``.
+        others: errors of the other groups, shape ``[rows, groups, size]``.
+        across: Gram matrix of all inputs with those of the group, shape ``[columns, size]``.
 
     Attributes:
-        best: what is lost, scales and zeros.
+        best: errors, scales and zero points.
     """
 
     def __init__(
@@ -108,14 +109,14 @@ class _Group:
     ) -> None:
         self._numbers = numbers
         self._gram = gram
-        self._beside = 2 * (others.flatten(1) @ across)
+        self._cross_term = 2 * (others.flatten(1) @ across)
         self._least = numbers.new_full((len(numbers), 1), float("inf"))
         self.best = (torch.empty_like(numbers), self._least, self._least)
 
-    def take(self, grid: Grid) -> None:
-        """Keep a grid, of shape ``[rows, 1]``, in the rows where it is better than any before."""
+    def try_grid(self, grid: Grid) -> None:
+        """Use a grid, of shape ``[rows, 1]``, in the rows where it is better than any before."""
         lost = grid.values(grid.codes(self._numbers)).sub_(self._numbers)
-        energy = ((lost @ self._gram).add_(self._beside)).mul_(lost).sum(1, keepdim=True)
+        energy = ((lost @ self._gram).add_(self._cross_term)).mul_(lost).sum(1, keepdim=True)
         is_better = energy < self._least
         self._least = torch.where(is_better, energy, self._least)
         pairs = zip((lost, grid.scales, grid.zeros), self.best, strict=True)
@@ -124,12 +125,12 @@ class _Group:
 
 
 def _wide(grid: Grid) -> Grid:
-    """For numbers of shape ``[rows, groups, size]``."""
+    """Broadcast a grid to numbers of shape ``[rows, groups, size]``."""
     return Grid(grid.scales.unsqueeze(-1), grid.zeros.unsqueeze(-1), grid.bits)
 
 
 def _dense(weight: GroupedWeight) -> torch.Tensor:
-    """The numbers of a weight whose groups are of neighbours."""
+    """Dequantize a weight with groups of adjacent columns."""
     values = weight.codes.float().view(*weight.scales.shape, -1).mul_(weight.scales.unsqueeze(-1))
     if weight.offsets is not None:
         values += weight.offsets.unsqueeze(-1)

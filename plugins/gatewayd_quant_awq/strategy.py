@@ -1,4 +1,4 @@
-"""AWQ as AutoAWQ's gemm kernels have it: words of eight codes, of eight rows each."""
+"""AWQ in the gemm layout of AutoAWQ: words of eight codes, of eight rows each."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _GROUP_SIZES = (16, 32, 64, 128, 256, -1)
 _SCALES = ("F16", "BF16")
 """With these a code's product and the sum with its offset are exact in float32."""
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Of the eight neighbours of a word: which of its nibbles, from the low end, each is."""
+"""Nibble, from the low end, of each of the eight adjacent rows of a word."""
 _ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""The reverse: which neighbour is in each nibble."""
+"""The inverse: row in each nibble."""
 _KNOWN = (
     *("quant_method", "bits", "group_size", "zero_point", "version", "format"),
     *("modules_to_not_convert", "extra_config"),
@@ -33,10 +33,10 @@ _KNOWN = (
 
 
 class Awq:
-    """Reads and writes AWQ.
+    """Reads and writes AWQ checkpoints.
 
     Args:
-        config: how it writes.
+        config: for writing.
     """
 
     propagates = False
@@ -45,23 +45,23 @@ class Awq:
         self._config = config or AwqConfig()
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """Do nothing: the model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def scheme(self, announced: Announcement) -> AwqScheme:
         """See ``Reads``.
 
         Raises:
-            ValueError: other bits, group sizes or packings than those known.
+            ValueError: unsupported bits, group sizes or packings.
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
-        fields.refuse_set("extra_config")  # bits and groups of single matrices
+        fields.refuse_set("extra_config")  # overrides for single matrices
         fields.one_of("bits", (_BITS,))
         fields.one_of("zero_point", (True,), True)
-        # Newer transformers call the version format; both may stand there.
+        # Newer transformers call the version format; both may be present.
         fields.one_of("version", ("gemm",), *(("gemm",) if "format" in fields else ()))
         fields.one_of("format", ("gemm",), "gemm")
         group_size = fields.one_of("group_size", _GROUP_SIZES)
@@ -71,13 +71,13 @@ class Awq:
         """See ``Writes``.
 
         Raises:
-            ValueError: the name of a matrix that stays is a part of another's.
+            ValueError: the name of an unquantized matrix is a part of another's name.
         """
         for part in plain:
             for name in packed:
                 if part in name:
                     raise ValueError(
-                        f"{part} stays as it is, but AWQ would take {name} for it, too; skip both"
+                        f"{part} stays unquantized, and AWQ would also match {name}; skip both"
                     )
         return {
             "quant_method": "awq",
@@ -107,11 +107,11 @@ class Awq:
 
 @dataclass(frozen=True, slots=True)
 class AwqScheme:
-    """How a checkpoint of AWQ stores its matrices.
+    """Storage layout of an AWQ checkpoint.
 
     Attributes:
-        group_size: columns that share a scale and a zero; -1 for all.
-        plain: parts of names of matrices that are stored as floats.
+        group_size: columns that share a scale and a zero point; -1 for all.
+        plain: name parts of matrices that are stored as floats.
     """
 
     group_size: int
@@ -139,7 +139,7 @@ class AwqScheme:
         return {}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> GroupedWeight:
-        """``(code - zero) * scale``; see ``Scheme``."""
+        """Return ``(code - zero) * scale``; see ``Scheme``."""
         scales = finite("scales", take("scales")).t().contiguous()
         zeros = _unpacked(take("qzeros"))
         return GroupedWeight(
@@ -151,14 +151,14 @@ class AwqScheme:
 
 
 def _unpacked(words: torch.Tensor) -> torch.Tensor:
-    """Words int32 ``[n, rows / 8]`` to codes uint8 ``[rows, n]``."""
+    """Unpack words int32 ``[n, rows / 8]`` to codes uint8 ``[rows, n]``."""
     some = words.flatten().view(torch.uint8)
     nibbles = torch.stack((some & 15, some >> _BITS), -1).view(len(words), -1, _IN_A_WORD)
     return nibbles[..., _PLACES].flatten(1).t().contiguous()
 
 
 def _packed(codes: torch.Tensor) -> torch.Tensor:
-    """The reverse of ``_unpacked``."""
+    """Invert ``_unpacked``."""
     some = codes.t().reshape(codes.shape[1], -1, _IN_A_WORD)[..., _ORDER]
     words = some[..., ::2] | some[..., 1::2] << _BITS
     return words.flatten().view(torch.int32).view(len(some), -1)

@@ -1,4 +1,4 @@
-"""Reads checkpoints that llm-compressor and its like have written."""
+"""Reads compressed-tensors checkpoints, as written by llm-compressor."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: CompressedTensorsConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``compressed_tensors``."""
+    """Provide ``compressed_tensors``."""
     return [
         StrategyInfo(
             name="compressed_tensors",
             config_type=CompressedTensorsConfig,
             build=_build,
-            summary="Checkpoints of compressed-tensors: integers and floats of 4 and 8 bits.",
+            summary="Reads compressed-tensors checkpoints: 4- and 8-bit integers and floats.",
             requires_spec=">=1.19,<2",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class CompressedTensorsConfig(StrategyConfig):
-    """A checkpoint says itself how it is to be read."""
+    """No settings: the checkpoint describes its format."""

@@ -1,4 +1,4 @@
-"""One way to store a matrix in compressed-tensors, and its numbers from it."""
+"""Storage form of a matrix in compressed-tensors."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _WORD = 32
 
 @dataclass(frozen=True, slots=True)
 class WeightForm:
-    """How matrices are stored.
+    """Storage form of matrices.
 
     Attributes:
         format: ``PACKED``, ``INT`` or ``FLOAT``.
         bits: of a code, 4 or 8.
-        is_symmetric: without zero points.
-        rows: that share a scale; 0 for all.
-        columns: the same of columns.
-        is_indexed: ``weight_g_idx`` says which columns share one.
-        inputs: what products are meant to be computed from; see ``GroupedWeight``.
-        is_static: inputs have one scale, ``input_scale``.
+        is_symmetric: whether there are no zero points.
+        rows: number of rows that share a scale; 0 for all.
+        columns: the same for columns.
+        is_indexed: whether ``weight_g_idx`` assigns columns to groups.
+        inputs: quantization of activations; see ``GroupedWeight``.
+        is_static: whether inputs have one static scale, ``input_scale``.
     """
 
     format: str
@@ -46,7 +46,7 @@ class WeightForm:
     is_static: bool = False
 
     def stored(self, matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
-        """Tensors that must be there."""
+        """Return the required tensors."""
         rows, columns = matrix.rows, matrix.columns
         shapes = self._scale_shapes(matrix)
         forms = {"weight_scale": tuple(Stored(d, shape) for shape in shapes for d in _FLOATS)}
@@ -70,15 +70,15 @@ class WeightForm:
         return forms
 
     def optional(self) -> dict[str, tuple[Stored, ...]]:
-        """Tensors that may be there: what inputs were to be multiplied with, and are not."""
+        """Return the optional tensors: scales of inputs, which are not used."""
         zeros = {"input_zero_point": tuple(Stored("I8", shape) for shape in _SCALARS)}
         return zeros if self.is_static else {"input_scale": _ONE, **zeros}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
-        """``(code - zero) * scale``.
+        """Return ``(code - zero) * scale``.
 
         Raises:
-            ValueError: numbers that cannot be.
+            ValueError: invalid numbers.
         """
         if not self.is_static or self.inputs == "float":
             return self._weight(matrix, take)
@@ -102,7 +102,7 @@ class WeightForm:
         else:
             codes = take("weight")
             if self.format == FLOAT and bool((codes.view(torch.uint8) & 127 == 127).any()):
-                raise ValueError("weight holds a NaN")
+                raise ValueError("weight contains a NaN")
         made = GroupedWeight(codes, scales, None, self.bits, group_of)
         if zeros is None:
             return made._replace(activations=self.inputs)
@@ -121,7 +121,7 @@ class WeightForm:
         return ((-(-matrix.rows // self.rows), columns),)
 
     def _spread(self, matrix: Matrix, numbers: torch.Tensor) -> torch.Tensor:
-        """One for each row, ``[rows, groups]``."""
+        """Expand to one per row, ``[rows, groups]``."""
         if not self.rows:
             return numbers.reshape(1, 1).expand(matrix.rows, 1).contiguous()
         if self.rows == 1:
@@ -152,7 +152,7 @@ class WeightForm:
 
 
 def _without_zeros(weight: GroupedWeight, zeros: torch.Tensor) -> torch.Tensor | GroupedWeight:
-    """The same where scales are float32: with offsets it would be rounded twice."""
+    """Return the same without offsets, for float32 scales: offsets would round it twice."""
     columns = weight.codes.shape[1]
     group_of = weight.group_of
     if group_of is None:
@@ -168,7 +168,7 @@ def _words(codes: int, bits: int) -> int:
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Words int32 ``[n, m]`` to codes int8 ``[n, m * 32 / bits]``, of the low bits first."""
+    """Unpack words int32 ``[n, m]`` to codes int8 ``[n, m * 32 / bits]``, low bits first."""
     some = words.flatten().view(torch.uint8).view(len(words), -1)
     if bits == 8:
         return (some ^ 128).view(torch.int8)

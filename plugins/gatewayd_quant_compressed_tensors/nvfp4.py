@@ -1,4 +1,4 @@
-"""Floats of 4 bits, with an 8-bit scale for 16 neighbours and one of 32 bits for the matrix."""
+"""NVFP4: 4-bit floats, with an 8-bit scale per 16 columns and a 32-bit scale per matrix."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 NVFP4 = "nvfp4-pack-quantized"
 GROUP = 16
 _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
-"""Twice the number of each code without its sign: bytes can hold these."""
+"""Twice the value of each code without its sign: fits in bytes."""
 
 
 class Nvfp4:
-    """How such matrices are stored; see ``Form``."""
+    """Storage form of NVFP4 matrices; see ``WeightForm``."""
 
     def stored(self, matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
-        """Tensors that must be there.
+        """Return the required tensors.
 
         Raises:
-            ValueError: its columns are not in groups of 16.
+            ValueError: its columns are not a multiple of 16.
         """
         groups = divisible(matrix.name, matrix.columns, GROUP, "columns")
         return {
@@ -36,14 +36,14 @@ class Nvfp4:
         }
 
     def optional(self) -> dict[str, tuple[Stored, ...]]:
-        """Tensors that may be there: what inputs were to be multiplied with."""
+        """Return the optional tensors: scales of inputs, which are not used."""
         return {"input_global_scale": (Stored("F32", (1,)),)}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> GroupedWeight:
-        """``code * (scale / global scale)``.
+        """Return ``code * (scale / global scale)``.
 
         Raises:
-            ValueError: numbers that cannot be.
+            ValueError: invalid numbers.
         """
         whole = finite("weight_global_scale", take("weight_global_scale"))
         if not whole.all():

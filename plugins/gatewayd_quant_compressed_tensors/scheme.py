@@ -1,4 +1,4 @@
-"""How a checkpoint of compressed-tensors stores its matrices."""
+"""Storage layout of a compressed-tensors checkpoint."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _EMBEDDING = "model.embed_tokens"
 
 @dataclass(frozen=True, slots=True)
 class CompressedScheme:
-    """Groups of matrices, each stored in its own form.
+    """Groups of matrices, each with its own storage form.
 
     Attributes:
         groups: in the order of the file.
-        ignored: what is stored as floats, whatever groups say.
+        ignored: matrices stored as floats, whatever groups say.
     """
 
     groups: tuple[tuple[ModuleTargets, WeightForm | Nvfp4], ...]
@@ -48,7 +48,7 @@ class CompressedScheme:
         return form.weight(matrix, take)
 
     def _form(self, matrix: Matrix) -> WeightForm | Nvfp4 | None:
-        """Of the group that means it most closely; None for one that is stored as floats."""
+        """Return the form of the most specific group; None for a matrix stored as floats."""
         if matrix.name == _EMBEDDING or self.ignored.rank(matrix.name):
             return None
         ranks = [targets.rank(matrix.name) for targets, _ in self.groups]

@@ -1,4 +1,4 @@
-"""What a checkpoint of compressed-tensors announces."""
+"""Parses the configuration of a compressed-tensors checkpoint."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _KNOWN = (
 _KNOWN_OF_GROUPS = ("targets", "weights", "input_activations", "output_activations", "format")
 _KNOWN_OF_WEIGHTS = (
     *("num_bits", "type", "symmetric", "strategy", "group_size", "block_structure"),
-    # Types of scales and zeros are seen in the files; observers have done their work.
+    # Types of scales and zero points are read from the files; observers matter only for writing.
     *("actorder", "dynamic", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"),
 )
 _FORMATS = (PACKED, INT, FLOAT, NVFP4)
 _MIXED = "mixed-precision"
-"""Each group says its own."""
+"""Each group has its own format."""
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _ORDERS = (None, "weight", "static", "group", "dynamic")
 _BY_INDEX = ("group", "dynamic")
-"""Orders of columns that files say in ``weight_g_idx``."""
+"""Column orders stored in ``weight_g_idx``."""
 
 
 class CompressedTensors:
-    """Reads compressed-tensors."""
+    """Reads compressed-tensors checkpoints."""
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """Do nothing: the model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def scheme(self, announced: Announcement) -> CompressedScheme:
         """See ``Reads``.
 
         Raises:
-            ValueError: another format, or a part of it that is not known.
+            ValueError: another format, or an unsupported part of it.
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
@@ -67,10 +67,10 @@ class CompressedTensors:
 
 
 def _form(group: Fields, outer: str) -> WeightForm | Nvfp4:
-    """How the matrices of a group are stored.
+    """Return the storage form of a group's matrices.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: it is not supported.
     """
     group.tell_unknown(_KNOWN_OF_GROUPS)
     group.refuse_set("output_activations")
@@ -128,7 +128,7 @@ def _form(group: Fields, outer: str) -> WeightForm | Nvfp4:
 
 
 def _inputs(format_: str, inputs: Fields | None) -> tuple[Literal["float", "int8", "e4m3"], bool]:
-    """What products are meant to be computed from, and whether its scale is the file's."""
+    """Return the quantization of activations, and whether its scale is static."""
     if inputs is None or inputs.value("num_bits") != 8 or inputs.value("symmetric") is False:
         return "float", False
     kind, by, dynamic = (inputs.value(name) for name in ("type", "strategy", "dynamic"))
@@ -136,5 +136,5 @@ def _inputs(format_: str, inputs: Fields | None) -> tuple[Literal["float", "int8
     if format_ == INT and kind == "int":
         is_known = is_static or (by, dynamic, inputs.value("symmetric")) == ("token", True, True)
         return "int8" if is_known else "float", is_static
-    # A scale for each row can only be better than others that are made of all of them.
+    # A scale for each row is at least as good as coarser ones.
     return ("e4m3", is_static) if format_ == FLOAT and kind == "float" else ("float", False)

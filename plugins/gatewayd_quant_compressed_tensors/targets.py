@@ -1,4 +1,4 @@
-"""Which matrices a list of targets means: by name, by pattern, or all that are linear."""
+"""Selects matrices by a list of targets: by name, by pattern, or all linear ones."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _PATTERN = "re:"
 _EVERY = "Linear"
 _LONGEST = 200
 _MOST_REPEATS = 6
-"""A checkpoint is a stranger's: its patterns must not take hours."""
+"""Checkpoints are untrusted: their patterns must not take hours to match."""
 _IS_COSTLY = re.compile(r"\)[*+{]|\\[1-9]|\(\?P=")
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleTargets:
-    """Matrices of a model.
+    """Selection of a model's matrices.
 
     Attributes:
-        names: in full.
-        patterns: that names begin with.
-        has_all: those of every name.
+        names: full names.
+        patterns: matched at the beginning of names.
+        has_all: whether every matrix is selected.
     """
 
     names: frozenset[str]
@@ -31,10 +31,10 @@ class ModuleTargets:
 
     @classmethod
     def of(cls, fields: Fields, name: str) -> ModuleTargets:
-        """Read a list.
+        """Parse a list.
 
         Raises:
-            ValueError: a pattern is none, or can take too long.
+            ValueError: a pattern is invalid, or could be slow.
         """
         listed = fields.names(name)
         patterns = [each for each in listed if each.startswith(_PATTERN)]
@@ -43,7 +43,10 @@ class ModuleTargets:
         return cls(names, tuple(compiled), _EVERY in names)
 
     def rank(self, name: str) -> int:
-        """How closely a name is meant: 0 not at all, 1 as one of all, 2 by pattern, 3 by name."""
+        """Return how specifically a name matches.
+
+        0 is not at all, 1 as one of all, 2 by pattern, 3 by name.
+        """
         if name in self.names:
             return 3
         if any(pattern.match(name) for pattern in self.patterns):

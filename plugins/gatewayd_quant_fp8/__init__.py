@@ -1,4 +1,4 @@
-"""Reads and writes checkpoints of 8-bit floats, and rounds to such while a model is loaded."""
+"""Reads and writes FP8 checkpoints, and quantizes to FP8 while a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Fp8QuantizerConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``fp8``."""
+    """Provide ``fp8``."""
     return [
         StrategyInfo(
             name="fp8",
             config_type=Fp8QuantizerConfig,
             build=_build,
-            summary="Weights of 8-bit floats: a checkpoint's, or rounded while it is loaded.",
+            summary="FP8 weights: of a checkpoint, or quantized while it is loaded.",
             requires_spec=">=1.19,<2",
         )
     ]

@@ -1,4 +1,4 @@
-"""Weights that are floats of 8 bits: how checkpoints have them, and how floats are rounded."""
+"""FP8 weights: storage layouts of checkpoints, and quantization of floats."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _KNOWN = (
     "is_checkpoint_fp8_serialized",
 )
 _INPUT_SCALES = ("input_scale", "activation_scale")
-"""As vLLM calls it, and as transformers does."""
+"""Names in vLLM and in transformers."""
 _FLOATS = ("F32", "BF16", "F16")
 _SCALARS = ((), (1,))
 _ONE = tuple(Stored(dtype, shape) for shape in _SCALARS for dtype in _FLOATS)
 _LARGEST = 448
 _LEAST = torch.finfo(torch.float32).tiny
 _BLOCK = 1 << 20
-"""Numbers that are made at once: what is needed beside a matrix stays small."""
+"""Numbers converted at once, so that temporaries stay small."""
 
 
 class Fp8Quantizer:
-    """Reads and writes 8-bit floats, and rounds to them with a scale for each row.
+    """Reads and writes FP8 checkpoints, and quantizes with a scale for each row.
 
     Args:
         config: its settings.
@@ -51,18 +51,18 @@ class Fp8Quantizer:
         self._is_dense = False
 
     def open(self, resources: QuantizerResources) -> None:
-        """No CPU has a product of such bytes: there they are floats, unless memory is dear."""
+        """Read the folder, and whether to dequantize: CPUs have no FP8 matmul."""
         self._is_dense = resources.device == "cpu" and not self._is_packed
         self._folder = Path(resources.folder)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def scheme(self, announced: Announcement) -> Fp8Scheme:
         """See ``Reads``.
 
         Raises:
-            ValueError: other floats, blocks or scales than those known.
+            ValueError: unsupported floats, blocks or scales.
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
@@ -72,7 +72,7 @@ class Fp8Quantizer:
         fields.one_of("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
         fields.one_of("scale_fmt", ("float", "ue8m0", None), None)
         block = fields.sizes(_BLOCKS)
-        # Who writes the field, be it null, calls scales "inv", though they multiply, too.
+        # Writers of this field, even null, call scales "inv", although they multiply, too.
         is_theirs = _BLOCKS in fields
         static = _INPUT_SCALES[is_theirs] if inputs == "static" and block is None else None
         return Fp8Scheme(
@@ -84,7 +84,7 @@ class Fp8Quantizer:
         )
 
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> Weight:
-        """Round to the nearest multiple of each row's scale, which makes its largest number 448.
+        """Round to the nearest multiple of each row's scale, which maps its largest number to 448.
 
         Raises:
             ValueError: a number is not finite.
@@ -101,7 +101,7 @@ class Fp8Quantizer:
         return _floats(made) if self._is_dense else made
 
     def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
-        """See ``Writes``: one way of sharing scales for all matrices, of which readers know one."""
+        """See ``Writes``: all matrices share scales in the same way, as readers require."""
         if self._scales == "auto":
             fits = self._folder is not None and writing.in_blocks(self._folder, packed)
             self._written = "block" if fits else "tensor"
@@ -110,9 +110,9 @@ class Fp8Quantizer:
             "quant_method": "fp8",
             "fmt": "e4m3",
             "activation_scheme": "dynamic",
-            # transformers reads the one, and takes the head for one of 8 bits if it is not named.
+            # Read by transformers, which assumes that the head is FP8 if it is not named.
             "modules_to_not_convert": [*plain, _HEAD],
-            # vLLM reads the other.
+            # Read by vLLM.
             "ignored_layers": list(plain) or None,
             **blocks,
         }
@@ -137,14 +137,14 @@ class Fp8Quantizer:
 
 @dataclass(frozen=True, slots=True)
 class Fp8Scheme:
-    """How a checkpoint stores its matrices.
+    """Storage layout of an FP8 checkpoint.
 
     Attributes:
-        scales: what they are called.
-        block: rows and columns that share one; None for one of a matrix, or one of each row.
-        input_scale: what the scale of all inputs is called; None where each row has its own.
-        plain: names of matrices, or of what they are in, that are stored as other floats.
-        is_dense: floats are to be made of them.
+        scales: name of the scales.
+        block: rows and columns that share a scale; None for one per matrix, or one per row.
+        input_scale: name of the static scale of inputs; None where each row has its own.
+        plain: names of matrices, or of modules that contain them, stored as other floats.
+        is_dense: whether weights are dequantized.
     """
 
     scales: str
@@ -154,7 +154,7 @@ class Fp8Scheme:
     is_dense: bool
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
-        """See ``Scheme``: matrices of layers are of 8 bits, but for routers of experts."""
+        """See ``Scheme``: matrices of layers are FP8, except routers of experts."""
         name = matrix.name
         is_plain = any(_has(name, part) for part in self.plain)
         if is_plain or ".layers." not in name or name.endswith(".gate"):
@@ -175,7 +175,7 @@ class Fp8Scheme:
         return {name: _ONE for name in _INPUT_SCALES if name != self.input_scale}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
-        """``code * scale``; see ``Scheme``."""
+        """Return ``code * scale``; see ``Scheme``."""
         scales, group_of = finite(self.scales, take(self.scales)), None
         static = None
         if self.input_scale is not None:
@@ -191,8 +191,8 @@ class Fp8Scheme:
                 group_of = torch.arange(matrix.columns, dtype=torch.int32) // columns
         codes = take("weight")
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
-            raise ValueError("weight holds a NaN")
-        # In blocks inputs are rounded group by group, else row by row.
+            raise ValueError("weight contains a NaN")
+        # With blocks inputs are quantized group by group, otherwise row by row.
         made = GroupedWeight(codes, scales.contiguous(), group_of=group_of, activations="e4m3")
         weight = _floats(made) if self.is_dense else made
         return weight if static is None else StaticWeight(weight, "e4m3", static)
@@ -204,14 +204,14 @@ def _has(name: str, part: str) -> bool:
 
 
 def _blocks(numbers: torch.Tensor) -> Iterator[slice]:
-    """Some rows after the others."""
+    """Yield slices of rows."""
     step = max(1, _BLOCK // numbers.shape[1])
     for begin in range(0, numbers.shape[0], step):
         yield slice(begin, begin + step)
 
 
 def _floats(weight: GroupedWeight) -> torch.Tensor:
-    """Its numbers, float32."""
+    """Dequantize to float32."""
     made = torch.empty(weight.codes.shape, dtype=torch.float32)
     for some in _blocks(made):
         values, scales = made[some].copy_(weight.codes[some]), weight.scales[some]

@@ -1,4 +1,4 @@
-"""Floats rounded to 8 bits with a scale for each row, matrix or block."""
+"""FP8 quantization with a scale for each row, matrix or block."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 448.0
 
 
 def in_blocks(folder: Path, names: Sequence[str]) -> bool:
-    """Whether matrices of a checkpoint are of whole blocks, which vLLM wants of joined ones."""
+    """Whether a checkpoint's matrices consist of whole blocks, as vLLM requires of merged ones."""
     left = {f"{name}.weight" for name in names}
     for path in folder.glob("*.safetensors"):
         with safe_open(path, "pt") as file:
@@ -30,7 +30,7 @@ def nearest(weight: torch.Tensor, rows: int, columns: int) -> GroupedWeight:
     """Round a matrix so that the largest number of each block becomes the largest code.
 
     Args:
-        weight: float32, shape ``[rows, columns]``; stays as it is.
+        weight: float32, shape ``[rows, columns]``; not modified.
         rows: of a block.
         columns: of a block.
 
@@ -44,7 +44,7 @@ def nearest(weight: torch.Tensor, rows: int, columns: int) -> GroupedWeight:
     largest = padded.view(tall, rows, wide, columns).abs().amax((1, 3))
     if not largest.isfinite().all():
         raise ValueError("it has numbers that are not finite")
-    # Below the smallest normal number a scale would be too coarse to divide by.
+    # Subnormal scales would be too coarse to divide by.
     scales = (largest / LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
     scales = scales.repeat_interleave(rows, 0)[:height]
     group_of = None

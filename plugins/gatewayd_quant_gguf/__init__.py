@@ -1,4 +1,4 @@
-"""Reads weights of few bits as llama.cpp writes them."""
+"""Reads quantized weights of GGUF files, as llama.cpp writes them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: GgufConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``gguf``."""
+    """Provide ``gguf``."""
     return [
         StrategyInfo(
             name="gguf",
             config_type=GgufConfig,
             build=_build,
-            summary="Weights of GGUF files: Q8_0, Q4_0, Q4_K, Q6_K and floats.",
+            summary="Reads weights of GGUF files: Q8_0, Q4_0, Q4_K, Q6_K and floats.",
             requires_spec=">=1.10,<2",
         )
     ]

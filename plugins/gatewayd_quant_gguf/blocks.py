@@ -1,4 +1,4 @@
-"""Blocks of GGUF files to codes, scales and offsets: bit by bit what the file says.
+"""Converts blocks of GGUF files to codes, scales and offsets, bit for bit.
 
 Source: block layouts of ggml's ``ggml-common.h``, values of its ``ggml-quants.c``.
 """
@@ -14,7 +14,7 @@ from gatewayd_hooks.quantization import GroupedWeight
 
 
 class BlockForm(NamedTuple):
-    """A type: numbers and bytes of a block, and what unpacks uint8 ``[rows, blocks, nbytes]``."""
+    """Block type: its numbers and bytes, and how to unpack uint8 ``[rows, blocks, nbytes]``."""
 
     columns: int
     nbytes: int
@@ -22,24 +22,24 @@ class BlockForm(NamedTuple):
 
 
 def _q8_0(blocks: torch.Tensor) -> GroupedWeight:
-    """A scale, then 32 signed bytes."""
+    """Unpack a scale, then 32 signed bytes."""
     codes = blocks[..., 2:].view(torch.int8)
     return GroupedWeight(codes.flatten(1), _halves(blocks, 0).flatten(1))
 
 
 def _q4_0(blocks: torch.Tensor) -> GroupedWeight:
-    """A scale, then 16 bytes: their low halves are the first 16 numbers, above -8."""
+    """Unpack a scale, then 16 bytes: their low nibbles are the first 16 numbers, offset by -8."""
     packed = blocks[..., 2:]
     codes = torch.cat((packed & 15, packed >> 4), -1).to(torch.int8) - 8
     return GroupedWeight(codes.flatten(1), _halves(blocks, 0).flatten(1), bits=4)
 
 
 def _q4_k(blocks: torch.Tensor) -> GroupedWeight:
-    """Two scales of 8 scales and least numbers of 6 bits each, then 128 bytes of halves.
+    """Unpack two scales, of 8 scales and 8 minimums of 6 bits each, then 128 bytes of nibbles.
 
-    The first four have their low 6 bits in bytes of their own; of the others 4 bits are in the
-    last bytes and 2 above those of the first four. Each 32 bytes are 32 numbers in their low
-    halves and the next 32 in their high ones.
+    The first four have their low 6 bits in separate bytes; of the others 4 bits are in the last
+    bytes and 2 above those of the first four. Each 32 bytes are 32 numbers in their low nibbles and
+    the next 32 in their high ones.
     """
     scales, least, rest = torch.unflatten(blocks[..., 4:16], -1, (3, 4)).unbind(-2)
     scale_codes = torch.cat((scales & 63, (rest & 15) | scales >> 6 << 4), -1)
@@ -55,9 +55,9 @@ def _q4_k(blocks: torch.Tensor) -> GroupedWeight:
 
 
 def _q6_k(blocks: torch.Tensor) -> GroupedWeight:
-    """Low 4 bits, high 2 bits, 16 signed scales, and their scale at the end; numbers above -32.
+    """Unpack low 4 bits, high 2 bits, 16 signed scales, and their scale; numbers are offset by -32.
 
-    Of each 128 numbers the first 64 have their low bits in the low halves of 64 bytes, the others
+    Of each 128 numbers the first 64 have their low bits in the low nibbles of 64 bytes, the others
     in the high ones; each fourth of them has its high bits in a quarter of the same 32 bytes.
     """
     low = torch.unflatten(blocks[..., :128], -1, (2, 64))
@@ -70,7 +70,7 @@ def _q6_k(blocks: torch.Tensor) -> GroupedWeight:
 
 
 def _halves(blocks: torch.Tensor, at: int) -> torch.Tensor:
-    """The float16 at a byte of each block, as float32 ``[rows, blocks, 1]``."""
+    """Return the float16 at a byte of each block, as float32 ``[rows, blocks, 1]``."""
     return blocks[..., at : at + 2].contiguous().view(torch.float16).float()
 
 

@@ -4,13 +4,13 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class GgufConfig(StrategyConfig):
-    """What weights are in memory."""
+    """Form of weights in memory."""
 
     packed: bool = setting(
         False,
         reload="restart",
         doc=(
-            "Keep codes in memory and multiply them in a kernel of their own: less memory, and"
-            " inputs are rounded to bfloat16."
+            "Whether weights stay quantized in memory and are multiplied by a quantized matmul "
+            "kernel: less memory, but inputs are rounded to bfloat16."
         ),
     )

@@ -1,4 +1,4 @@
-"""How a GGUF checkpoint stores its matrices: each in blocks of a type of its own."""
+"""Storage layout of a GGUF checkpoint: each matrix in blocks of its own type."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _FIELDS = frozenset({"quant_method", "types"})
 _BLOCK = 1 << 20
-"""Numbers that are made floats at once."""
+"""Numbers dequantized at once."""
 
 
 class Gguf:
-    """Reads checkpoints whose announcement says the type of each matrix.
+    """Reads checkpoints whose configuration lists the type of each matrix.
 
     Args:
         config: its settings.
@@ -30,13 +30,13 @@ class Gguf:
         self._is_packed = config.packed
 
     def open(self, resources: QuantizerResources) -> None:
-        """The engine reads the files."""
+        """Do nothing: the engine reads the files."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def scheme(self, announced: Announcement) -> GgufScheme:
-        """See ``Reads``: ``types`` has those of all matrices but the ones of floats."""
+        """See ``Reads``: ``types`` lists all matrices except float ones."""
         where, values = announced.where, announced.values
         if unknown := sorted(map(str, values.keys() - _FIELDS)):
             raise ValueError(f"{where}.{unknown[0]} is not known")
@@ -54,7 +54,7 @@ class Gguf:
 
 
 class GgufScheme:
-    """A matrix is one tensor, named by its type: uint8, its rows' blocks one after the other."""
+    """Each matrix is one tensor, named by its type: uint8, the concatenated blocks of its rows."""
 
     def __init__(self, types: Mapping[str, str], *, is_packed: bool) -> None:
         self._types = types
@@ -85,7 +85,7 @@ class GgufScheme:
 
 
 def _dense(weight: GroupedWeight) -> torch.Tensor:
-    """Its numbers, float32; a few rows at a time, so that little more than these is needed."""
+    """Dequantize to float32, a few rows at a time to limit temporaries."""
     rows, columns = weight.codes.shape
     made = torch.empty((rows, columns), dtype=torch.float32)
     step = max(1, _BLOCK // columns)
@@ -93,7 +93,7 @@ def _dense(weight: GroupedWeight) -> torch.Tensor:
         some = slice(begin, begin + step)
         values = made[some].copy_(weight.codes[some])
         groups = torch.unflatten(values, 1, (weight.scales.shape[1], -1))
-        # Multiplied, then added: fused they would be other bits than those of other readers.
+        # Multiplied, then added: a fused operation would give other bits than other readers.
         groups *= weight.scales[some].unsqueeze(-1)
         if weight.offsets is not None:
             groups += weight.offsets[some].unsqueeze(-1)

@@ -1,4 +1,4 @@
-"""Reads checkpoints that AutoGPTQ, GPTQModel and their like have written, and writes such."""
+"""Reads and writes GPTQ checkpoints, as AutoGPTQ, GPTQModel and compatible tools do."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: GptqConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``gptq``."""
+    """Provide ``gptq``."""
     return [
         StrategyInfo(
             name="gptq",
             config_type=GptqConfig,
             build=_build,
-            summary="Checkpoints of GPTQ: weights of 4 or 8 bits, read and written.",
+            summary="Reads and writes GPTQ checkpoints: 4- or 8-bit weights.",
             requires_spec=">=1.17,<2",
         )
     ]

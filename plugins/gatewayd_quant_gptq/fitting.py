@@ -1,4 +1,4 @@
-"""GPTQ (arXiv 2210.17323): columns are rounded one by one, the rest makes up for what each lost."""
+"""GPTQ (arXiv 2210.17323): columns are quantized one by one, the rest compensates each error."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gatewayd_hooks.quantization import GroupedWeight
 _log = logging.getLogger(__name__)
 
 _BLOCK = 128
-"""Columns after which what was lost is spread to all that follow; before, within the block."""
+"""Columns after which errors are propagated to all following ones; before, within the block."""
 _ATTEMPTS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How columns are rounded.
+    """Quantization parameters.
 
     Attributes:
-        bits: of a code.
-        group_size: columns that share a scale and a zero; -1 for all.
-        is_symmetric: zeros are in the middle.
-        is_ordered: columns with the largest inputs go first.
-        damping: the part of the mean that is added to the Hessian's diagonal.
+        bits: per code.
+        group_size: columns that share a scale and a zero point; -1 for all.
+        is_symmetric: whether zero points are in the middle.
+        is_ordered: whether columns with the largest inputs go first.
+        damping: fraction of the mean that is added to the Hessian's diagonal.
     """
 
     bits: int
@@ -36,20 +36,20 @@ class Rounding:
     damping: float
 
     def fit(self, weight: torch.Tensor, gram: torch.Tensor) -> GroupedWeight | None:
-        """Round a matrix so that what it makes of its inputs stays.
+        """Quantize a matrix so that its output changes least.
 
         Args:
-            weight: float32, shape ``[rows, columns]``; stays as it is.
-            gram: of the inputs, float64, shape ``[columns, columns]``; stays as it is.
+            weight: float32, shape ``[rows, columns]``; not modified.
+            gram: of the inputs, float64, shape ``[columns, columns]``; not modified.
 
         Returns:
-            None if the inputs say too little, whatever is added to their diagonal.
+            None if the Gram matrix is not positive definite even with damping.
 
         Raises:
             ValueError: its numbers are too large, or not finite.
         """
         columns = len(gram)
-        # Of a column that was always 0, nothing is known: it costs nothing and moves nothing.
+        # An input that was always 0 has no error and no influence.
         gram = gram.clone()
         dead = gram.diagonal() == 0
         gram.diagonal()[dead] = 1.0
@@ -71,11 +71,11 @@ class Rounding:
         return columns if self.group_size == -1 else self.group_size
 
     def _rounded(self, weight: torch.Tensor, spread: torch.Tensor) -> tuple[torch.Tensor, Grid]:
-        """Codes of columns in their order, and the grids of groups of neighbours."""
+        """Return the codes of columns in order, and the grids of groups of adjacent columns."""
         rest = weight.clone()
         rows, columns = rest.shape
         size = self._size(columns)
-        # No group is in two blocks: when it begins all that comes before it has been spread.
+        # No group spans two blocks: all earlier errors are propagated before a group begins.
         block = size if _BLOCK < size < columns else _BLOCK
         codes = torch.empty_like(rest)
         grids: list[Grid] = []
@@ -104,7 +104,7 @@ class Rounding:
 
 
 def _spread(gram: torch.Tensor, damping: float) -> torch.Tensor | None:
-    """The upper Cholesky factor of the inverse; None if there is none."""
+    """Return the upper Cholesky factor of the inverse; None if there is none."""
     mean = gram.diagonal().mean()
     for attempt in range(_ATTEMPTS):
         damped = gram.clone()

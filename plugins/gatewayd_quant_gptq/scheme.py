@@ -1,4 +1,4 @@
-"""GPTQ as AutoGPTQ stores it: words of codes, packed along the columns of a matrix."""
+"""GPTQ storage layout of AutoGPTQ: words of codes, packed along the columns of a matrix."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _BIASES = ("F16", "BF16", "F32")
 
 @dataclass(frozen=True, slots=True)
 class GptqScheme:
-    """How a checkpoint of GPTQ stores its matrices.
+    """Storage layout of a GPTQ checkpoint.
 
     Attributes:
-        bits: of a code, 4 or 8.
-        group_size: columns that share a scale and a zero; -1 for all.
-        is_ordered: columns are in groups by ``g_idx``, which must be there.
-        least_zero: what a stored zero of 0 means: 1 in the first format, 0 in ``gptq_v2``.
-        has_head: the head is packed, too.
-        parts: names inside a layer, of the only matrices that are packed; none for all.
+        bits: per code, 4 or 8.
+        group_size: columns that share a scale and a zero point; -1 for all.
+        is_ordered: whether ``g_idx`` is required and assigns columns to groups.
+        least_zero: value of a stored zero point of 0: 1 in the first format, 0 in ``gptq_v2``.
+        has_head: whether the head is packed, too.
+        parts: names within a layer of the only packed matrices; empty for all.
     """
 
     bits: int
@@ -44,7 +44,7 @@ class GptqScheme:
     parts: tuple[str, ...]
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
-        """See ``Scheme``: matrices of layers are packed, but for routers of experts.
+        """See ``Scheme``: matrices of layers are packed, except routers of experts.
 
         Raises:
             ValueError: a matrix of its size cannot be packed.
@@ -63,12 +63,12 @@ class GptqScheme:
         return {**needed, **_order(matrix)} if self.is_ordered else needed
 
     def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
-        """See ``Scheme``; writers add biases, of zeros, to matrices that have none."""
+        """See ``Scheme``; writers add zero biases to matrices without a bias."""
         bias = {"bias": tuple(Stored(dtype, (matrix.rows,)) for dtype in _BIASES)}
         return bias if self.is_ordered else {**bias, **_order(matrix)}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> GroupedWeight:
-        """``(code - zero) * scale``; see ``Scheme``."""
+        """Return ``(code - zero) * scale``; see ``Scheme``."""
         group_of = self._group_of(matrix, take)
         scales = finite("scales", take("scales")).t().contiguous()
         stored = _unpacked(take("qzeros"), self.bits).t()
@@ -104,10 +104,10 @@ class GptqScheme:
         return 1 if self.group_size == -1 else -(-matrix.columns // self.group_size)
 
     def _group_of(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> torch.Tensor | None:
-        """Groups of columns; None where they are of neighbours, and of one size.
+        """Return the group of each column; None for groups of adjacent columns of one size.
 
         Raises:
-            ValueError: there are not so many groups.
+            ValueError: there are not that many groups.
         """
         groups = self._groups(matrix)
         size = matrix.columns if self.group_size == -1 else self.group_size
@@ -130,7 +130,7 @@ def _order(matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
 
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
-    """Words int32 ``[n, m]`` to codes uint8 ``[n, m * 32 / bits]``, of the low bits first."""
+    """Unpack words int32 ``[n, m]`` to codes uint8 ``[n, m * 32 / bits]``, low bits first."""
     some = words.flatten().view(torch.uint8).view(len(words), -1)
     return some if bits == 8 else torch.stack((some & 15, some >> 4), -1).flatten(1)
 
@@ -138,9 +138,9 @@ def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
 def packed_tensors(
     matrix: Matrix, weight: GroupedWeight, group_size: int, least_zero: int
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a matrix; a zero of ``least_zero`` is stored as 0.
+    """Return the tensors of a matrix; a zero point of ``least_zero`` is stored as 0.
 
-    ``g_idx`` is there in any case: some readers want it.
+    ``g_idx`` is always included: some readers require it.
     """
     size = matrix.columns if group_size == -1 else group_size
     group_of = weight.group_of
@@ -156,6 +156,6 @@ def packed_tensors(
 
 
 def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """The reverse of ``_unpacked``."""
+    """Invert ``_unpacked``."""
     some = codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
     return some.flatten().view(torch.int32).view(len(codes), -1)

@@ -1,4 +1,4 @@
-"""What a GPTQ checkpoint announces, and what is made for one."""
+"""Parses and writes the configuration of GPTQ checkpoints."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _KNOWN = (
 
 
 class Gptq:
-    """Reads and writes GPTQ.
+    """Reads and writes GPTQ checkpoints.
 
     Args:
-        config: how it writes.
+        config: for writing.
     """
 
     propagates = True
@@ -43,23 +43,23 @@ class Gptq:
         self._config = config or GptqConfig()
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """Do nothing: the model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def scheme(self, announced: Announcement) -> GptqScheme:
         """See ``Reads``.
 
         Raises:
-            ValueError: other bits, group sizes or packings than those known.
+            ValueError: unsupported bits, group sizes or packings.
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
-        # What single matrices have of their own, and what products must be corrected by.
+        # Overrides for single matrices, and corrections of the output.
         fields.refuse_set("dynamic", "extra_config", "is_marlin_format", "adapter", "rotation")
         fields.one_of("pack_dtype", ("int32",), "int32")
-        fields.flag("sym", True)  # The zeros are stored in either case.
+        fields.flag("sym", True)  # Zero points are stored in either case.
         old_name = fields.one_of("format", _FORMATS, "gptq")
         version = fields.one_of("checkpoint_format", _FORMATS, old_name)
         return GptqScheme(
@@ -75,18 +75,18 @@ class Gptq:
         """See ``Writes``.
 
         Raises:
-            ValueError: a matrix stays as it is in some layers, and not in others.
+            ValueError: a matrix stays unquantized in some layers, and not in others.
         """
         config = self._config
         inside, others = (dict.fromkeys(map(inside_layer, names)) for names in (packed, plain))
         for name in inside.keys() & others.keys():
             raise ValueError(
-                f"{name} would be of few bits in some layers and not in others, which GPTQ cannot"
-                " tell; skip it in all or in none"
+                f"{name} would be quantized in some layers and not in others, which GPTQ cannot"
+                " express; skip it in all or in none"
             )
         return {
             "quant_method": "gptq",
-            # gptqmodel takes zeros of their own from others in the second format alone.
+            # gptqmodel supports asymmetric zero points of other writers in the second format alone.
             "checkpoint_format": _FIRST if config.symmetric else _SECOND,
             "bits": config.bits,
             "group_size": config.group_size,
@@ -114,14 +114,14 @@ class Gptq:
         return packed_tensors(matrix, weight, config.group_size, int(config.symmetric))
 
     def fit(self, site: Site) -> Fit:
-        """Round all matrices of a site at once; see ``Calibrates``."""
+        """Quantize all matrices of a site at once; see ``Calibrates``."""
         config = self._config
         for matrix in site.matrices:
             self._check(matrix)
         rounding = Rounding(
             config.bits, config.group_size, config.symmetric, config.act_order, config.damping
         )
-        # Rows do not depend on each other.
+        # Rows are independent.
         whole = rounding.fit(torch.cat(site.weights), site.gram)
         if whole is None or whole.offsets is None:
             _log.warning(
@@ -147,12 +147,12 @@ class Gptq:
 
 
 def inside_layer(name: str) -> str:
-    """A matrix's name behind the number of its layer."""
+    """Return a matrix's name after the number of its layer."""
     return name.partition(".layers.")[2].partition(".")[2]
 
 
 def _parts(fields: Fields) -> tuple[str, ...]:
-    """Names inside a layer, of the only matrices that are packed; none for all."""
+    """Return the names within a layer of the only packed matrices; empty for all."""
     name = "modules_in_block_to_quantize"
     if name not in fields:
         return ()

@@ -1,4 +1,4 @@
-"""Multiplies weights of few bits by the kernels of humming-kernels, on a GPU."""
+"""Quantized matmul on GPUs with the kernels of humming-kernels."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: HummingConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``humming``."""
+    """Provide ``humming``."""
     return [
         StrategyInfo(
             name="humming",
             config_type=HummingConfig,
             build=_build,
-            summary="For kernels: multiplies weights of 2 to 8 bits on a GPU by humming-kernels.",
+            summary="Quantized matmul kernels for GPUs: weights of 2 to 8 bits (humming-kernels).",
             requires_spec=">=1.20,<2",
         )
     ]

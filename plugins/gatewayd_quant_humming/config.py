@@ -4,10 +4,10 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class HummingConfig(StrategyConfig):
-    """How its kernels add up."""
+    """Order of accumulation in its kernels."""
 
     batch_invariant: bool = setting(
         False,
         reload="restart",
-        doc="Add up in one order, whatever the number of rows; slower.",
+        doc="Whether results are independent of the number of rows (batch-invariant); slower.",
     )

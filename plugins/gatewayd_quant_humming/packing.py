@@ -1,7 +1,7 @@
-"""Weights of few bits as humming-kernels is given them, before it repacks them itself.
+"""Packs quantized weights into the input format of humming-kernels.
 
-Codes are unsigned, the first of a row in the lowest bits of its first word; zeros lie likewise, but
-along the rows. A number is ``(code - zero) * scale``, of floats ``code * scale``.
+Codes are unsigned, the first of a row in the lowest bits of its first word; zero points likewise,
+but along the rows. A number is ``(code - zero) * scale``, or for floats ``code * scale``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from gatewayd_hooks.quantization import GroupedWeight
 
 _WORD = 32
 _BLOCK = 1 << 22
-"""Codes that are packed at once."""
+"""Codes packed at once."""
 
 
 class Packed(NamedTuple):
-    """A matrix in that form.
+    """Matrix in that format.
 
     Attributes:
         dtype: of codes, by humming's name: ``uint4``, ``float8e4m3``.
-        group_size: neighbours in a row that share a scale; 0 for all.
+        group_size: adjacent columns that share a scale; 0 for all.
         tensors: by humming's names: ``weight`` int32 ``[rows, columns * bits / 32]``,
-            ``weight_scale`` ``[rows, groups]``, and perhaps ``zero_point`` int32
-            ``[rows * bits / 32, groups]`` and ``bias`` ``[rows]``.
+            ``weight_scale`` ``[rows, groups]``, and perhaps ``zero_point`` int32 ``[rows * bits /
+            32, groups]`` and ``bias`` ``[rows]``.
     """
 
     dtype: str
@@ -34,17 +34,17 @@ class Packed(NamedTuple):
 
 
 def code_name(codes: torch.dtype, bits: int) -> str:
-    """What humming calls codes."""
+    """Return humming's name of a code type."""
     return "float8e4m3" if codes.is_floating_point else f"uint{bits}"
 
 
 def packed(weight: GroupedWeight, bias: torch.Tensor | None, dtype: torch.dtype) -> Packed | None:
-    """Pack a matrix; None where a group does not begin a whole number of steps away from zero.
+    """Pack a matrix; None if a zero point is not an integer.
 
     Args:
-        weight: groups of neighbours; rows and columns are multiples of 32.
+        weight: with groups of adjacent columns; rows and columns are multiples of 32.
         bias: of type ``dtype``.
-        dtype: of scales, and of what is multiplied.
+        dtype: of scales and of inputs.
     """
     codes, bits, groups = weight.codes, weight.bits, weight.scales.shape[1]
     tensors = {"weight_scale": weight.scales.to(dtype)}
@@ -67,12 +67,12 @@ def packed(weight: GroupedWeight, bias: torch.Tensor | None, dtype: torch.dtype)
 
 
 def _zeros(weight: GroupedWeight, middle: int) -> torch.Tensor | None:
-    """The code of each group that means zero, uint8 ``[rows, groups]``; None if one has none."""
+    """Return the zero point of each group, uint8 ``[rows, groups]``; None if one is no integer."""
     scales, offsets = weight.scales, weight.offsets
     first = middle if weight.codes.dtype == torch.int8 else 0
     if offsets is None:
         return torch.full_like(scales, first, dtype=torch.uint8)
-    # Where all numbers are zero, none of them begins anywhere.
+    # A group of zeros has no zero point.
     zeros = torch.where(scales == 0, 0.0, -offsets / scales).round()
     if not torch.equal(-zeros * scales, offsets):
         return None
@@ -83,7 +83,12 @@ def _zeros(weight: GroupedWeight, middle: int) -> torch.Tensor | None:
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Codes in words: uint8 ``[n, k]``, ``k`` a multiple of 32, to int32 ``[n, k * bits / 32]``."""
+    """Pack codes uint8 ``[n, k]`` into int32 words ``[n, k * bits / 32]``.
+
+    Args:
+        codes: ``k`` is a multiple of 32.
+        bits: per code.
+    """
     words = codes.new_empty((len(codes), codes.shape[1] * bits // _WORD), dtype=torch.int32)
     step = max(1, _BLOCK // codes.shape[1])
     for begin in range(0, len(codes), step):

@@ -1,4 +1,4 @@
-"""Hands matrices to humming-kernels, and calls it for their products."""
+"""Matrix multiplication with humming-kernels."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ROWS, _COLUMNS = 128, 64
-"""Sides of its smallest blocks on Hopper; what is no multiple has no kernel there."""
+"""Sides of its smallest tiles on Hopper; other sizes have no kernel there."""
 _LEAST_GROUP = 16
 _BITS = range(2, 9)
 _HOPPER = (9, 0)
-"""From here on engines multiply 8-bit floats with 8-bit floats themselves."""
+"""Compute capability from which engines have FP8 x FP8 kernels themselves."""
 
 
 class Humming:
-    """Weights of few bits times floats of 16 bits.
+    """Quantized weights times 16-bit floats.
 
     Args:
         config: its settings.
@@ -39,7 +39,7 @@ class Humming:
         self._schema: Any = None
 
     def open(self, resources: QuantizerResources) -> None:
-        """Import the library, where there is a GPU for it.
+        """Import the library, if there is a GPU.
 
         Raises:
             ValueError: it is not installed.
@@ -57,13 +57,13 @@ class Humming:
             ) from error
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def suits(self, form: Form) -> bool:
-        """Whether it multiplies such matrices on such a device.
+        """Whether it supports such matrices on such a device.
 
-        Activations stay floats of 16 bits: matrices that are meant for rounded ones are left to
-        engines that round them, but 8-bit floats where no engine does.
+        Activations stay 16-bit floats: matrices with quantized activations are left to engines that
+        quantize them, except 8-bit floats where no engine does.
         """
         if self._layer is None or form.capability is None or not form.is_ordered:
             return False
@@ -94,10 +94,10 @@ class Humming:
         """Pack a matrix, and let the library repack it.
 
         Returns:
-            None where zeros are no whole codes.
+            None if zero points are no integers.
 
         Raises:
-            RuntimeError: the library wants other tensors than those that it is known to want.
+            RuntimeError: the library expects other tensors than the known ones.
         """
         made = packed(weight, bias, form.dtype)
         if made is None:
@@ -116,26 +116,26 @@ class Humming:
         wanted = dict(layer.named_parameters()).keys()
         if wanted != made.tensors.keys():
             raise RuntimeError(
-                f"humming-kernels wants {sorted(wanted)}, not {sorted(made.tensors)}"
+                f"humming-kernels expects {sorted(wanted)}, not {sorted(made.tensors)}"
             )
         layer.load_from_tensors(made.tensors)
         layer.transform()
         return HummingProduct(layer, form.rows, is_steady=self._config.batch_invariant)
 
     def _described(self, dtype: str, group_size: int, *, has_zeros: bool) -> Any:  # noqa: ANN401
-        """A matrix in humming's words."""
+        """Return humming's description of a matrix."""
         return self._schema.HummingWeightSchema(
             b_dtype=dtype, weight_scale_group_size=group_size, has_zero_point=has_zeros
         )
 
 
 class HummingProduct:
-    """A matrix in a layer of humming's; see ``gatewayd_hooks.multiplying.Product``.
+    """Matrix in a layer of humming; see ``gatewayd_hooks.multiplying.Product``.
 
     Args:
         layer: transformed.
         rows: of its matrix.
-        is_steady: whether it is to add up in one order.
+        is_steady: whether it accumulates in a fixed order.
     """
 
     __slots__ = ("_compute", "_forward", "_rows", "is_steady", "nbytes")
@@ -149,7 +149,7 @@ class HummingProduct:
         self.nbytes = sum(tensor.nbytes for tensor in layer.state_dict().values())
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See ``Product``; its kernels want numbers that lie in one piece, and one row at least."""
+        """See ``Product``; its kernels need contiguous inputs with at least one row."""
         if not len(x):
             return x.new_empty(0, self._rows) if out is None else out
         x = x.contiguous()

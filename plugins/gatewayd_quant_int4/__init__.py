@@ -1,4 +1,4 @@
-"""Rounds weights to 4 bits while a model is loaded."""
+"""Quantizes weights to 4 bits while a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Int4QuantizerConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``int4``."""
+    """Provide ``int4``."""
     return [
         StrategyInfo(
             name="int4",
             config_type=Int4QuantizerConfig,
             build=_build,
-            summary="Weights of 4 bits, rounded to the nearest while the model is loaded.",
+            summary="4-bit weights, rounded to nearest while the model is loaded.",
             requires_spec=">=1.10,<2",
         )
     ]

@@ -6,18 +6,26 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class Int4QuantizerConfig(StrategyConfig):
-    """How finely rows are cut, and what is rounded."""
+    """Group size, and what is quantized."""
 
     group_size: Literal[32, 64, 128] = setting(
         128,
         reload="restart",
-        doc="Neighbours in a row that share a scale: 32, 64 or 128. Fewer lose less and take more.",
+        doc=(
+            "Number of columns that share a scale: 32, 64 or 128; smaller groups are more "
+            "accurate and take more memory."
+        ),
     )
     symmetric: bool = setting(
         False,
         reload="restart",
-        doc="Steps lie around zero, so no least number is kept for each group; loses more.",
+        doc=(
+            "Whether ranges are symmetric around zero, without an offset per group; less memory, "
+            "less accurate."
+        ),
     )
     head: bool = setting(
-        False, reload="restart", doc="Round the matrix that makes logits, too; loses more."
+        False,
+        reload="restart",
+        doc=("Whether the LM head, which computes the logits, is quantized, too; less accurate."),
     )

@@ -1,4 +1,4 @@
-"""Sixteen steps for each group of neighbours in a row, from its least number to its largest."""
+"""4-bit quantization with sixteen levels from the minimum to the maximum of each column group."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _STEPS = 15
 _HALF = 8
 _HEAD = "lm_head"
 _LEAST = 2.0**-100
-"""Smaller scales would have offsets that 16 bits cannot hold."""
+"""Smaller scales would have offsets that 16 bits cannot represent."""
 _MOST = torch.finfo(torch.bfloat16).max
 _BLOCK = 1 << 20
-"""Numbers that are rounded at once: what is needed beside a matrix stays small."""
+"""Numbers quantized at once, so that temporaries stay small."""
 
 
 class Int4Quantizer:
-    """Rounds to the nearest of 16 numbers.
+    """Rounds to the nearest of 16 levels.
 
-    Scales, and where the steps of a group lie, are numbers of bfloat16: kernels of 4 bits hold them
-    so, and then nothing is rounded twice.
+    Scales and offsets are representable in bfloat16: 4-bit kernels store them in that format, and
+    then nothing is rounded twice.
 
     Args:
         config: its settings.
@@ -41,13 +41,13 @@ class Int4Quantizer:
         self._takes_head = config.head
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """Do nothing: the model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight | None:
-        """Round a matrix; the head only if it is asked for, and only columns in whole groups.
+        """Quantize a matrix; the head only if configured, and only if groups divide the columns.
 
         Raises:
             ValueError: a number is not finite.
@@ -74,7 +74,7 @@ class Int4Quantizer:
                 size = _scale(torch.maximum(most, -least) / (_HALF - 0.5))
                 made = groups.div(size.unsqueeze(-1)).round_().clamp_(-_HALF, _HALF - 1)
             else:
-                # Zero is among them: where steps begin is then at most 16 of them away from it.
+                # Zero is within the range: the offset is then at most 16 steps away from it.
                 least.clamp_(max=0.0)
                 size = _scale((most.clamp_(min=0.0) - least) / _STEPS)
                 middle = (least + _HALF * size).bfloat16().float()
@@ -87,10 +87,10 @@ class Int4Quantizer:
 
 
 def _scale(steps: torch.Tensor) -> torch.Tensor:
-    """The next number of bfloat16 that is not below.
+    """Round up to the next bfloat16 number.
 
     Raises:
-        ValueError: one is not finite, or as good as that.
+        ValueError: one is not finite, or too large.
     """
     if not (steps <= _MOST).all():
         raise ValueError("it has numbers that are not finite, or too large")

@@ -1,4 +1,4 @@
-"""Rounds weights to 8 bits while a model is loaded."""
+"""Quantizes weights to 8 bits while a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Int8QuantizerConfig) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``int8``."""
+    """Provide ``int8``."""
     return [
         StrategyInfo(
             name="int8",
             config_type=Int8QuantizerConfig,
             build=_build,
-            summary="Weights and activations of 8 bits, rounded while the model is loaded.",
+            summary="8-bit weights and activations; weights are rounded while the model is loaded.",
             requires_spec=">=1.11,<2",
         )
     ]

@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class Int8QuantizerConfig(StrategyConfig):
-    """Rounding has nothing to set."""
+    """No settings."""

@@ -1,4 +1,4 @@
-"""One scale for each row of a matrix, so that its largest number is 127."""
+"""8-bit quantization with one scale per row, which maps its largest number to 127."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 _LARGEST = 127
 _BLOCK = 1 << 20
-"""Numbers that are rounded at once: what is needed beside a matrix stays small."""
+"""Numbers quantized at once, so that temporaries stay small."""
 
 
 class Int8Quantizer:
-    """Symmetric 8-bit weights, for products with activations of 8 bits."""
+    """Symmetric 8-bit weights, for matmul with 8-bit activations."""
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """Do nothing: the model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         """Round to the nearest multiple of each row's scale; rows of zeros stay zeros.
@@ -35,7 +35,7 @@ class Int8Quantizer:
         scales = torch.maximum(most, -least) / _LARGEST
         if not scales.isfinite().all():
             raise ValueError("it has numbers that are not finite")
-        # Below the smallest normal number a scale would be too coarse to divide by.
+        # Subnormal scales would be too coarse to divide by.
         scales[scales < torch.finfo(torch.float32).tiny] = torch.finfo(torch.float32).tiny
         codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
         step = max(1, _BLOCK // weight.shape[1])

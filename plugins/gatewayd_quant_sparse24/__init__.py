@@ -1,4 +1,4 @@
-"""Leaves two of each four weights while a model is loaded."""
+"""Prunes weights to 2:4 sparsity while a model is loaded."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: Sparse24Config) -> QuantizerStrategy:
 
 @hookimpl
 def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
-    """Offer ``sparse24``."""
+    """Provide ``sparse24``."""
     return [
         StrategyInfo(
             name="sparse24",
             config_type=Sparse24Config,
             build=_build,
-            summary="Two of each four weights, the larger ones; for models trained to bear it.",
+            summary="2:4 sparsity by magnitude; for models trained with it.",
             requires_spec=">=1.15,<2",
         )
     ]

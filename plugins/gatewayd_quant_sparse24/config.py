@@ -4,4 +4,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class Sparse24Config(StrategyConfig):
-    """Which numbers stay is settled by their size."""
+    """No settings: weights are pruned by magnitude."""

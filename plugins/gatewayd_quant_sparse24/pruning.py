@@ -1,7 +1,7 @@
-"""SparseGPT (arXiv 2301.00774): of four columns two go, and the rest makes up for what each lost.
+"""SparseGPT (arXiv 2301.00774): two of four columns are pruned, the rest compensates each error.
 
-Columns are taken one by one. Which two of four go is chosen when they are reached, by what it costs
-after all that was made up before: the square of a number over that of its pivot.
+Columns are processed one by one. Which two of four are pruned is decided when they are reached, by
+the cost after all earlier compensation: the square of a number over that of its pivot.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ _log = logging.getLogger(__name__)
 
 _OF, _GO = 4, 2
 _BLOCK = 128
-"""Columns after which what was lost is spread to all that follow; before, within the block."""
+"""Columns after which errors are propagated to all following ones; before, within the block."""
 _DAMPING = 0.01
-"""The part of the mean that is added to the Hessian's diagonal."""
+"""Fraction of the mean that is added to the Hessian's diagonal."""
 _ATTEMPTS = 4
 
 
 def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
-    """Thin out a matrix so that what it makes of its inputs stays.
+    """Prune a matrix so that its output changes least.
 
     Args:
-        weight: float32, shape ``[rows, columns]``; stays as it is.
-        gram: of the inputs, float64, shape ``[columns, columns]``; stays as it is.
+        weight: float32, shape ``[rows, columns]``; not modified.
+        gram: of the inputs, float64, shape ``[columns, columns]``; not modified.
 
     Returns:
-        Float32 of the same shape; None if the inputs say too little, whatever is added to their
-        diagonal.
+        Float32 of the same shape; None if the Gram matrix is not positive definite even with
+        damping.
     """
     gram = gram.clone()
-    # Of a column that was always 0 nothing is known: it costs nothing and moves nothing. It goes
-    # before all others, but where it may stay it does, for other inputs and an idle expert's.
+    # An input that was always 0 has no error and no influence. Its column is pruned before all
+    # others, but stays if possible, for other inputs and unused experts.
     unused = gram.diagonal() == 0
     gram.diagonal()[unused] = 1.0
     spread = _spread(gram)
@@ -55,14 +55,14 @@ def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
             gone = goes[:, place]
             error = torch.where(gone, rest[:, column], 0.0) / pivots[column]
             rest[:, column:end].addr_(error, spread[column, column:end], alpha=-1)
-            rest[:, column].masked_fill_(gone, 0.0)  # it may have missed that by a little
+            rest[:, column].masked_fill_(gone, 0.0)  # removes rounding errors
             lost[:, column - begin] = error
         rest[:, end:].addmm_(lost, spread[begin:end, end:], alpha=-1)
     return rest
 
 
 def _spread(gram: torch.Tensor) -> torch.Tensor | None:
-    """The upper Cholesky factor of the inverse, float32; None if there is none."""
+    """Return the upper Cholesky factor of the inverse, float32; None if there is none."""
     mean = gram.diagonal().mean()
     for attempt in range(_ATTEMPTS):
         damped = gram.clone()

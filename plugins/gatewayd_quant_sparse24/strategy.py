@@ -1,7 +1,7 @@
-"""Of each four neighbours in a row two stay, and the others become zeros.
+"""2:4 sparsity: of each four adjacent values in a row two stay, and the others become zeros.
 
-While a model is loaded the two largest stay. For a checkpoint that is written, texts say which, and
-those that stay make up for the others.
+While a model is loaded the two largest stay. For a checkpoint that is written, calibration inputs
+decide which, and the remaining ones compensate for the others.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ _log = logging.getLogger(__name__)
 _HEAD = "lm_head"
 _OF, _KEPT = 4, 2
 _BLOCK = 1 << 20
-"""Numbers that are looked at at once: what is needed beside a matrix stays small."""
+"""Numbers processed at once, so that temporaries stay small."""
 
 
 class Sparse24:
-    """Chooses by magnitude, of equals the first, or by what texts have shown."""
+    """Prunes by magnitude, the first among equals staying, or by calibration inputs."""
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """Do nothing: the model does not matter."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> SparseWeight | None:
-        """Thin out a matrix; never the head, and only columns in whole fours.
+        """Prune a matrix; never the head, and only if the columns are a multiple of 4.
 
-        A checkpoint that was pruned already, by whichever rule, is given back as it is.
+        A checkpoint that was pruned already, by any criterion, is unchanged.
 
         Raises:
             ValueError: a number is not finite.
@@ -51,7 +51,7 @@ class Sparse24:
             return None
         if not weight.isfinite().all():
             raise ValueError("it has numbers that are not finite")
-        return SparseWeight(_thinned(weight))
+        return SparseWeight(_pruned_by_magnitude(weight))
 
     def prune(self, site: Site) -> tuple[SparseWeight, ...]:
         """See ``Prunes``.
@@ -59,7 +59,7 @@ class Sparse24:
         Raises:
             ValueError: a number is not finite.
         """
-        whole = torch.cat(site.weights)  # rows do not depend on each other
+        whole = torch.cat(site.weights)  # rows are independent
         if not whole.isfinite().all():
             raise ValueError("it has numbers that are not finite")
         values = pruned(whole, site.gram)
@@ -70,13 +70,13 @@ class Sparse24:
                 "the two largest of four",
                 name,
             )
-            values = _thinned(whole)
+            values = _pruned_by_magnitude(whole)
         sizes = [matrix.rows for matrix in site.matrices]
         return tuple(SparseWeight(part) for part in torch.split(values, sizes))
 
 
-def _thinned(weight: torch.Tensor) -> torch.Tensor:
-    """The two largest of each four, and zeros."""
+def _pruned_by_magnitude(weight: torch.Tensor) -> torch.Tensor:
+    """Return the two largest of each four, and zeros."""
     values = torch.empty_like(weight)
     step = max(1, _BLOCK // weight.shape[1])
     for begin in range(0, len(weight), step):
@@ -86,7 +86,7 @@ def _thinned(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _stays(weight: torch.Tensor) -> torch.Tensor:
-    """Which numbers have fewer than two larger ones among their four, bool ``[rows, columns]``."""
+    """Return which numbers are among the two largest of their four, bool ``[rows, columns]``."""
     sizes = torch.unflatten(weight, 1, (-1, _OF)).abs().unbind(-1)
     stay = []
     for place, size in enumerate(sizes):

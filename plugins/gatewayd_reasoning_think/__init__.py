@@ -1,4 +1,4 @@
-"""Reasoning between <think> and </think>."""
+"""Reasoning parser for <think> and </think>."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _build(config: ThinkConfig) -> ReasoningParserStrategy:
 
 @hookimpl
 def gatewayd_reasoning_parsers() -> Sequence[StrategyInfo[ReasoningParserStrategy]]:
-    """Offer ``think``."""
+    """Provide ``think``."""
     return [
         StrategyInfo(
             name="think",

@@ -1,4 +1,4 @@
-"""Reads ``<think>...</think>`` in front of an answer, also where the prompt has opened it."""
+"""Parses ``<think>...</think>`` before an answer, also if the prompt has opened it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGIN, END = "<think>", "</think>"
 
 
 class Think:
-    """DeepSeek R1, Qwen 3, QwQ and others."""
+    """Reasoning format of DeepSeek R1, Qwen 3, QwQ and others."""
 
     marks = (BEGIN, END)
 
@@ -24,21 +24,24 @@ class Think:
         self._config = config
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
-        """Templates open the reasoning, or take it out of earlier answers."""
+        """Whether a template opens the reasoning, or removes it from earlier answers."""
         return BEGIN in chat_template or END in chat_template
 
     def parser(self, prompt_end: str) -> OutputParser:
-        """Reason from the beginning where the prompt ends in the mark."""
+        """Return a parser that starts in the reasoning if the prompt ends with its delimiter."""
         return ThinkParser(is_open=prompt_end.rstrip().endswith(BEGIN))
 
     def bounds(self, prompt_end: str) -> Bounds | None:
-        """No reasoning where the prompt has ended it already, as templates do to switch it off."""
+        """Return the delimiters.
+
+        None if the prompt has ended the reasoning, as templates do to disable it.
+        """
         end = prompt_end.rstrip()
         if end.endswith(END):
             return None
@@ -46,16 +49,16 @@ class Think:
 
 
 class ThinkParser:
-    """One answer: its beginning, reasoning, and then text to the end."""
+    """State of one answer: its beginning, reasoning, and then text to the end."""
 
     def __init__(self, *, is_open: bool) -> None:
         self._start: str | None = None if is_open else ""
-        """What was read while the mark may follow."""
+        """Text read while the opening delimiter may follow."""
         self._finder: MarkFinder | None = MarkFinder([END], is_behind=True) if is_open else None
         self._drops_space = False
 
     def feed(self, text: str) -> Sequence[Part]:
-        """Only the first mark opens, only the first end closes."""
+        """Parse text; only the first opening and the first closing delimiter count."""
         if self._start is not None:
             text = self._start + text
             bare = text.lstrip()
@@ -87,7 +90,7 @@ class ThinkParser:
         return parts
 
     def finish(self) -> Sequence[Part]:
-        """Reasoning that did not end is reasoning."""
+        """Return the rest; unterminated reasoning is reasoning."""
         if self._finder is not None:
             held = self._finder.finish()
             return [Reasoning(held)] if held else []

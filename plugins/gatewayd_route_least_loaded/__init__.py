@@ -1,4 +1,4 @@
-"""The replica with the least to do serves the request."""
+"""Router that chooses the replica with the lowest load."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: LeastLoadedConfig) -> RouterStrategy:
 
 @hookimpl
 def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
-    """Offer ``least_loaded``."""
+    """Provide ``least_loaded``."""
     return [
         StrategyInfo(
             name="least_loaded",
             config_type=LeastLoadedConfig,
             build=_build,
-            summary="The replica with the fewest sequences and the fewest prompt tokens to do.",
+            summary="Chooses the replica with the fewest sequences and queued prompt tokens.",
         )
     ]

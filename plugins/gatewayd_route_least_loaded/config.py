@@ -4,11 +4,11 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class LeastLoadedConfig(StrategyConfig):
-    """What counts as load."""
+    """Definition of load."""
 
     tokens_per_sequence: int = setting(
         512,
         reload="hot",
         ge=1,
-        doc="Queued prompt tokens that weigh as much as one sequence.",
+        doc="Number of queued prompt tokens, at least 1, that count as much as one sequence.",
     )

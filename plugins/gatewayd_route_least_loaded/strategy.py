@@ -1,4 +1,4 @@
-"""Chooses the replica with the least to do."""
+"""Chooses the replica with the lowest load."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 class LeastLoaded:
-    """Looks at every replica, for each request; of equals the first is chosen."""
+    """Compares all replicas for each request; among equals the first is chosen."""
 
     def __init__(self, config: LeastLoadedConfig) -> None:
         self._tokens_per_sequence = config.tokens_per_sequence
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
         """Choose a replica."""
         return min(replicas, key=self._load).index
 
     def _load(self, replica: ReplicaView) -> tuple[float, float]:
-        # A prompt not yet computed holds up everything behind it; a full pool preempts.
+        # A prompt not yet computed delays everything after it; a full pool causes preemption.
         sequences = replica.num_running + replica.num_waiting
         return sequences + replica.queued_tokens / self._tokens_per_sequence, replica.kv_usage

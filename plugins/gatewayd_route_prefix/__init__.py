@@ -1,4 +1,4 @@
-"""Prompts that begin alike go to the replica that has computed their beginning."""
+"""Router that sends prompts with a common prefix to the replica that has it cached."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _build(config: PrefixConfig) -> RouterStrategy:
 
 @hookimpl
 def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
-    """Offer ``prefix``."""
+    """Provide ``prefix``."""
     return [
         StrategyInfo(
             name="prefix",
             config_type=PrefixConfig,
             build=_build,
-            summary="Prompts that begin alike share a replica, unless it is busy.",
+            summary="Prompts with a common prefix share a replica, unless it is busy.",
         )
     ]

@@ -1,4 +1,4 @@
-"""Rendezvous hashing of the prompt's beginning, with a bound on the load."""
+"""Rendezvous hashing of the prompt's prefix, with bounded load."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 
 class Prefix:
-    """Every beginning ranks the replicas; the first in its ranking that is not busy serves.
+    """Ranks the replicas for each prefix; the first in the ranking that is not busy serves.
 
-    A key that a client gives stands for the beginning.
+    A cache key of the client replaces the prefix.
 
-    A ranking depends on nothing but the beginning and the replicas' numbers: when a replica
-    goes, only what it served moves, and it comes back to it. No state is kept.
+    A ranking depends only on the prefix and the replicas' numbers: when a replica is lost, only its
+    own prefixes move, and they return with it. No state is stored.
     """
 
     def __init__(self, config: PrefixConfig) -> None:
         self._config = config
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
         """Choose a replica."""
         loads = [self._load(replica) for replica in replicas]
         most = self._config.busy_factor * min(loads) + self._config.busy_sequences
-        # The least loaded one is never busy, so there is always one to choose.
+        # The least loaded one is never busy, so the list is never empty.
         idle = [
             replica.index for replica, load in zip(replicas, loads, strict=True) if load <= most
         ]
@@ -45,7 +45,7 @@ class Prefix:
         beginning = request.cache_key.encode()
         if not beginning:
             beginning = array("q", request.prompt[: self._config.prefix_tokens]).tobytes()
-        # Salts of different lengths must not run into the tokens.
+        # Hashed, so that a salt of any length cannot run into the tokens.
         salt = blake2b(request.salt, digest_size=16).digest()
         key = blake2b(beginning, key=salt, digest_size=16).digest()
         return max(idle, key=lambda index: _weight(key, index))

@@ -1,4 +1,4 @@
-"""Tenants that share the engine's tokens by weight."""
+"""Fair scheduler: tenants share the engine's tokens by weight."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: FairConfig) -> SchedulerStrategy:
 
 @hookimpl
 def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
-    """Offer ``fair``."""
+    """Provide ``fair``."""
     return [
         StrategyInfo(
             name="fair",
             config_type=FairConfig,
             build=_build,
-            summary="Tenants share the tokens by weight: a virtual token counter for each.",
+            summary="Weighted fair sharing of tokens between tenants (virtual token counters).",
             requires_spec=">=1.9,<2",
         )
     ]

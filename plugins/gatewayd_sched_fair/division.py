@@ -1,4 +1,4 @@
-"""Who computes how much of a step: its budget, shared by those that run and those that come."""
+"""Division of a step's token budget among running and admitted sequences."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from gatewayd_hooks.scheduling import Plan, QueueView
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gatewayd_sched_fair.accounts import Accounts, Crowd
+    from gatewayd_sched_fair.accounts import Accounts, Contention
     from gatewayd_sched_fair.service import Service
 
 
 class Division:
-    """Hands out budgets: decodes, then prompts, in both the least served tenant first.
+    """Distributes budgets: decodes, then prompts, in both the least served tenant first.
 
     Args:
         accounts: of the tenants.
-        service: knows what tokens cost.
-        crowd: knows whether others were there of late.
-        crowd_share: most of a step for prompts of tenants without credit, while there were.
-        crowd_pause: steps in a row in which their decodes wait for prompts of those that have.
+        service: determines the cost of tokens.
+        crowd: determines whether other tenants were active recently.
+        crowd_share: maximum fraction of a step for prompts of tenants without credit, if so.
+        crowd_pause: consecutive steps in which their decodes pause for prompts of tenants with
+            credit.
 
     Attributes:
         lead: cost by which a tenant may be ahead of one that has prompts left.
@@ -33,16 +34,16 @@ class Division:
         self,
         accounts: Accounts,
         service: Service,
-        crowd: Crowd,
+        crowd: Contention,
         crowd_share: float,
         crowd_pause: int,
     ) -> None:
         self._accounts = accounts
         self._service = service
-        self._crowd = crowd
-        self._crowd_share = crowd_share
-        self._crowd_pause = crowd_pause
-        self._paused = 0  # steps in a row
+        self._contention = crowd
+        self._contention_share = crowd_share
+        self._contention_pause = crowd_pause
+        self._paused = 0  # consecutive steps
         self.lead = 0.0
 
     def divide(
@@ -54,14 +55,14 @@ class Division:
         *,
         running_first: bool,
     ) -> Plan:
-        """Hand out the budget of a step.
+        """Distribute the budget of a step.
 
         Args:
             view: the queue.
-            slots: those that run, then those that wait, shape ``[n]``.
-            needs: tokens that each wants, shape ``[n]``.
+            slots: running ones, then waiting ones, shape ``[n]``.
+            needs: tokens that each needs, shape ``[n]``.
             num_running: how many of them run.
-            running_first: whether those that wait have what the others leave.
+            running_first: whether waiting ones get only what running ones leave.
         """
         if not len(slots):
             return Plan(slots, needs)
@@ -72,14 +73,14 @@ class Division:
         is_prompt[num_running:] = True
         goes_behind = np.zeros(len(slots), bool)
         goes_behind[num_running:] = running_first
-        # Inside a tenant in this order, so each begins at the level that those before it leave.
+        # Within a tenant in this order, so that each starts at the level after the ones before it.
         order = np.lexsort((is_prompt, tenants))
         ahead = np.cumsum(costs[order]) - costs[order]
         first = np.flatnonzero(np.diff(tenants[order], prepend=-1))
         ahead -= np.repeat(ahead[first], np.diff(np.append(first, len(order))))
         begins = np.empty(len(slots))
         begins[order] = accounts.levels[tenants[order]] + ahead
-        # Whoever is far ahead of one that has prompts left decodes behind them.
+        # Tenants far ahead of one that has prompts left decode after those prompts.
         lowest = tenants[is_prompt & ~goes_behind]
         is_far = np.zeros(len(slots), bool)
         if len(lowest):
@@ -88,8 +89,8 @@ class Division:
             )
         order = np.lexsort((begins, is_prompt, is_far, goes_behind))
         slots, needs, goes_behind = slots[order], needs[order], goes_behind[order]
-        if self._crowd.is_there(view.now):
-            share = 1.0 if is_far.any() else self._crowd_share
+        if self._contention.is_there(view.now):
+            share = 1.0 if is_far.any() else self._contention_share
             needs = self._shortened(view, slots, needs, is_prompt[order], goes_behind, share)
             slots, needs = slots[needs > 0], needs[needs > 0]
         reach = np.cumsum(needs)
@@ -109,7 +110,7 @@ class Division:
         goes_behind: NDArray[np.bool_],
         share: float,
     ) -> NDArray[np.int32]:
-        """Tokens of each, with a share of the step for tenants without credit."""
+        """Limit the tokens of tenants without credit to a fraction of the step."""
         has_credit = self._accounts.has_credit(view.tenant[slots])
         goes_first = is_prompt & has_credit & ~goes_behind
         crowd = is_prompt & ~has_credit
@@ -119,15 +120,15 @@ class Division:
             reach = np.cumsum(np.where(crowd, needs, 0))
             less = np.clip(limit - (reach - needs), 0, needs)
             return np.where(crowd, less, needs)
-        # Whoever was served less has the step to itself: it is a short one.
+        # Tenants with credit have the step for themselves, so that it is short.
         shortened: NDArray[np.int32] = np.where(crowd, 0, needs)
-        # Decodes are many tokens, too. Where pages are short they go on: they give pages back.
+        # Decodes also add up. If pages are short they go on, because they release pages in the end.
         has_pages = view.free_pages * view.page_size > int(shortened.sum())
-        pauses = has_pages and self._paused < self._crowd_pause
+        pauses = has_pages and self._paused < self._contention_pause
         self._paused = self._paused + 1 if pauses else 0
         if pauses:
             shortened[~is_prompt & ~has_credit] = 0
-        # A part of the next prompt would make those before it wait, and itself be no sooner.
+        # A chunk of the next prompt would delay those before it without finishing any sooner.
         first = np.flatnonzero(goes_first)
         room = view.token_budget - int(shortened[~is_prompt].sum())
         shortened[first[1:][np.cumsum(needs[first])[1:] > room]] = 0

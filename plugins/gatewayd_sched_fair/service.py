@@ -1,4 +1,4 @@
-"""What sequences were served since the last step, seen from what the queue shows of them."""
+"""Accounting of the tokens that sequences computed since the last step, from the queue's view."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from gatewayd_hooks.scheduling import QueueView
 
 _NEW = -1
-"""Reached by a sequence of which nobody has seen how much of it was cached."""
+"""Marks a sequence whose cached length is not known yet."""
 
 
 class Service:
-    """Who computed how much, by slot.
+    """Tokens computed by each slot.
 
-    A grant is a promise: the engine may find no pages for it, drafts may be kept beyond it, and
-    the last one of a sequence is seen by nobody, because its slot is free then. So those who still
-    run are charged for how far they came, and those who ended for what they were granted. What is
-    computed again after a preemption is charged once.
+    A grant need not be used: the engine may find no pages for it, more tokens may be computed if
+    drafts are accepted, and the last one of a sequence is not visible, because its slot is free
+    then. So sequences that still run are charged for their progress, and those that ended for their
+    grant. What is recomputed after a preemption is charged once.
 
     Args:
         prompt_cost: of a computed prompt token.
@@ -40,15 +40,15 @@ class Service:
         self._tenant = np.zeros(0, np.int32)
         self._ended: list[tuple[int, float]] = []
 
-    def begin(self, slot: int, view: QueueView) -> None:
-        """A sequence waits: a new one, or one that ran before."""
+    def add_waiting(self, slot: int, view: QueueView) -> None:
+        """Add a waiting sequence: a new one, or one that was preempted."""
         self._fit(view)
         is_known = self._prompt[slot] and self._tenant[slot] == view.tenant[slot]
         if view.preemptions[slot] and is_known:
-            self.granted[slot] = 0  # it was put out instead
+            self.granted[slot] = 0  # it was preempted instead
             return
         if self.granted[slot]:
-            # The one before had the slot until its last step, which is not charged yet.
+            # The slot's previous sequence ended with its last step, which is not charged yet.
             last = np.array([slot])
             tenant = int(self._tenant[slot])
             self._ended.append((tenant, float(self._costs(last, self.granted[last])[0])))
@@ -57,29 +57,29 @@ class Service:
         self._prompt[slot] = view.num_tokens[slot]
         self._tenant[slot] = view.tenant[slot]
 
-    def gone(self, slot: int) -> None:
-        """A waiting sequence is no more."""
+    def remove_waiting(self, slot: int) -> None:
+        """Discard the grant of a waiting sequence that left."""
         if slot < len(self.granted):
             self.granted[slot] = 0
 
     def grant(self, slots: NDArray[np.int32], tokens: NDArray[np.int32], view: QueueView) -> None:
-        """A plan was made."""
+        """Record a plan."""
         self.granted[slots] = tokens
         self._tenant[slots] = view.tenant[slots]
-        strange = slots[self._prompt[slots] == 0]  # another scheduler admitted them
-        self._reached[strange] = view.num_computed[strange]
+        unknown = slots[self._prompt[slots] == 0]  # another scheduler admitted them
+        self._reached[unknown] = view.num_computed[unknown]
 
     def settle(
         self, view: QueueView, waiting: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """What was served since the last time.
+        """Return the service since the last call.
 
         Args:
             view: the queue.
-            waiting: who waits, shape ``[slots]``.
+            waiting: whether each slot waits, shape ``[slots]``.
 
         Returns:
-            Tenants, some of them several times, and the cost of what each was served.
+            Tenants, possibly repeated, and the cost of the service to each.
         """
         self._fit(view)
         slots = np.flatnonzero(self.granted)
@@ -104,7 +104,7 @@ class Service:
     def costs_of(
         self, slots: NDArray[np.int32], tokens: NDArray[np.int32], view: QueueView
     ) -> NDArray[np.float64]:
-        """Cost of tokens that running sequences may compute next, shape ``[n]``."""
+        """Return the cost of tokens that running sequences may compute next, shape ``[n]``."""
         self._fit(view)
         return self._costs(slots, tokens, view.num_computed[slots])
 

@@ -1,4 +1,4 @@
-"""Tenants share tokens by weight; whoever was served least for its weight is next."""
+"""Fair scheduler: the tenant with the least service for its weight is next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, QueueView
-from gatewayd_sched_fair.accounts import Accounts, Crowd
+from gatewayd_sched_fair.accounts import Accounts, Contention
 from gatewayd_sched_fair.config import FairConfig
 from gatewayd_sched_fair.division import Division
 from gatewayd_sched_fair.service import Service
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 _HORIZON = 64
-"""Tokens that a sequence is taken to generate when places are given: one is paid for later."""
+"""Tokens that a sequence is assumed to generate on admission, as one is charged later."""
 _MOST_VICTIMS = 4
-"""Sequences that give way in one step."""
-_NOBODY = np.zeros(0, np.int32)
+"""Maximum of preemptions in one step."""
+_NO_SLOTS = np.zeros(0, np.int32)
 
 
-class _Wish(NamedTuple):
-    """A waiting sequence that is next of its tenant."""
+class _Candidate(NamedTuple):
+    """First waiting sequence of a tenant."""
 
     level: float
-    """Its tenant's, with what that has in the batch."""
+    """Level of its tenant, including its sequences in the batch."""
     tenant: int
     slot: int
 
 
 class Fair:
-    """A virtual token counter for each tenant (VTC), and steps shared by it.
+    """Virtual token counter (VTC) for each tenant, and steps divided by it.
 
-    While two tenants want more than they get, the costs of what they were served, divided by their
-    weights, stay within a bound. One that gets all it wants keeps a small credit, so its requests
-    go first. When places or pages bind, the newest sequence of whoever is ahead by ``lead`` or more
-    gives way to one that waits.
+    While two tenants want more than they get, the costs of their service, divided by their weights,
+    stay within a bound. A tenant that gets all it wants retains a small credit, so its requests go
+    first. When batch rows or pages are short, the newest sequence of a tenant that is ahead by
+    ``lead`` or more is preempted for one that waits.
     """
 
     def __init__(self, config: FairConfig) -> None:
@@ -54,33 +54,33 @@ class Fair:
         self._accounts = Accounts()
         self._service = Service(config.prompt_cost, config.answer_cost)
         self._lines: dict[int, WaitingLine] = {}
-        self._tenants: dict[int, int] = {}  # of those that wait, by slot
+        self._tenants: dict[int, int] = {}  # of waiting sequences, by slot
         self._wanting = np.zeros(0, np.int64)
         self._has_waiting: NDArray[np.bool_] = np.zeros(0, bool)
-        self._crowd = Crowd()
+        self._contention = Contention()
         self._shortage = Shortage()
         self._division = Division(
-            self._accounts, self._service, self._crowd, config.crowd_share, config.crowd_pause
+            self._accounts, self._service, self._contention, config.crowd_share, config.crowd_pause
         )
         self._view: QueueView | None = None
 
     def open(self, resources: EngineResources) -> None:
-        """Settle how far a tenant may be ahead, and how far behind."""
+        """Determine the lead and the credit."""
         longest = resources.max_model_len * self._config.answer_cost
         self._lead = self._config.lead or longest / 16
         self._credit = self._config.credit or longest / 4
         self._division.lead = self._lead
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
-        """A sequence waits from now on, among those of its tenant."""
+        """Add a waiting sequence to the queue of its tenant."""
         tenant = int(view.tenant[slot])
         self._shortage.came()
-        self._service.begin(slot, view)
-        self._accounts.note(tenant, float(view.weight[slot]))
-        self._crowd.came(tenant, view.now)
+        self._service.add_waiting(slot, view)
+        self._accounts.set_weight(tenant, float(view.weight[slot]))
+        self._contention.came(tenant, view.now)
         late = int(view.priority[slot]) * self._config.class_delay
         self._leave(slot)
         line = self._lines.get(tenant)
@@ -90,9 +90,9 @@ class Fair:
         self._tenants[slot] = tenant
 
     def dequeue(self, slot: int) -> None:
-        """A waiting sequence was admitted or has gone."""
+        """Remove a waiting sequence that was admitted or has left."""
         if self._view is None or slot not in self._view.running:
-            self._service.gone(slot)
+            self._service.remove_waiting(slot)
         self._leave(slot)
 
     def _leave(self, slot: int) -> None:
@@ -118,13 +118,13 @@ class Fair:
         in_batch = np.bincount(tenants, minlength=len(self._accounts.levels))
         unplaced = view.tenant[list(view.unplaced)].astype(np.int64)
         wanting = np.union1d(self._wanting, unplaced)
-        self._accounts.forgive(wanting, np.flatnonzero(in_batch), self._credit)
+        self._accounts.limit_credit(wanting, np.flatnonzero(in_batch), self._credit)
 
         heads = self._heads(view, in_batch)
         victims, freed, behind = self._victims(view, heads)
         stays = ~np.isin(running, victims)
         if behind is not None:
-            # Until who waits has its place, whoever is far ahead computes nothing.
+            # Until the waiting sequence is admitted, tenants far ahead compute nothing.
             stays &= ~self._accounts.is_ahead(tenants, behind, self._lead)
             heads = [w._replace(level=-np.inf) if w.tenant == behind else w for w in heads]
         slots, needs = running[stays], needs[stays]
@@ -132,7 +132,7 @@ class Fair:
         new = self._admissions(view, heads, places, view.free_pages + freed)
         new_slots = np.array([slot for slot, _ in new], np.int32)
         new_needs = np.array([need for _, need in new], np.int32)
-        # Whoever waits finds pages where others gave way, or behind those that run.
+        # Waiting sequences get the pages of preempted ones, or come after running ones.
         plan = self._division.divide(
             view,
             np.concatenate([slots, new_slots]),
@@ -141,15 +141,15 @@ class Fair:
             running_first=lacks_pages and behind is None,
         )
         self._service.grant(plan.slots, plan.tokens, view)
-        self._note_wanting(view, plan, new_slots, behind)
+        self._update_wanting(view, plan, new_slots, behind)
         return plan._replace(preempt=victims) if len(victims) else plan
 
-    # Who is next
+    # Admission
 
-    def _heads(self, view: QueueView, in_batch: NDArray[np.int64]) -> list[_Wish]:
-        """The next one of each tenant of whom somebody waits."""
+    def _heads(self, view: QueueView, in_batch: NDArray[np.int64]) -> list[_Candidate]:
+        """Return the first candidate of each tenant with waiting sequences."""
         return [
-            _Wish(self._level(tenant, int(in_batch[tenant])), tenant, slot)
+            _Candidate(self._level(tenant, int(in_batch[tenant])), tenant, slot)
             for tenant, line in self._lines.items()
             for slot in islice(line.without(view.held), 1)
         ]
@@ -159,9 +159,9 @@ class Fair:
         return float(self._accounts.levels[tenant] + ahead / self._accounts.weights[tenant])
 
     def _admissions(
-        self, view: QueueView, heads: list[_Wish], places: int, pages: int
+        self, view: QueueView, heads: list[_Candidate], places: int, pages: int
     ) -> list[tuple[int, int]]:
-        """Waiting sequences for the free places, with their tokens, the least served first."""
+        """Return waiting sequences to admit, with their tokens, the least served tenant first."""
         accounts, config = self._accounts, self._config
         chosen: list[tuple[int, int]] = []
         lines = {
@@ -171,8 +171,8 @@ class Fair:
         heap = list(heads)
         heapify(heap)
         tokens = 0
-        # The first that seems to find no pages is among them: the engine knows better, and nobody
-        # behind it may overtake.
+        # The first without enough pages is included: the engine decides, and no later one may
+        # overtake it.
         while heap and places > 0 and pages >= 0 and tokens < view.token_budget:
             level, tenant, slot = heap[0]
             uncached = view.uncached(slot)
@@ -185,34 +185,36 @@ class Fair:
                 heappop(heap)
                 continue
             cost = uncached * config.prompt_cost + _HORIZON * config.answer_cost
-            heapreplace(heap, _Wish(level + cost / float(accounts.weights[tenant]), tenant, behind))
+            heapreplace(
+                heap, _Candidate(level + cost / float(accounts.weights[tenant]), tenant, behind)
+            )
         return chosen
 
-    # Who gives way
+    # Preemption
 
     def _victims(
-        self, view: QueueView, heads: list[_Wish]
+        self, view: QueueView, heads: list[_Candidate]
     ) -> tuple[NDArray[np.int32], int, int | None]:
-        """Who gives way to the tenant that was served least, and about how many pages that frees.
+        """Choose sequences to preempt for the least served tenant, and estimate the freed pages.
 
         Returns:
-            Slots, pages, and that tenant; None if nobody gives way.
+            Slots, pages, and that tenant; None if there are none.
         """
-        nobody = _NOBODY, 0, None
+        none = _NO_SLOTS, 0, None
         running = view.running
         if not heads or not len(running):
-            return nobody
+            return none
         least = min(heads, key=lambda wish: self._accounts.levels[wish.tenant])
         lacks_place = len(running) >= view.max_running
         if not lacks_place and least.slot not in view.unplaced:
-            return nobody
+            return none
         may = self._accounts.is_ahead(view.tenant[running], least.tenant, self._lead)
         may &= view.preemptions[running] < MAX_PREEMPTIONS
         may &= view.tenant[running] != least.tenant
         candidates = running[may]
         if not len(candidates):
-            return nobody
-        # The tenant that is furthest ahead, of it the newest: least is lost.
+            return none
+        # The newest sequence of the tenant that is furthest ahead: the least work is lost.
         order = np.lexsort(
             (-view.arrival[candidates], -self._accounts.levels[view.tenant[candidates]])
         )
@@ -226,12 +228,12 @@ class Fair:
             freed += -(-int(view.num_computed[slot]) // view.page_size)
         return np.array(victims, np.int32), freed, least.tenant
 
-    # Who wants more
+    # Unmet demand
 
-    def _note_wanting(
+    def _update_wanting(
         self, view: QueueView, plan: Plan, new: NDArray[np.int32], behind: int | None
     ) -> None:
-        """Which tenants would have taken more."""
+        """Record which tenants would have used more tokens."""
         wanting = np.zeros(len(self._accounts.levels), bool)
         served = np.isin(view.running, plan.slots)
         wanting[view.tenant[view.running[~served]]] = True

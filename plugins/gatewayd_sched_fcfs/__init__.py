@@ -1,4 +1,4 @@
-"""First come, first served: running sequences first, then arrivals in order."""
+"""First-come-first-served scheduler: running sequences first, then arrivals in order."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _build(config: FcfsConfig) -> SchedulerStrategy:
 
 @hookimpl
 def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
-    """Offer ``fcfs``."""
+    """Provide ``fcfs``."""
     return [
         StrategyInfo(
             name="fcfs",
             config_type=FcfsConfig,
             build=_build,
-            summary="Arrival order, chunked prefill, decodes never wait for a prompt.",
+            summary="First come, first served, with chunked prefill; decodes go first.",
             requires_spec=">=1.5,<2",
         )
     ]

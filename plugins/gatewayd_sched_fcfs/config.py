@@ -4,18 +4,22 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class FcfsConfig(StrategyConfig):
-    """First come, first served."""
+    """Chunk size of prefill, and reordering by cached prefix."""
 
     max_prefill_chunk: int = setting(
         0,
         reload="hot",
         ge=0,
-        doc="Most tokens of one prompt computed in a step; 0 is the whole step's budget.",
+        doc=(
+            "Maximum number of tokens of one prompt in a step, from 0; 0 is the whole token budget."
+        ),
     )
     prefix_patience: float = setting(
         0.0,
         reload="hot",
         ge=0,
-        doc="Seconds for which a waiting request may be overtaken by requests of whose prompt more "
-        "is cached; 0 is never.",
+        doc=(
+            "Seconds, from 0, for which a waiting request may be overtaken by requests with a "
+            "longer cached prefix; 0 disables this."
+        ),
     )

@@ -1,4 +1,4 @@
-"""First come, first served over one budget of tokens."""
+"""First-come-first-served scheduler over one token budget."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 _WINDOW = 64
-"""Waiting sequences among which those with the longest cached prefix may go first."""
+"""Number of waiting sequences among which those with the longest cached prefix may go first."""
 
 
 class Fcfs:
-    """Decodes, then prompts already begun, then whoever has waited longest.
+    """Schedules decodes, then prompts already started, then the sequence that waited longest.
 
-    With patience, those who have not waited for long let longer cached prefixes go first, before
-    these are evicted (longest shared prefix first, as in RadixAttention).
+    With patience, sequences that have not waited long yield to those with longer cached prefixes,
+    before these are evicted (longest shared prefix first, as in RadixAttention).
     """
 
     def __init__(self, config: FcfsConfig) -> None:
@@ -41,7 +41,7 @@ class Fcfs:
         self._max_chunk = min(self._max_chunk or budget, budget)
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits from now on."""

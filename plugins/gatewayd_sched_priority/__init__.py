@@ -21,7 +21,7 @@ def _build(config: PriorityConfig) -> SchedulerStrategy:
 
 @hookimpl
 def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
-    """Offer ``priority``."""
+    """Provide ``priority``."""
     return [
         StrategyInfo(
             name="priority",

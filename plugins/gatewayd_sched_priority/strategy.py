@@ -57,7 +57,7 @@ class WeightedClasses:
         """The view says all that is needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits from now on, in its class."""

@@ -21,7 +21,7 @@ def _build(config: SloConfig) -> SchedulerStrategy:
 
 @hookimpl
 def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
-    """Offer ``slo``."""
+    """Provide ``slo``."""
     return [
         StrategyInfo(
             name="slo",

@@ -55,7 +55,7 @@ class LeastSlack:
         """The view says all that is needed."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits from now on."""

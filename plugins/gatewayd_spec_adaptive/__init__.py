@@ -21,7 +21,7 @@ def _build(config: AdaptiveConfig) -> SpecControllerStrategy:
 
 @hookimpl
 def gatewayd_spec_controllers() -> Sequence[StrategyInfo[SpecControllerStrategy]]:
-    """Offer ``adaptive``."""
+    """Provide ``adaptive``."""
     return [
         StrategyInfo(
             name="adaptive",

@@ -67,7 +67,7 @@ class Adaptive:
         self._settled: int | None = None
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def export_state(self) -> HandoverState:
         """Give away what is known of all sequences and of steps; rows are introduced anew."""

@@ -21,7 +21,7 @@ def _build(config: FixedConfig) -> SpecControllerStrategy:
 
 @hookimpl
 def gatewayd_spec_controllers() -> Sequence[StrategyInfo[SpecControllerStrategy]]:
-    """Offer ``fixed``."""
+    """Provide ``fixed``."""
     return [
         StrategyInfo(
             name="fixed",

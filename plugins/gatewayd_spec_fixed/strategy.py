@@ -24,7 +24,7 @@ class Fixed:
         """The engine's sizes do not matter here."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
         """All sequences are alike."""

@@ -21,7 +21,7 @@ def _build(config: DiskConfig) -> KvTierStrategy:
 
 @hookimpl
 def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
-    """Offer ``disk``."""
+    """Provide ``disk``."""
     return [
         StrategyInfo(
             name="disk",

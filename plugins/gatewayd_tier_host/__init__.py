@@ -21,7 +21,7 @@ def _build(config: HostConfig) -> KvTierStrategy:
 
 @hookimpl
 def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
-    """Offer ``host``."""
+    """Provide ``host``."""
     return [
         StrategyInfo(
             name="host",

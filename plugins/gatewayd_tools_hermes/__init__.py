@@ -21,7 +21,7 @@ def _build(config: HermesConfig) -> ToolParserStrategy:
 
 @hookimpl
 def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
-    """Offer ``hermes``."""
+    """Provide ``hermes``."""
     return [
         StrategyInfo(
             name="hermes",

@@ -30,7 +30,7 @@ class Hermes:
         """Nothing to take."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
         """Templates show the model its own earlier calls."""

@@ -21,7 +21,7 @@ def _build(config: Llama3Config) -> ToolParserStrategy:
 
 @hookimpl
 def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
-    """Offer ``llama3``."""
+    """Provide ``llama3``."""
     return [
         StrategyInfo(
             name="llama3",

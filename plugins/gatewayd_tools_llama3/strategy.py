@@ -36,7 +36,7 @@ class Llama3:
         """Nothing to take."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
         """Templates explain the format to the model."""

@@ -21,7 +21,7 @@ def _build(config: MistralConfig) -> ToolParserStrategy:
 
 @hookimpl
 def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
-    """Offer ``mistral``."""
+    """Provide ``mistral``."""
     return [
         StrategyInfo(
             name="mistral",

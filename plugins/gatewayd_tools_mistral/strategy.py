@@ -35,7 +35,7 @@ class Mistral:
         self._has_args = ARGS in resources.chat_template
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
         """Templates show the model its own earlier calls."""

@@ -57,7 +57,7 @@ def test_as_many_promises_are_kept_as_is_said_though_the_machine_changes(
         tokens = draw.randint(10, 20_000)
         seconds = (0.05 + tokens * 1e-4) * draw.lognormvariate(0, 0.3) * (2 if i > 2000 else 1)
         kept += seconds <= pace.promised(tokens)
-        pace.note(tokens, seconds)
+        pace.record(tokens, seconds)
     assert kept / 4000 == pytest.approx(confidence, abs=0.03)
 
 

@@ -117,7 +117,7 @@ def test_tables_take_memory_only_for_the_rows_that_use_them() -> None:
     assert len(table.data) <= 4
     for row in range(8, 30):
         table.add(row)
-        table.drop(row)
+        table.release(row)
     assert len(table.data) <= 4
     for row in set(range(256)) - {200, 7, 31}:
         table.add(row)
@@ -127,7 +127,7 @@ def test_tables_take_memory_only_for_the_rows_that_use_them() -> None:
 def test_a_table_line_is_blank_when_it_is_given_out_again() -> None:
     table = RowTable(4, VOCAB, torch.int32, torch.device("cpu"))
     table.add(1)[:] = 9
-    table.drop(1)
+    table.release(1)
     assert not table.add(3).any()
 
 

@@ -1,8 +1,8 @@
-"""Programs that talk to a language model, over the HTTP API of a server.
+"""Language model programs, over the HTTP API of a server.
 
-``@function`` makes a program of a function whose first argument is a state; ``s += "text"`` and
-``s += gen("name")`` let it grow, ``s["name"]`` reads what the model has written, ``s.fork(n)`` and
-``join`` let it branch. Needs aiohttp and nothing else of the project.
+``@function`` turns a function whose first argument is a state into a program; ``s += "text"`` and
+``s += gen("name")`` append to it, ``s["name"]`` reads what the model has generated, ``s.fork(n)``
+and ``join`` create and merge branches. Needs aiohttp and nothing else of the project.
 """
 
 from gatewayd_lang.errors import GenError, LangError, ServerError, TemplateError

@@ -1,4 +1,4 @@
-"""One ``gen`` sent to the server, and the token ids that its text is kept as."""
+"""Sends one ``gen`` to the server, and determines the token ids of its text."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gatewayd_lang.server import Server
 from gatewayd_lang.variable import Answer
 
 _OF_THE_CACHE = ("model", "cache_salt", "prompt_cache_key", "priority", "service_tier", "user")
-"""Fields that say where a prompt is computed, and who finds it there."""
+"""Fields that determine where a prompt is computed, and who can reuse it."""
 
 
 async def compute(gen: Gen, server: Server, prompt: list[int]) -> None:
-    """Let the server compute a prompt that this ``gen`` and others begin with.
+    """Let the server prefill a prompt that this ``gen`` and others begin with.
 
-    What is wrong with it, they are told when they ask for more.
+    Errors are ignored: they occur again in the actual requests.
     """
     shared = {name: gen.fields[name] for name in _OF_THE_CACHE if name in gen.fields}
     try:
@@ -38,18 +38,18 @@ async def answer_to(
     stream: bool,
     on_text: Callable[[str], None],
 ) -> Answer:
-    """Let the server go on from token ids.
+    """Request a continuation of token ids.
 
     Args:
-        gen: what is asked for.
-        server: is asked.
+        gen: the request.
+        server: to send it to.
         prompt: ids so far.
-        stream: whether to ask for the text piece by piece.
-        on_text: told of each piece.
+        stream: whether to request a stream.
+        on_text: called with each piece of text.
 
     Raises:
         ServerError: there is no answer.
-        GenError: it is not what was asked for.
+        GenError: it does not satisfy the request.
     """
     body: dict[str, Any] = {"prompt": prompt, **gen.fields, "return_token_ids": True}
     if stream:
@@ -69,7 +69,7 @@ async def answer_to(
     text = "".join(texts)
     answer = Answer(
         text,
-        await _kept(server, text, ids, last),
+        await _ids_of_text(server, text, ids, last),
         last.get("finish_reason") or "",
         last.get("stop_reason"),
         usage.get("prompt_tokens", 0),
@@ -80,11 +80,13 @@ async def answer_to(
     return answer
 
 
-async def _kept(server: Server, text: str, ids: list[int], last: dict[str, Any]) -> list[int]:
-    """Ids of the text alone.
+async def _ids_of_text(
+    server: Server, text: str, ids: list[int], last: dict[str, Any]
+) -> list[int]:
+    """Return the ids of the text alone.
 
-    The server gives no end token. A stop string is cut out of the text but not out of the ids, and
-    may begin within a token: what is left of that one is encoded by itself.
+    The server returns no end token. A stop string is removed from the text but not from the ids,
+    and may begin within a token: the rest of that token is encoded separately.
     """
     if not isinstance(last.get("stop_reason"), str):
         return ids
@@ -100,8 +102,8 @@ def _check(gen: Gen, answer: Answer) -> None:
     if gen.is_bound and answer.finish_reason == "length":
         raise GenError(
             gen.name,
-            f"the answer was cut off after {answer.completion_tokens} tokens, before it was what "
-            "was asked for: raise max_tokens",
+            f"the answer was cut off after {answer.completion_tokens} tokens, before it was "
+            "complete: raise max_tokens",
             text=answer.text,
         )
     if gen.choices and answer.text not in gen.choices:

@@ -1,4 +1,4 @@
-"""Many runs, so many at a time."""
+"""Concurrent runs with a limit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many are done."""
+"""Called with the number of completed runs and their total."""
 
 
 def run_all(
@@ -20,23 +20,23 @@ def run_all(
 
     Args:
         works: none of them raises.
-        concurrency: at the same time.
-        progress: told how far it has come.
-        end: called when the user interrupts, so that those that run do not go on.
+        concurrency: maximum of concurrent runs.
+        progress: called after each run.
+        end: called when the user interrupts, to stop running ones.
 
     Raises:
-        ValueError: none may run at a time.
+        ValueError: the concurrency is below 1.
     """
     if concurrency < 1:
         raise ValueError(f"concurrency is {concurrency}; at least one must run at a time")
-    tell = _show if progress is True else progress
+    report = _show if progress is True else progress
     with ThreadPoolExecutor(concurrency, thread_name_prefix="gatewayd-lang-batch") as pool:
         try:
             futures = [pool.submit(work) for work in works]
             for count, future in enumerate(as_completed(futures), 1):
                 future.result()
-                if tell:
-                    tell(count, len(works))
+                if report:
+                    report(count, len(works))
         except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             end(error)

@@ -1,26 +1,25 @@
-"""What can go wrong with a program.
+"""Errors of programs.
 
-LangError
-├── ServerError    the server refused, broke off or was not there
-├── GenError       the same of one ``gen``, or its answer is of no use; names the ``gen``
-└── TemplateError  the model's chat template cannot be continued
+LangError ├── ServerError the server refused, failed or was unreachable ├── GenError the same for
+one ``gen``, or its answer is unusable; names the ``gen`` └── TemplateError the model's chat
+template cannot be continued
 """
 
 from __future__ import annotations
 
 
 class LangError(Exception):
-    """Any of them."""
+    """Base of all errors."""
 
 
 class ServerError(LangError):
-    """The server refused, broke off or was not there.
+    """Raised when the server refused, failed or was unreachable.
 
     Attributes:
-        message: one sentence, the server's own where it sent one.
+        message: one sentence, the server's own if it sent one.
         status: of the answer; None without one.
-        code: the server's word for it, ``connection`` or ``timeout``.
-        param: the field of the request that is at fault, if one is.
+        code: the server's error code, ``connection`` or ``timeout``.
+        param: the invalid field of the request, if any.
     """
 
     def __init__(
@@ -39,13 +38,13 @@ class ServerError(LangError):
 
 
 class GenError(LangError):
-    """A ``gen`` has no answer, or one that is of no use.
+    """Raised when a ``gen`` has no answer, or an unusable one.
 
     Attributes:
         name: of the ``gen``.
         message: why, without the name.
         text: what was generated nevertheless.
-        status, code, param: of the server's error, where that is the reason.
+        status, code, param: of the server's error, if that is the reason.
     """
 
     def __init__(
@@ -61,4 +60,4 @@ class GenError(LangError):
 
 
 class TemplateError(LangError):
-    """The model's chat template shows a turn in no way that can be continued."""
+    """Raised when a turn cannot be continued with the model's chat template."""

@@ -1,7 +1,7 @@
-"""Server-sent events out of arbitrary pieces of bytes: their ``data:`` lines, nothing else.
+"""Parser of server-sent events from arbitrary pieces of bytes: only their ``data:`` lines.
 
 These servers send one JSON document per line, so an event never spans two of them. The daemon's
-command line reads its streams with this, too.
+command line uses it, too.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ DONE = b"[DONE]"
 
 
 class EventReader:
-    """Collects the pieces of one stream."""
+    """Reassembles the lines of one stream."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        r"""Take a piece as it came and give the payloads that it completes.
+        r"""Add a piece and return the payloads that it completes.
 
         ``feed(b'data: {"a"')`` is ``[]``; then ``feed(b': 1}\n\n')`` is ``[b'{"a": 1}']``.
         """

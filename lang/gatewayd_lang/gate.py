@@ -1,8 +1,8 @@
-"""What branches begin with is computed once, before any of them goes on.
+"""Computes the common prefix of branches once, before any of them continues.
 
-The first that has something to generate has the server compute it and nothing else; the others
-wait for that, and all find it in the server's cache. Sent at once, they might come to several
-engines, each of which would compute the same.
+The first branch that generates lets the server prefill it and nothing else; the others wait for
+that, and all find it in the server's cache. Requests sent at once might reach several engines, each
+of which would compute the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 
 class Gate:
-    """Of one fork.
+    """Gate of one fork.
 
     Attributes:
         prefix: token ids that its branches begin with.
@@ -24,7 +24,7 @@ class Gate:
         self._opened = asyncio.Event()
 
     async def enter(self, compute: Callable[[list[int]], Awaitable[None]]) -> None:
-        """Compute the prefix, or wait until somebody has, whether or not it went well."""
+        """Compute the prefix, or wait until another branch has, successfully or not."""
         if self._is_led:
             await self._opened.wait()
             return
@@ -38,11 +38,11 @@ class Gate:
 async def enter_all(gates: Sequence[Gate], compute: Callable[[list[int]], Awaitable[None]]) -> None:
     """Pass the gates of all forks that a branch comes from, outermost first.
 
-    All branches meet the gates in this order, so nobody waits for one who waits for him.
+    All branches pass the gates in this order, which prevents deadlocks.
     """
     known = 0
     for gate in gates:
-        # Between two forks nothing may have been said.
+        # Nothing may have been appended between two forks.
         if len(gate.prefix) > known:
             await gate.enter(compute)
             known = len(gate.prefix)

@@ -1,4 +1,4 @@
-"""Branches brought together again: ``tips = join(forks)``."""
+"""Merging of branches: ``tips = join(forks)``."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from gatewayd_lang.pieces import Expression
 
 
 class Branch(Protocol):
-    """What is read of a branch; every ``State`` has it."""
+    """Readable part of a branch; every ``State`` implements it."""
 
     def __getitem__(self, name: str) -> str:
-        """A variable; waits for it."""
+        """Return a variable; waits for it."""
         ...
 
     @property
     def branch_text(self) -> str:
-        """What it has appended since it was forked; waits for it."""
+        """Text appended since the fork; waits for it."""
         ...
 
 
@@ -27,7 +27,7 @@ BranchT = TypeVar("BranchT", bound=Branch)
 
 @dataclass(frozen=True)
 class Joined(Expression, Generic[BranchT]):
-    """What branches have said since they were forked. Appending it appends their texts.
+    """Output of branches since their fork. Appending it appends their texts.
 
     Attributes:
         forks: the branches.
@@ -38,7 +38,7 @@ class Joined(Expression, Generic[BranchT]):
     separator: str
 
     def __getitem__(self, name: str) -> list[str]:
-        """A variable of every branch, in order; waits for them.
+        """Return a variable of every branch, in order; waits for them.
 
         Raises:
             LangError: one has failed.
@@ -47,12 +47,12 @@ class Joined(Expression, Generic[BranchT]):
 
     @property
     def texts(self) -> list[str]:
-        """What each has appended; waits for them."""
+        """Text appended by each branch; waits for them."""
         return [fork.branch_text for fork in self.forks]
 
 
 def join(forks: Sequence[BranchT], separator: str = "\n") -> Joined[BranchT]:
-    """Bring branches together, to read their variables and to append what they have said.
+    """Merge branches, to read their variables and to append their texts.
 
     Args:
         forks: of one ``s.fork(n)``.

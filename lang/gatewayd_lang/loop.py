@@ -1,7 +1,7 @@
-"""One event loop in a thread of its own, on which everything that waits for servers runs.
+"""Event loop in a separate thread, which runs everything that waits for servers.
 
-So the same code serves callers that block and callers that await, and states that were forked
-work at the same time whichever the caller is.
+So the same code serves blocking and awaiting callers, and forked states work concurrently for
+either.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def soon(call: Callable[[], object]) -> None:
-    """Call something on the loop."""
+    """Schedule a call on the loop."""
     _running().call_soon_threadsafe(call)
 
 

@@ -1,4 +1,4 @@
-"""What can be appended to a state: texts, expressions, and sums of them."""
+"""Appendable pieces: texts, expressions, and sums of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 
 class Expression:
-    """What is appended as it is, or as a part of a sum: ``"Q: " + question + gen("answer")``."""
+    """Appendable piece, alone or as a part of a sum: ``"Q: " + question + gen("answer")``."""
 
     def __add__(self, other: Piece) -> Sum:
         return Sum((*parts_of(self), *parts_of(other)))
@@ -18,7 +18,7 @@ class Expression:
 
 @dataclass(frozen=True)
 class Sum(Expression):
-    """Pieces, one after the other."""
+    """Concatenation of pieces."""
 
     parts: tuple[Piece, ...]
 
@@ -27,5 +27,5 @@ Piece: TypeAlias = str | Expression
 
 
 def parts_of(piece: Piece) -> tuple[Piece, ...]:
-    """What a piece consists of."""
+    """Return the parts of a piece."""
     return piece.parts if isinstance(piece, Sum) else (piece,)

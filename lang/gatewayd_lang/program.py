@@ -20,7 +20,7 @@ R = TypeVar("R")
 
 
 class Program(Generic[P, R]):
-    """A function of a state, and the ways to run it."""
+    """Function of a state, and the ways to run it."""
 
     def __init__(
         self, body: Callable[Concatenate[State, P], R], server: Server | None = None
@@ -29,7 +29,7 @@ class Program(Generic[P, R]):
 
         Args:
             body: takes the state first; it appends to it.
-            server: to run it on; else the default one.
+            server: to run it on; by default the default one.
 
         Raises:
             TypeError: it is a coroutine function.
@@ -47,7 +47,7 @@ class Program(Generic[P, R]):
         return self._body(state, *args, **kwargs)
 
     def on(self, server: Server) -> Program[P, R]:
-        """The same program, on a certain server."""
+        """Return the same program on a specific server."""
         return Program(self._body, server)
 
     def run(self, *args: P.args, **kwargs: P.kwargs) -> State:
@@ -56,15 +56,15 @@ class Program(Generic[P, R]):
         Raises:
             LangError: a step of its state has failed; or whatever the function raises.
         """
-        state = self._begin()
+        state = self._new_state()
         self._go(state, args, kwargs)
         if state.error is not None:
             raise state.error
         return state
 
     async def arun(self, *args: P.args, **kwargs: P.kwargs) -> State:
-        """The same, awaited; the function runs in a thread of its own."""
-        state = self._begin()
+        """Run it without blocking; the function runs in a separate thread."""
+        state = self._new_state()
         done: Future[None] = Future()
         self._in_a_thread(state, args, kwargs, done)
         try:
@@ -77,12 +77,11 @@ class Program(Generic[P, R]):
         return state
 
     def stream(self, *args: P.args, **kwargs: P.kwargs) -> State:
-        """Begin it and give the state at once, to read along.
+        """Start it and return the state at once, to read it while it grows.
 
-        ``for piece in f.stream(...).text_iter("answer")``. What goes wrong is raised by whatever
-        is read.
+        ``for piece in f.stream(...).text_iter("answer")``. Errors are raised on reading.
         """
-        state = self._begin(streams=True)
+        state = self._new_state(streams=True)
         self._in_a_thread(state, args, kwargs, Future())
         return state
 
@@ -93,20 +92,20 @@ class Program(Generic[P, R]):
         concurrency: int = 16,
         progress: Progress | bool = False,
     ) -> list[State]:
-        """Run it for many arguments, so many at a time.
+        """Run it for many arguments, with limited concurrency.
 
-        One that fails does not end the others: its state has an ``error``, and raises it where it
-        is read.
+        A failed run does not end the others: its state has an ``error``, and raises it on reading.
 
         Args:
             batch: named arguments of each run.
-            concurrency: runs at the same time, each in a thread.
-            progress: told how many of how many are done; True shows it on stderr.
+            concurrency: maximum of concurrent runs, each in a thread.
+            progress: called with the number of completed runs and their total; True shows it on
+                stderr.
 
         Returns:
             A state for each, in order.
         """
-        states = [self._begin() for _ in batch]
+        states = [self._new_state() for _ in batch]
         works = [
             functools.partial(self._go, state, (), arguments)
             for state, arguments in zip(states, batch, strict=True)
@@ -119,7 +118,7 @@ class Program(Generic[P, R]):
         run_all(works, concurrency, progress, end)
         return states
 
-    def _begin(self, *, streams: bool = False) -> State:
+    def _new_state(self, *, streams: bool = False) -> State:
         return State(Run(self._server or default_server(), streams=streams))
 
     def _go(self, state: State, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - the body's
@@ -143,5 +142,5 @@ class Program(Generic[P, R]):
 
 
 def function(body: Callable[Concatenate[State, P], R]) -> Program[P, R]:
-    """Make a program of a function: ``@function def f(s, question): s += ...``."""
+    """Turn a function into a program: ``@function def f(s, question): s += ...``."""
     return Program(body)

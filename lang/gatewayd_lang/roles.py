@@ -12,22 +12,22 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True)
 class Turn(Expression):
-    """What one of them says."""
+    """Message of one role."""
 
     role: Role
     content: Piece
 
 
 def system(content: Piece) -> Turn:
-    """A turn of the system."""
+    """Return a system message."""
     return Turn("system", content)
 
 
 def user(content: Piece) -> Turn:
-    """A turn of the user."""
+    """Return a user message."""
     return Turn("user", content)
 
 
 def assistant(content: Piece) -> Turn:
-    """A turn of the model, such as ``assistant(gen("answer"))``."""
+    """Return an assistant message, such as ``assistant(gen("answer"))``."""
     return Turn("assistant", content)

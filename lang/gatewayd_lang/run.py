@@ -1,4 +1,4 @@
-"""One run of a program: what its states have in common."""
+"""State that all states of one run of a program share."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gatewayd_lang.server import Server
 T = TypeVar("T")
 
 _NOT_BEGUN = 0
-"""No thread has this number."""
+"""Not the id of any thread."""
 
 
 class Run:
-    """Its server, the steps under way, and whether more may come.
+    """Server and pending steps of a run, and whether more may be appended.
 
     Attributes:
         server: of the program.
-        streams: whether somebody reads along.
+        streams: whether output is read while it is generated.
         returned: what the program's function returned.
         error: what it raised, or why it was ended.
     """
@@ -35,7 +35,7 @@ class Run:
         self._author: int | None = _NOT_BEGUN
         self._changed = threading.Condition()
         self._steps: list[Future[None]] = []
-        self._told: set[BaseException] = set()
+        self._seen_errors: set[BaseException] = set()
 
     def perform(self, work: Callable[[], object]) -> None:
         """Run the program's function in this thread, and wait for what it has appended."""
@@ -45,13 +45,13 @@ class Run:
         try:
             self.returned = work()
             self._settle()
-        except BaseException as error:  # noqa: BLE001 - whoever runs the program raises it
-            self.over(error)
+        except BaseException as error:  # noqa: BLE001 - raised by the caller of the program
+            self.finish(error)
         else:
-            self.over()
+            self.finish()
 
     def add(self, step: Future[None]) -> None:
-        """Something was appended to one of the states."""
+        """Add a step that was appended to one of the states."""
         with self._changed:
             self._steps.append(step)
             self._changed.notify_all()
@@ -72,29 +72,29 @@ class Run:
             raise LangError("the program was ended before this was done") from self.error
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """What is raised within is known to the program, which may have an answer to it."""
+    def marking_errors_seen(self) -> Iterator[None]:
+        """Mark errors raised in the context as seen by the program, which may handle them."""
         try:
             yield
         except LangError as error:
-            self._told.add(error)
+            self._seen_errors.add(error)
             raise
 
     def _settle(self) -> None:
-        """Wait until every state has done what was appended to it.
+        """Wait until every state has completed its steps.
 
         Raises:
-            LangError: one has failed, and nobody was told.
+            LangError: one has failed, and the program has not seen the error.
         """
         for step in self._steps:
             try:
                 self.result(step)
             except LangError as error:
-                if error not in self._told:
+                if error not in self._seen_errors:
                     raise
 
-    def over(self, error: BaseException | None = None) -> None:
-        """The function has ended; after an error nobody waits for what is under way."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """End the run; after an error, pending steps are cancelled."""
         with self._changed:
             self.error, self._author = self.error or error, None
             steps = list(self._steps) if error is not None else []
@@ -103,9 +103,9 @@ class Run:
             step.cancel()
 
     def wait_for(self, look: Callable[[], T | None]) -> T | None:
-        """Wait until something is there; None where nothing more comes.
+        """Wait until ``look`` finds something; None if nothing more can come.
 
-        The function itself cannot wait for what only it can append.
+        The function's own thread cannot wait for what only it can append.
         """
         with self._changed:
             while (found := look()) is None and self._author not in (None, threading.get_ident()):

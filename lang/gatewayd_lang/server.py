@@ -1,4 +1,4 @@
-"""A server of the completions API, and the calls that programs make to it."""
+"""Client of a completions API server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gatewayd_lang.loop import submit
 DEFAULT_URL = "http://127.0.0.1:8000"
 _RETRIED = (429, 503)
 _MOST_SECONDS = 10.0
-"""A server that asks for more patience than this is told of to the caller."""
+"""Longest wait before a retry; for more the error is raised."""
 
 
 class Server:
@@ -34,15 +34,15 @@ class Server:
         timeout_seconds: float = 600,
         retries: int = 2,
     ) -> None:
-        """Remember where to call; nothing is called yet.
+        """Store the configuration; nothing is called yet.
 
         Args:
-            url: with or without a trailing ``/v1``; else ``GATEWAYD_URL`` of the environment, else
-                ``http://127.0.0.1:8000``.
-            model: its name; else the first one that the server lists.
-            api_key: sent as a bearer token; else ``GATEWAYD_API_KEY`` of the environment.
+            url: with or without a trailing ``/v1``; by default ``GATEWAYD_URL`` of the environment,
+                or ``http://127.0.0.1:8000``.
+            model: its name; by default the first one that the server lists.
+            api_key: sent as a bearer token; by default ``GATEWAYD_API_KEY`` of the environment.
             timeout_seconds: for a whole request.
-            retries: how often a request is sent again that found no room (429, 503).
+            retries: number of retries of an overloaded server (429, 503).
         """
         url = url or os.environ.get("GATEWAYD_URL") or DEFAULT_URL
         self.url = url.rstrip("/").removesuffix("/v1")
@@ -65,10 +65,10 @@ class Server:
         if session is not None:
             submit(session.close()).result()
 
-    # What follows runs on the loop.
+    # The following methods run on the loop.
 
     async def model(self) -> str:
-        """The name of the model.
+        """Return the name of the model.
 
         Raises:
             ServerError: the server lists none.
@@ -81,13 +81,13 @@ class Server:
         return self._model
 
     async def tokenize(self, text: str, *, special: bool = False) -> list[int]:
-        """Token ids of a text; ``special`` adds what begins a text, such as BOS."""
+        """Return the token ids of a text; ``special`` adds initial special tokens, such as BOS."""
         return await self._tokenize(prompt=text, add_special_tokens=special)
 
     async def render(
         self, messages: Sequence[Mapping[str, str]], *, generation_prompt: bool
     ) -> list[int]:
-        """Token ids of a conversation, as the model's chat template writes it."""
+        """Return the token ids of a conversation in the model's chat template."""
         messages = list(messages)
         return await self._tokenize(messages=messages, add_generation_prompt=generation_prompt)
 
@@ -97,12 +97,12 @@ class Server:
         return tokens
 
     async def detokenize(self, ids: Sequence[int]) -> str:
-        """The text of token ids."""
+        """Return the text of token ids."""
         body = {"model": await self.model(), "tokens": list(ids)}
         return str((await self._call("POST", "/detokenize", body))["prompt"])
 
     async def complete(self, body: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
-        """Send a completion and yield the answer: one object, or each event of a stream.
+        """Send a completion request and yield the answer: one object, or each event of a stream.
 
         Raises:
             ServerError: also after some events.
@@ -116,13 +116,13 @@ class Server:
             while piece := await response.content.readany():
                 for payload in reader.feed(piece):
                     if payload == DONE:
-                        await response.read()  # so that the connection is kept
+                        await response.read()  # so that the connection is reused
                         return
                     event = _decoded(payload)
                     if "error" in event:
                         raise _refusal(None, event)
                     yield event
-        raise ServerError("the stream ended before its end", code="truncated")
+        raise ServerError("the stream ended before [DONE]", code="truncated")
 
     async def _call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
@@ -134,7 +134,7 @@ class Server:
     async def _open(
         self, method: str, path: str, body: Mapping[str, Any] | None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request, again where there is no room, and have its answer if that is 200."""
+        """Send a request, with retries if overloaded, and yield its response if that is 200."""
         for attempt in range(self._retries + 1):
             try:
                 async with self._connected().request(
@@ -170,7 +170,7 @@ _default: Server | None = None
 
 
 def default_server() -> Server:
-    """The server of programs that were given none."""
+    """Return the server of programs without one of their own."""
     global _default
     if _default is None:
         _default = Server()
@@ -178,13 +178,13 @@ def default_server() -> Server:
 
 
 def set_default_server(server: Server | None) -> None:
-    """Choose it; None for the one of the environment."""
+    """Set the default server; None for that of the environment."""
     global _default
     _default = server
 
 
 def _patience(response: aiohttp.ClientResponse) -> float | None:
-    """Seconds after which a refused request may be sent again; None for never."""
+    """Return the seconds before a retry; None if there is to be none."""
     if response.status not in _RETRIED:
         return None
     try:
@@ -213,7 +213,7 @@ def _decoded(payload: bytes) -> dict[str, Any]:
 
 
 def _refusal(status: int | None, document: object) -> ServerError:
-    """Read OpenAI's error object, or what stands in its place."""
+    """Parse OpenAI's error object, or what the server sent instead."""
     error = document.get("error", document) if isinstance(document, dict) else document
     if not isinstance(error, dict):
         return ServerError(str(error) or f"status {status}", status=status)

@@ -1,4 +1,4 @@
-"""The state of a program: what is appended to it, and what came of it."""
+"""State of a program: its text, and the variables generated in it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from gatewayd_lang.variable import Answer, Variable
 
 
 class State:
-    """A growing text.
+    """Growing text.
 
-    Appending does not wait: what is appended is worked on in order, on another thread. Reading a
+    Appending does not wait: appended pieces are processed in order, in another thread. Reading a
     variable, the text or the messages waits.
     """
 
     def __init__(self, run: Run) -> None:
-        """Begin empty. Programs are given theirs; nobody else makes any."""
+        """Create an empty state; only programs do."""
         self._run = run
         self._transcript = Transcript()
         self._variables: dict[str, Variable] = {}
@@ -44,13 +44,13 @@ class State:
     # Appending
 
     def __iadd__(self, piece: Piece) -> Self:
-        """Append a text, a ``gen``, a turn, branches that were joined, or a sum of these.
+        """Append a text, a ``gen``, a turn, joined branches, or a sum of these.
 
         Raises:
-            LangError: something that was appended before has failed.
+            LangError: an earlier piece has failed.
         """
         if self._last is not None and self._last.done():
-            with self._run.telling():
+            with self._run.marking_errors_seen():
                 self._run.result(self._last)
         for part in parts_of(piece):
             match part:
@@ -68,19 +68,19 @@ class State:
         return self
 
     def system(self) -> AbstractContextManager[None]:
-        """A turn of the system: ``with s.system(): s += ...``."""
+        """Open a system message: ``with s.system(): s += ...``."""
         return self._turn("system")
 
     def user(self) -> AbstractContextManager[None]:
-        """A turn of the user."""
+        """Open a user message."""
         return self._turn("user")
 
     def assistant(self) -> AbstractContextManager[None]:
-        """A turn of the model."""
+        """Open an assistant message."""
         return self._turn("assistant")
 
     def fork(self, count: int) -> list[State]:
-        """Branches that begin with all of this and go their own ways at the same time.
+        """Create branches that continue from here concurrently.
 
         Raises:
             ValueError: fewer than one.
@@ -90,9 +90,9 @@ class State:
         self._flush()
         forks = [State(self._run) for _ in range(count)]
         if self._last is not None:
-            # Done as a step of this state: before what is appended to it next.
+            # A step of this state, so that it precedes what is appended next.
             gate = Gate()
-            self._then(lambda: self._hand_on(forks, gate))
+            self._then(lambda: self._copy_to_forks(forks, gate))
             self._gates += (gate,)
         for fork in forks:
             fork._variables = self._variables.copy()
@@ -102,7 +102,7 @@ class State:
     # Reading
 
     def __getitem__(self, name: str) -> str:
-        """The text of a ``gen``; waits for it.
+        """Return the text of a ``gen``; waits for it.
 
         Raises:
             KeyError: there is none of this name.
@@ -111,78 +111,81 @@ class State:
         return self.answer(name).text
 
     def answer(self, name: str) -> Answer:
-        """The same with its token ids, why it ended, and what was computed and cached for it."""
+        """Return a ``gen`` with its token ids, finish reason and token counts; waits for it."""
         variable = self._variable(name)
-        with self._run.telling():
+        with self._run.marking_errors_seen():
             return variable.answer()
 
     def text_iter(self, name: str) -> Iterator[str]:
-        """The text of a ``gen`` as it comes; piece by piece in a run that was streamed."""
+        """Iterate over the text of a ``gen`` as it is generated.
+
+        In pieces if the run is streamed.
+        """
         variable = self._variable(name)
-        with self._run.telling():
+        with self._run.marking_errors_seen():
             yield from variable.pieces()
 
     async def text_aiter(self, name: str) -> AsyncIterator[str]:
-        """The same, awaited."""
+        """Iterate asynchronously, as ``text_iter``."""
         variable = await asyncio.to_thread(self._variable, name)
-        with self._run.telling():
+        with self._run.marking_errors_seen():
             async for piece in variable.pieces_async():
                 yield piece
 
     @property
     def text(self) -> str:
-        """All that was appended and generated, without what a chat template writes around it."""
+        """Everything appended and generated, without the markup of the chat template."""
         self.wait()
         return self._transcript.text
 
     @property
     def branch_text(self) -> str:
-        """The text since it was forked."""
+        """Text since the fork."""
         self.wait()
         return self._transcript.text[self._forked_at :]
 
     @property
     def messages(self) -> list[Message]:
-        """The turns so far."""
+        """Turns so far."""
         self.wait()
         return self._transcript.messages
 
     @property
     def ids(self) -> list[int]:
-        """The token ids so far."""
+        """Token ids so far."""
         self.wait()
         return list(self._transcript.ids)
 
     @property
     def returned(self) -> object:
-        """What the program's function returned."""
+        """Value returned by the program's function."""
         return self._run.returned
 
     @property
     def error(self) -> BaseException | None:
-        """Why the program failed, in a batch."""
+        """Error that ended the program, for batches."""
         return self._run.error
 
     def wait(self) -> None:
-        """Wait for all that was appended.
+        """Wait for all appended pieces.
 
         Raises:
             LangError: something has failed.
         """
         self._flush()
         if self._last is not None:
-            with self._run.telling():
+            with self._run.marking_errors_seen():
                 self._run.result(self._last)
 
     # Running
 
     def perform(self, work: Callable[[], object]) -> None:
-        """Let a program's function append to it in this thread; ``error`` says how that ended."""
+        """Run a program's function in this thread; ``error`` is its outcome."""
         self._run.perform(work)
 
     def end(self, error: BaseException) -> None:
-        """End the program: what is under way is cancelled."""
-        self._run.over(error)
+        """End the program: pending steps are cancelled."""
+        self._run.finish(error)
 
     # Steps, in the order of appending
 
@@ -197,22 +200,22 @@ class State:
         self._last = submit(follow())
         self._run.add(self._last)
         if variable is not None:
-            self._last.add_done_callback(lambda done: self._tell(variable, done))
+            self._last.add_done_callback(lambda done: self._fail_variable(variable, done))
 
-    def _tell(self, variable: Variable, done: Future[None]) -> None:
-        """Let those who read a ``gen`` know that it, or something before it, has failed."""
+    def _fail_variable(self, variable: Variable, done: Future[None]) -> None:
+        """Mark a ``gen`` as failed if it, or something before it, has failed."""
         try:
             self._run.result(done)
-        except Exception as error:  # noqa: BLE001 - it is theirs
+        except Exception as error:  # noqa: BLE001 - raised to its readers
             reason = error
             soon(lambda: variable.fail(reason))
 
     def _flush(self) -> None:
-        """What was appended since the last step is one segment."""
+        """Append the texts since the last step as one segment."""
         text = "".join(self._segment)
         self._segment.clear()
         if text:
-            self._then(lambda: self._transcript.say(self._run.server, text))
+            self._then(lambda: self._transcript.append_text(self._run.server, text))
 
     @contextmanager
     def _turn(self, role: Role) -> Iterator[None]:
@@ -220,10 +223,10 @@ class State:
             raise ValueError(f"a turn of the {role} cannot begin within one of the {self._role}")
         self._flush()
         self._role = role
-        self._then(lambda: self._transcript.begin(self._run.server, role))
+        self._then(lambda: self._transcript.open_turn(self._run.server, role))
         yield
         self._flush()
-        self._then(lambda: self._transcript.end())
+        self._then(lambda: self._transcript.close_turn())
         self._role = None
 
     def _generate(self, gen: Gen) -> None:
@@ -248,7 +251,7 @@ class State:
         self._transcript.append(answer.text, answer.ids)
         variable.finish(answer)
 
-    async def _hand_on(self, forks: list[State], gate: Gate) -> None:
+    async def _copy_to_forks(self, forks: list[State], gate: Gate) -> None:
         gate.prefix = self._transcript.ids.copy()
         for fork in forks:
             fork._transcript = self._transcript.copy()
@@ -266,7 +269,7 @@ class State:
             texts = [fork._transcript.text[fork._forked_at :] for fork in joined.forks]
             text = joined.separator.join(texts)
             if text:
-                await self._transcript.say(self._run.server, text)
+                await self._transcript.append_text(self._run.server, text)
 
         self._then(say)
 

@@ -1,12 +1,12 @@
-"""A turn's token ids, from the model's own chat template.
+"""Token ids of a turn, from the model's own chat template.
 
-The server renders whole conversations. What a turn begins and ends with is what two renderings
-have in common that differ in the turn's content alone; what it adds to the turns before it is what
-the rendering has beyond theirs. So the ids of earlier turns stay as they were generated, and with
-them what the server has cached, even where their text would be encoded otherwise today.
+The server renders whole conversations. The opening and closing of a turn are the common prefix and
+suffix of two renderings that differ only in the turn's content; what it adds to the turns before is
+what the rendering has beyond theirs. So the ids of earlier turns stay as they were generated, and
+with them the server's cache, even if their text would be encoded differently now.
 
-A template that writes earlier turns differently once another follows (one that leaves old
-reasoning out, say) is not incremental: then the conversation is taken as it is rendered anew.
+A template that renders earlier turns differently once another follows (one that omits old
+reasoning, for example) is not incremental: then the new rendering replaces the conversation.
 """
 
 from __future__ import annotations
@@ -22,33 +22,33 @@ _PROBES = ("a", "b")
 
 
 class Message(NamedTuple):
-    """A turn that is over, or as much as there is of it."""
+    """Completed turn, or as much as there is of it."""
 
     role: Role
     text: str
 
     @property
     def fields(self) -> dict[str, str]:
-        """The message as the API has it."""
+        """Message in the format of the API."""
         return {"role": self.role, "content": self.text}
 
 
 class Frame(NamedTuple):
-    """What stands around the content of a turn.
+    """Markup around the content of a turn.
 
     Attributes:
-        is_anew: whether ``opening`` replaces all turns before, instead of following them.
+        replaces_turns: whether ``opening`` replaces all turns before, instead of following them.
         opening: ids before the content.
-        closing: ids behind it.
+        closing: ids after it.
     """
 
-    is_anew: bool
+    replaces_turns: bool
     opening: list[int]
     closing: list[int]
 
 
 async def frame_of(server: Server, before: Sequence[Message], role: Role) -> Frame:
-    """Find what a turn begins and ends with.
+    """Determine the markup of a turn.
 
     Args:
         server: has the template.
@@ -56,8 +56,8 @@ async def frame_of(server: Server, before: Sequence[Message], role: Role) -> Fra
         role: of the turn.
 
     Raises:
-        ServerError: the template refuses the conversation.
-        TemplateError: it does not show what the turn says.
+        ServerError: the template rejects the conversation.
+        TemplateError: it does not include the turn's content.
     """
     turns = [message.fields for message in before]
     probes = [[*turns, {"role": role, "content": text}] for text in _PROBES]
@@ -68,7 +68,7 @@ async def frame_of(server: Server, before: Sequence[Message], role: Role) -> Fra
     prompt = await server.render(turns, generation_prompt=True) if is_answer else []
     start = _common(some, others)
     if start == len(some):
-        raise TemplateError(f"the model's chat template does not show what the {role} says")
+        raise TemplateError(f"the model's chat template omits the content of the {role} turn")
     end = _common(some[start:][::-1], others[start:][::-1])
     closing = some[len(some) - end :]
     opening = prompt if is_answer else some[:start]
@@ -78,7 +78,7 @@ async def frame_of(server: Server, before: Sequence[Message], role: Role) -> Fra
 
 
 async def _base(server: Server, turns: list[dict[str, str]]) -> list[int] | None:
-    """The turns before alone; None where the template refuses to end with them."""
+    """Render the turns before alone; None if the template rejects that."""
     if not turns:
         return []
     try:
@@ -90,7 +90,7 @@ async def _base(server: Server, turns: list[dict[str, str]]) -> list[int] | None
 
 
 def _common(some: Sequence[int], others: Sequence[int]) -> int:
-    """Leading ids that two lists have in common."""
+    """Return the number of leading ids that two lists have in common."""
     for at, (one, other) in enumerate(zip(some, others, strict=False)):
         if one != other:
             return at

@@ -1,4 +1,4 @@
-"""What a state has said so far, as token ids, as text and as turns. Used on the loop only."""
+"""Content of a state as token ids, as text and as turns. Used on the loop only."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gatewayd_lang.template import Message, frame_of
 
 
 class _Open(NamedTuple):
-    """The turn that is not over."""
+    """Turn that is not closed."""
 
     role: Role
     start: int
-    """Characters of the text before it."""
+    """Number of characters before it."""
     closing: list[int]
 
 
 @dataclass
 class Transcript:
-    """Grows at its end.
+    """Append-only content.
 
     Attributes:
-        ids: what the model has seen and said. Each segment is encoded by itself.
-        text: the same without what the chat template writes.
-        turns: that are over.
+        ids: prompt and generated tokens. Each segment is encoded separately.
+        text: the same without the markup of the chat template.
+        turns: closed turns.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -35,41 +35,41 @@ class Transcript:
     turns: list[Message] = field(default_factory=list)
     _open: _Open | None = None
     _first_turn: int = 0
-    """Ids before it."""
+    """Number of ids before the first turn."""
     _is_mixed: bool = False
     """Whether there is text between turns, which belongs to none of them."""
 
     def copy(self) -> Transcript:
-        """One that goes its own way."""
+        """Return an independent copy."""
         return replace(self, ids=self.ids.copy(), turns=self.turns.copy())
 
-    async def say(self, server: Server, text: str) -> None:
-        """Append a segment."""
+    async def append_text(self, server: Server, text: str) -> None:
+        """Encode and append a segment."""
         self.append(text, await server.tokenize(text, special=not self.ids))
 
     def append(self, text: str, ids: list[int]) -> None:
-        """Append what is encoded already."""
+        """Append encoded text."""
         self._is_mixed = self._is_mixed or (self._open is None and bool(self.turns))
         self.ids += ids
         self.text += text
 
-    async def begin(self, server: Server, role: Role) -> None:
+    async def open_turn(self, server: Server, role: Role) -> None:
         """Open a turn."""
         frame = await frame_of(server, self.turns, role)
         if not self.turns:
             self._first_turn = len(self.ids)
-        if frame.is_anew:
+        if frame.replaces_turns:
             if self._is_mixed:
                 raise TemplateError(
-                    "the model's chat template writes the turns before this one anew, and there "
-                    "is text between them that belongs to none: put it into a turn"
+                    "the model's chat template renders the turns before this one differently, and "
+                    "there is text between them that belongs to none: put it into a turn"
                 )
             del self.ids[self._first_turn :]
         self.ids += frame.opening
         self._open = _Open(role, len(self.text), frame.closing)
 
-    async def end(self) -> None:
-        """Close it."""
+    async def close_turn(self) -> None:
+        """Close the open turn."""
         if self._open is None:
             raise RuntimeError("no turn is open")
         role, start, closing = self._open
@@ -79,7 +79,7 @@ class Transcript:
 
     @property
     def messages(self) -> list[Message]:
-        """All turns, the last as far as it has come."""
+        """All turns, including an unfinished one."""
         if self._open is None:
             return list(self.turns)
         return [*self.turns, Message(self._open.role, self.text[self._open.start :])]

@@ -1,4 +1,4 @@
-"""What a ``gen`` has produced, or will: its text piece by piece, then the whole."""
+"""Result of a ``gen``: its text piece by piece, then the whole."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from gatewayd_lang.loop import submit
 
 
 class Answer(NamedTuple):
-    """A generated text and how it came about.
+    """Generated text, with its token ids and counts.
 
     Attributes:
         text: without the stop string.
         ids: its token ids.
         finish_reason: ``stop`` or ``length``.
-        stop_reason: the stop string or token that ended it, if one of the request did.
-        prompt_tokens: before it.
-        cached_tokens: of these, found in the server's cache.
-        completion_tokens: generated, with what ended it.
+        stop_reason: the stop string or token of the request that ended it, if any.
+        prompt_tokens: tokens before it.
+        cached_tokens: of these, those found in the server's cache.
+        completion_tokens: generated tokens, including those that ended it.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Variable:
-    """One ``gen`` of one state. Written on the loop, read from anywhere."""
+    """Result of one ``gen`` of one state. Written on the loop, read from any thread."""
 
     def __init__(self) -> None:
         self._answer: Future[Answer] = Future()
@@ -54,7 +54,7 @@ class Variable:
         return self._answer.result()
 
     def pieces(self) -> Iterator[str]:
-        """The text as it comes; it begins anew for each who asks."""
+        """Iterate over the text as it is generated, from its beginning."""
         seen = 0
         while news := submit(self._after(seen)).result():
             seen += len(news)
@@ -62,28 +62,28 @@ class Variable:
         self.answer()
 
     async def pieces_async(self) -> AsyncIterator[str]:
-        """The same, awaited."""
+        """Iterate asynchronously, as ``pieces``."""
         seen = 0
         while news := await asyncio.wrap_future(submit(self._after(seen))):
             seen += len(news)
             yield "".join(news)
         self.answer()
 
-    # What follows runs on the loop.
+    # The following methods run on the loop.
 
     def feed(self, text: str) -> None:
-        """More of the text."""
+        """Add a piece of text."""
         if text:
             self._pieces.append(text)
             self._wake()
 
     def finish(self, answer: Answer) -> None:
-        """The text is complete."""
+        """Set the complete answer."""
         self._answer.set_result(answer)
         self._wake()
 
     def fail(self, error: BaseException) -> None:
-        """There is no answer; whoever asks for it is told why."""
+        """Set the error, which is raised to readers."""
         if not self._answer.done():
             self._answer.set_exception(error)
             self._wake()
@@ -93,7 +93,7 @@ class Variable:
         news.set()
 
     async def _after(self, seen: int) -> list[str]:
-        """Pieces beyond those seen; none at the end."""
+        """Return pieces beyond those seen; empty at the end."""
         while len(self._pieces) == seen and not self._answer.done():
             await self._news.wait()
         return self._pieces[seen:]

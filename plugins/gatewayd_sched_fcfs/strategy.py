@@ -36,7 +36,7 @@ class Fcfs:
         self._waiting = WaitingLine()
 
     def open(self, resources: EngineResources) -> None:
-        """Settle the largest chunk."""
+        """Determine the largest chunk."""
         budget = resources.max_batch_tokens
         self._max_chunk = min(self._max_chunk or budget, budget)
 
@@ -44,11 +44,11 @@ class Fcfs:
         """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
-        """A sequence waits from now on."""
+        """Add a waiting sequence."""
         self._waiting.enter(slot, float(view.arrival[slot]), front=front)
 
     def dequeue(self, slot: int) -> None:
-        """A waiting sequence was admitted or has gone."""
+        """Remove a waiting sequence that was admitted or has left."""
         self._waiting.leave(slot)
 
     def plan(self, view: QueueView) -> Plan:
@@ -63,7 +63,7 @@ class Fcfs:
         )
 
     def _running(self, view: QueueView) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Grants of those that run: one token goes before a chunk, else in order of admission."""
+        """Return grants of running sequences: decodes before chunks, then in order of admission."""
         slots = view.running
         wants = np.minimum(view.num_tokens[slots] - view.num_computed[slots], self._max_chunk)
         is_chunk = wants > 1
@@ -73,14 +73,14 @@ class Fcfs:
         reach = np.cumsum(wants)
         if not len(reach) or reach[-1] <= view.token_budget:
             return slots, wants
-        # The first whose want reaches beyond the budget gets what is left of it.
+        # The first one that exceeds the budget gets what is left of it.
         last = int(np.searchsorted(reach, view.token_budget))
         tokens = wants[: last + 1].copy()
         tokens[last] -= reach[last] - view.token_budget
         return slots[: last + 1], tokens
 
     def _admissions(self, view: QueueView, budget: int) -> tuple[list[int], list[int]]:
-        """Grants of those that wait, in order, while budget, places and pages last."""
+        """Return grants of waiting sequences, in order, while budget, rows and pages last."""
         slots: list[int] = []
         tokens: list[int] = []
         places = view.max_running - len(view.running)
@@ -95,17 +95,17 @@ class Fcfs:
             budget -= grant
             places -= 1
             pages -= -(-uncached // view.page_size)
-            # The first that seems not to fit is still granted: the engine knows better, and
-            # nobody behind it may overtake.
+            # The first without enough pages is still granted: the engine decides, and no later one
+            # may overtake it.
             if budget < 1 or places < 1 or pages < 0:
                 break
         return slots, tokens
 
     def _order(self, view: QueueView) -> Iterable[int]:
-        """Waiting sequences in the order of their admission."""
+        """Return waiting sequences in the order of admission."""
         if not self._patience:
             return self._waiting.without(view.held)
-        # Nobody is overtaken for longer than this, however many come.
+        # No sequence is overtaken for longer than this, however many arrive.
         spared = time.monotonic() - self._patience
 
         def rank(slot: int) -> int:

@@ -1,4 +1,4 @@
-"""Classes of service that share the engine's tokens by weight."""
+"""Priority scheduler: service classes share the engine's tokens by weight."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             name="priority",
             config_type=PriorityConfig,
             build=_build,
-            summary="Realtime, standard and batch share the tokens 10:5:1; nobody starves.",
+            summary="Realtime, standard and batch share tokens by weight, without starvation.",
             requires_spec=">=1.9,<2",
         )
     ]

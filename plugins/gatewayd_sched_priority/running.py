@@ -1,4 +1,4 @@
-"""What the running sequences of one class want from a step, and what a budget leaves of it."""
+"""Token needs of a class's running sequences, and the part that fits a budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Grants(NamedTuple):
-    """Tokens for sequences."""
+    """Tokens granted to sequences."""
 
     slots: NDArray[np.int32]
     """Shape ``[n]``."""
@@ -22,11 +22,11 @@ class Grants(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Tokens of all."""
+        """Sum of the tokens."""
         return int(self.tokens.sum())
 
     def cut(self, budget: int) -> Grants:
-        """The first ones that fit into a budget; the last of them may get a part."""
+        """Return the first grants that fit into a budget; the last of them may be partial."""
         if self.total <= budget:
             return self
         reach = np.cumsum(self.tokens)
@@ -38,7 +38,7 @@ class Grants(NamedTuple):
 
 
 def wants(view: QueueView, number: int) -> Grants:
-    """All that a class's running sequences need: those that decode, then chunks, by admission."""
+    """Return all needs of a class's running sequences: decodes, then chunks, by admission."""
     slots = view.running[view.priority[view.running] == number]
     tokens = view.num_tokens[slots] - view.num_computed[slots]
     order = np.argsort(tokens > 1, kind="stable")

@@ -1,4 +1,4 @@
-"""The accounts of the classes: weighted deficit round robin, one round a step."""
+"""Weighted deficit round robin between classes, one round per step."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 
 class Shares:
-    """What each class has had for its weight, and what is due to it.
+    """Service received by each class relative to its weight.
 
     The level of a class is the tokens it was served, divided by its weight. A budget raises the
-    lowest levels first, so what a class lacks in one step (its deficit) is made up in the next
-    ones, and over time the tokens of classes that always want more are as their weights.
+    lowest levels first, so a class's deficit in one step is compensated in the next ones, and in
+    the long run the tokens of classes that always want more are proportional to their weights.
 
     Attributes:
         levels: tokens served per weight, by class.
@@ -21,14 +21,14 @@ class Shares:
         self.levels = [0.0] * len(weights)
 
     def charge(self, number: int, tokens: int) -> None:
-        """A class was served."""
+        """Add the tokens served to a class."""
         self.levels[number] += tokens / self.weights[number]
 
-    def forgive(self, backlogged: Sequence[bool]) -> None:
-        """Classes that got all they wanted keep no credit.
+    def remove_credit(self, backlogged: Sequence[bool]) -> None:
+        """Remove the credit of classes that got all they wanted.
 
-        They are brought up to the lowest of those that want more, so whoever was idle starts
-        level with the others, and neither makes up for the time nor pays for it.
+        They are lifted to the lowest level of those that want more, so that classes that were idle
+        start level with the others, without credit or debt for the idle time.
         """
         wanting = [level for level, b in zip(self.levels, backlogged, strict=True) if b]
         floor = min(wanting) if wanting else max(self.levels)
@@ -38,11 +38,11 @@ class Shares:
         ]
 
     def divide(self, budget: int, demands: Sequence[int]) -> list[int]:
-        """Divide a budget: the lowest levels rise together until it is used up.
+        """Divide a budget: the lowest levels rise together until it is used up (water filling).
 
         Args:
-            budget: tokens to hand out.
-            demands: most that each class can take.
+            budget: tokens to distribute.
+            demands: maximum for each class.
 
         Returns:
             Tokens for each class; their sum is the smaller of budget and total demand.
@@ -51,7 +51,7 @@ class Shares:
             return list(demands)
         line = self._water_line(budget, demands)
         grants = [int(grant) for grant in self._filled(line, demands)]
-        # At most one token a class was lost to rounding.
+        # At most one token per class was lost to rounding.
         for _ in range(budget - sum(grants)):
             number = min(
                 (i for i, demand in enumerate(demands) if grants[i] < demand),
@@ -61,19 +61,19 @@ class Shares:
         return grants
 
     def _filled(self, line: float, demands: Sequence[int]) -> list[float]:
-        """Tokens that bring each class up to a level, within its demand."""
+        """Return the tokens that raise each class to a level, within its demand."""
         return [
             min(max(0.0, (line - level) * weight), demand)
             for level, weight, demand in zip(self.levels, self.weights, demands, strict=True)
         ]
 
     def _water_line(self, budget: int, demands: Sequence[int]) -> float:
-        """The level that a budget below the total demand reaches."""
+        """Return the level that a budget below the total demand reaches."""
         full = [
             level + demand / weight
             for level, weight, demand in zip(self.levels, self.weights, demands, strict=True)
         ]
-        # Between two of these points the tokens needed grow in a straight line.
+        # Between two of these points the tokens needed grow linearly.
         low, used = min(self.levels), 0.0
         for high in sorted(self.levels + full):
             needed = sum(self._filled(high, demands))

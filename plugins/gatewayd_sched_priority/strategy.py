@@ -1,4 +1,4 @@
-"""Classes share tokens by weight; inside a class it is first come, first served."""
+"""Classes share tokens by weight; within a class scheduling is first come, first served."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 _HORIZON = 256
-"""Tokens that a running sequence is taken to generate from now on, when places are given.
+"""Tokens that a running sequence is assumed to generate from now on, when rows are assigned.
 
-A place is paid for over the life of its sequence. Without looking ahead, a class that lacks a few
-tokens would take every place that falls free until they are computed: far too many.
+A row is paid for over the lifetime of its sequence. Without a horizon, a class with a small deficit
+would take every row that becomes free until its tokens are computed: far too many.
 """
 
 
 class _Candidate(NamedTuple):
-    """A waiting sequence that may be admitted."""
+    """Waiting sequence that may be admitted."""
 
     number: int
-    """Of its class."""
+    """Index of its class."""
     slot: int
     uncached: int
 
@@ -39,9 +39,9 @@ class _Candidate(NamedTuple):
 class WeightedClasses:
     """Weighted deficit round robin on tokens over realtime, standard and batch.
 
-    When the budget binds, each class gets its share of every step, and a running sequence of
-    one that has used its share may get nothing. When places bind, one that falls free goes to
-    the class that is furthest below its share.
+    When the budget is short, each class gets its share of every step, and a running sequence of a
+    class that has used its share may get nothing. When batch rows are short, a free one goes to the
+    class that is furthest below its share.
     """
 
     def __init__(self, config: PriorityConfig) -> None:
@@ -54,19 +54,19 @@ class WeightedClasses:
         self._view: QueueView | None = None
 
     def open(self, resources: EngineResources) -> None:
-        """The view says all that is needed."""
+        """Do nothing: the view contains all that is needed."""
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
-        """A sequence waits from now on, in its class."""
+        """Add a waiting sequence to the queue of its class."""
         self._shortage.came()
         line = self._lines[int(view.priority[slot])]
         line.enter(slot, float(view.arrival[slot]), front=front)
 
     def dequeue(self, slot: int) -> None:
-        """A waiting sequence was admitted, so its tokens are charged, or has gone."""
+        """Remove a waiting sequence that was admitted, which is charged, or has left."""
         for line in self._lines:
             line.leave(slot)
         grant = self._granted.pop(slot, None)
@@ -79,7 +79,7 @@ class WeightedClasses:
             if slot in view.unplaced:
                 self._backlogged[number] = True
         lacks_pages = self._shortage.lasts(view)
-        self._shares.forgive(self._backlogged)
+        self._shares.remove_credit(self._backlogged)
         self._view = view
 
         running = [wants(view, number) for number in range(len(self._lines))]
@@ -95,7 +95,7 @@ class WeightedClasses:
             if tokens:
                 self._granted[slot] = number, tokens
                 budgets[number] -= tokens
-        self._note_backlog(view, running, served)
+        self._update_backlog(view, running, served)
         admitted = Grants(
             np.array(list(self._granted), np.int32),
             np.array([tokens for _, tokens in self._granted.values()], np.int32),
@@ -111,30 +111,30 @@ class WeightedClasses:
         *,
         lacks_pages: bool,
     ) -> list[int]:
-        """Tokens for each class."""
+        """Return the tokens for each class."""
         demands = [grants.total for grants in running]
         waiting = [0 for _ in running]
         for candidate in candidates:
             waiting[candidate.number] += candidate.uncached
         if not lacks_pages:
             return self._shares.divide(budget, list(map(sum, zip(demands, waiting, strict=True))))
-        # Those that run go on, or nobody would ever give the pages back.
+        # Running sequences go on, or their pages would never be released.
         first = self._shares.divide(budget, demands)
         rest = self._shares.divide(budget - sum(first), waiting)
         return list(map(sum, zip(first, rest, strict=True)))
 
     def _candidates(self, view: QueueView, running: Sequence[Grants]) -> list[_Candidate]:
-        """Waiting sequences for the free places, and as many as could use the whole budget."""
+        """Return waiting sequences for the free rows, as many as could use the whole budget."""
         weights, levels = self._shares.weights, self._shares.levels
         demands = [grants.total for grants in running]
-        # Tokens that those in place are taken to compute before they end.
+        # Tokens that running sequences are assumed to compute before they end.
         ahead = [grants.total + len(grants.slots) * _HORIZON for grants in running]
         lines = [line.without(view.held) for line in self._lines]
         heads = {i: slot for i, line in enumerate(lines) for slot in islice(line, 1)}
         places, pages = view.max_running - len(view.running), view.free_pages
         candidates: list[_Candidate] = []
-        # The first that seems to find no pages is among them: the engine knows better, and
-        # nobody behind it may overtake.
+        # The first without enough pages is included: the engine decides, and no later one may
+        # overtake it.
         while places > 0 and pages >= 0:
             hungry = [i for i in heads if demands[i] < view.token_budget]
             if not hungry:
@@ -150,10 +150,10 @@ class WeightedClasses:
             pages -= -(-uncached // view.page_size)
         return candidates
 
-    def _note_backlog(
+    def _update_backlog(
         self, view: QueueView, running: Sequence[Grants], served: Sequence[Grants]
     ) -> None:
-        """Who would have taken more; those that are held want nothing."""
+        """Record which classes would have used more; held sequences want nothing."""
         content = [0 for _ in self._lines]
         for number, _ in self._granted.values():
             content[number] += 1

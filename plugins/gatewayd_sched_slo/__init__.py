@@ -1,4 +1,4 @@
-"""Requests in the order in which they are running out of time."""
+"""Deadline scheduler: least slack to the first token first."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             name="slo",
             config_type=SloConfig,
             build=_build,
-            summary="Least slack to the wanted first token first; batch gives way to realtime.",
+            summary="Least slack to the first token's deadline first; realtime preempts batch.",
             requires_spec=">=1.9,<2",
         )
     ]

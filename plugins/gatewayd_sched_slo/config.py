@@ -2,39 +2,48 @@
 
 from gatewayd_hooks.strategy import StrategyConfig, setting
 
-_DOC = "Seconds after which a {} request is wanted to have begun, if nobody said."
+_DOC = (
+    "Deadline of the first token of a {} request that sets none, in seconds, above 0 and up to {}."
+)
 
 
 class SloConfig(StrategyConfig):
-    """When a first token is late, and what becomes of those that are."""
+    """Default deadlines, and treatment of late requests."""
 
     realtime_seconds: float = setting(
-        1.0, reload="hot", gt=0, le=86_400, doc=_DOC.format("realtime")
+        1.0, reload="hot", gt=0, le=86_400, doc=_DOC.format("realtime", 86400)
     )
     standard_seconds: float = setting(
-        10.0, reload="hot", gt=0, le=86_400, doc=_DOC.format("standard")
+        10.0, reload="hot", gt=0, le=86_400, doc=_DOC.format("standard", 86400)
     )
-    batch_seconds: float = setting(600.0, reload="hot", gt=0, le=864_000, doc=_DOC.format("batch"))
+    batch_seconds: float = setting(
+        600.0, reload="hot", gt=0, le=864_000, doc=_DOC.format("batch", 864000)
+    )
     late_share: float = setting(
         0.1,
         reload="hot",
         gt=0,
         lt=1,
-        doc="Share of the prompt tokens for requests that are late already, the oldest first, "
-        "while others can still be in time.",
+        doc=(
+            "Fraction of prompt tokens, above 0 and below 1, for requests that miss their "
+            "deadline anyway, oldest first, while others can still meet theirs."
+        ),
     )
     margin: float = setting(
         1.25,
         reload="hot",
         ge=1,
         le=10,
-        doc="By which the time that a prompt is expected to take is multiplied.",
+        doc="Factor, from 1 to 10, by which the expected duration of a prefill is multiplied.",
     )
     victims: int = setting(
         4,
         reload="hot",
         ge=0,
         le=256,
-        doc="Most batch sequences without a deadline that give way in a step to realtime requests "
-        "which find no place; 0 is none.",
+        doc=(
+            "Maximum number of batch sequences without a deadline, from 0 to 256, that are "
+            "preempted in a step for realtime requests without a free batch row or pages; 0 "
+            "disables this."
+        ),
     )

@@ -1,17 +1,17 @@
-"""How long steps take: so much each, and so much for each token."""
+"""Estimate of step durations: a fixed part, and a part per token."""
 
 from __future__ import annotations
 
 _FADING = 0.98
-"""What a step counts for after the next one: the last fifty or so are remembered."""
+"""Weight of a step relative to the next one: about the last fifty count."""
 
 
 class TokenPaceEstimate:
-    """A line through the last steps, by least squares with fading memory.
+    """Linear fit of step durations, by least squares with exponential forgetting.
 
     Attributes:
-        step_seconds: of a step that computes nothing.
-        token_seconds: of each token more.
+        step_seconds: fixed duration of a step.
+        token_seconds: additional duration per token.
     """
 
     def __init__(self) -> None:
@@ -19,8 +19,8 @@ class TokenPaceEstimate:
         self.token_seconds = 0.0
         self._count = self._tokens = self._seconds = self._squares = self._products = 0.0
 
-    def note(self, tokens: int, seconds: float) -> None:
-        """A step was computed."""
+    def record_step(self, tokens: int, seconds: float) -> None:
+        """Update the fit with a step."""
         self._count = self._count * _FADING + 1
         self._tokens = self._tokens * _FADING + tokens
         self._seconds = self._seconds * _FADING + seconds

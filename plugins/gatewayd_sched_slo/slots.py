@@ -1,4 +1,4 @@
-"""The waiting sequences as one array, so that a step looks at all of them at once."""
+"""Set of waiting sequences as one array, for vectorized steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Slots:
-    """Slots in no particular order; one comes or goes in the time of one write."""
+    """Unordered set of slots with insertion and removal in constant time."""
 
     def __init__(self) -> None:
         self._slots = np.zeros(16, np.int32)
@@ -22,11 +22,11 @@ class Slots:
 
     @property
     def all(self) -> NDArray[np.int32]:
-        """A view of them, until the next change, shape ``[n]``."""
+        """View of the slots, valid until the next change, shape ``[n]``."""
         return self._slots[: len(self._places)]
 
     def add(self, slot: int) -> None:
-        """It waits; no effect if it does already."""
+        """Add a slot; no effect if it is contained already."""
         place = len(self._places)
         if self._places.setdefault(slot, place) < place:
             return
@@ -35,7 +35,7 @@ class Slots:
         self._slots[place] = slot
 
     def remove(self, slot: int) -> None:
-        """It waits no longer; no effect if it did not."""
+        """Remove a slot; no effect if it is not contained."""
         place = self._places.pop(slot, None)
         if place is None:
             return

@@ -1,4 +1,4 @@
-"""Least slack first: whoever can wait least for its first token, and can still be in time."""
+"""Least slack first: prompts that can still meet their deadline, the most urgent first."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 _CHOICES = 64
-"""Waiting sequences, beyond the free places, that are put in order."""
+"""Number of waiting sequences, in addition to the free rows, that are sorted."""
 _LATE = 1e12
-"""Slack of those that cannot be in time begins here: behind all others."""
-_NOBODY = np.zeros(0, np.int32)
+"""Minimum slack of sequences that cannot meet their deadline: after all others."""
+_NO_SLOTS = np.zeros(0, np.int32)
 
 
 class _Step(NamedTuple):
-    """What a step is made of until it is granted."""
+    """Sequences and token needs of a step before it is granted."""
 
     slots: list[int]
     needs: list[int]
 
 
 class LeastSlack:
-    """Slack is the time to the wanted first token, less what the prompt still takes.
+    """Slack is the time to the first token's deadline, less the expected duration of the prefill.
 
-    Decodes go first. Then prompts, begun or waiting, by slack; those that cannot be in time any
-    more stand behind, the oldest first, and have a share of the tokens nevertheless.
+    Decodes go first. Then prompts, started or waiting, by slack; those that cannot meet their
+    deadline come last, oldest first, but with a share of the tokens.
     """
 
     def __init__(self, config: SloConfig) -> None:
@@ -49,25 +49,25 @@ class LeastSlack:
         self._shortage = Shortage()
         self._returned: set[int] = set()
         self._credit = 0.0
-        self._last: tuple[float, int, NDArray[np.int32]] = (0.0, 0, _NOBODY)
+        self._last: tuple[float, int, NDArray[np.int32]] = (0.0, 0, _NO_SLOTS)
 
     def open(self, resources: EngineResources) -> None:
-        """The view says all that is needed."""
+        """Do nothing: the view contains all that is needed."""
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
-        """A sequence waits from now on."""
+        """Add a waiting sequence."""
         self._shortage.came()
         self._waiting.add(slot)
         self._returned.discard(slot)
-        # Batch work has time to come back; of the others somebody is reading the answer.
+        # Batch work has time; of the other classes a user is already reading the answer.
         if front and view.priority[slot] != Priority.BATCH:
             self._returned.add(slot)
 
     def dequeue(self, slot: int) -> None:
-        """A waiting sequence was admitted or has gone."""
+        """Remove a waiting sequence that was admitted or has left."""
         self._waiting.remove(slot)
         self._returned.discard(slot)
 
@@ -87,7 +87,7 @@ class LeastSlack:
         places = view.max_running - len(running)
         freed = int((-(-view.num_computed[victims] // view.page_size)).sum())
         pages = view.free_pages + freed
-        # Whoever waits finds pages where others gave way, or behind those that run.
+        # Waiting sequences get the pages of preempted ones, or come after running ones.
         step = self._prompts(
             view, prompts, left, places, pages, begun_first=lacks_pages and not len(victims)
         )
@@ -97,14 +97,14 @@ class LeastSlack:
         return Plan(slots, tokens, victims if len(victims) else None)
 
     def _observe(self, view: QueueView) -> None:
-        """Learn how long the last step took, if somebody of it goes on: else nobody knows."""
+        """Measure the duration of the last step, if any of its sequences still runs."""
         began, tokens, slots = self._last
         seconds = view.now - began
         if tokens and seconds > 0 and len(np.intersect1d(slots, view.running)):
-            self._pace.note(tokens, seconds)
+            self._pace.record_step(tokens, seconds)
 
     def _wanted(self, view: QueueView, slots: NDArray[np.int32]) -> NDArray[np.float64]:
-        """When each is to have its first token, shape ``[n]``."""
+        """Return the deadline of each one's first token, shape ``[n]``."""
         deadline = view.deadline[slots]
         implied = view.arrival[slots] + self._wishes[view.priority[slots]]
         return np.where(np.isfinite(deadline), deadline, implied)
@@ -112,15 +112,15 @@ class LeastSlack:
     def _slack(
         self, view: QueueView, slots: NDArray[np.int32], needs: NDArray[np.int32]
     ) -> NDArray[np.float64]:
-        """What is left of the time; those that will be late have much, by the time they wanted.
+        """Return the slack; for sequences that will be late, a large value ordered by deadline.
 
         Args:
             view: the queue.
-            slots: whose, shape ``[n]``.
-            needs: tokens up to the first that is generated, shape ``[n]``.
+            slots: shape ``[n]``.
+            needs: tokens up to the first generated one, shape ``[n]``.
         """
         pace, budget = self._pace, max(1, view.token_budget)
-        steps = 1 - (-needs // budget)  # one is under way
+        steps = 1 - (-needs // budget)  # one is in progress
         takes = pace.token_seconds * needs + pace.step_seconds * steps
         wanted = self._wanted(view, slots)
         slack = wanted - view.now - takes * self._config.margin
@@ -128,7 +128,7 @@ class LeastSlack:
         return np.where(is_late, _LATE + wanted, slack)
 
     def _queue(self, view: QueueView, places: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """The waiting ones with the least slack, in order, and it."""
+        """Return the waiting sequences with the least slack, in order, and their slack."""
         slots = self._waiting.all
         if view.held:
             slots = slots[~np.isin(slots, list(view.held))]
@@ -138,7 +138,7 @@ class LeastSlack:
         _put_first(view, slots, slack)
         most = max(places, 0) + _CHOICES
         if len(slots) > most:
-            # Those that are latest must not be cut off: they have a share.
+            # The latest ones must not be cut off: they have a share.
             oldest = np.where(slack >= _LATE, slack, np.inf)
             keep = np.union1d(
                 np.argpartition(slack, most)[:most], np.argpartition(oldest, _CHOICES)[:_CHOICES]
@@ -157,7 +157,7 @@ class LeastSlack:
         *,
         begun_first: bool,
     ) -> _Step:
-        """Tokens for prompts, begun ones and waiting ones, within a budget."""
+        """Distribute a budget among prompts, started and waiting ones."""
         step = _Step([], [])
         if budget < 1:
             return step
@@ -187,7 +187,7 @@ class LeastSlack:
             else:
                 need = view.uncached(slot)
                 places -= 1
-                # The first that seems to find no pages is still granted: the engine knows better.
+                # The first without enough pages is still granted: the engine decides.
                 pages -= -(-need // view.page_size)
             tokens = min(need, budget)
             step.slots.append(slot)
@@ -200,17 +200,17 @@ class LeastSlack:
         return step
 
     def _victims(self, view: QueueView) -> NDArray[np.int32]:
-        """Batch work that gives way to realtime requests for which there is no room."""
+        """Return batch sequences to preempt for realtime requests without a row or pages."""
         running, waiting = view.running, self._waiting.all
         if not self._config.victims or not len(running) or not len(waiting):
-            return _NOBODY
+            return _NO_SLOTS
         urgent = waiting[view.priority[waiting] == Priority.REALTIME]
         if view.held:
             urgent = urgent[~np.isin(urgent, list(view.held))]
         if len(running) < view.max_running:
             urgent = urgent[np.isin(urgent, list(view.unplaced))]
         if not len(urgent):
-            return _NOBODY
+            return _NO_SLOTS
         may = (view.priority[running] == Priority.BATCH) & ~np.isfinite(view.deadline[running])
         may &= view.preemptions[running] < MAX_PREEMPTIONS
         candidates = running[may]
@@ -220,12 +220,12 @@ class LeastSlack:
 
 
 def _put_first(view: QueueView, slots: NDArray[np.int32], keys: NDArray[np.float64]) -> None:
-    """Give those that an operator wants first the smallest keys of their classes.
+    """Set the keys of sequences that an operator prioritized below all others of their classes.
 
     Args:
         view: the queue.
         slots: shape ``[n]``.
-        keys: that they are sorted by; changed in place.
+        keys: sort keys; changed in place.
     """
     if not view.urgent:
         return

@@ -1,4 +1,4 @@
-"""Speculation as far as it pays: by each sequence's acceptance and by the load."""
+"""Adaptive speculation controller, by each sequence's acceptance rate and by the load."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def gatewayd_spec_controllers() -> Sequence[StrategyInfo[SpecControllerStrategy]
             name="adaptive",
             config_type=AdaptiveConfig,
             build=_build,
-            summary="As many drafts as pay, by each sequence's acceptance and by the load.",
+            summary="Maximizes goodput, by each sequence's acceptance rate and by the load.",
         )
     ]

@@ -1,4 +1,4 @@
-"""How long something takes, by its size: learnt, never assumed."""
+"""Measured durations by size."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SLOWER, _FASTER = 0.1, 0.3
-"""Weight of the newest step in the running averages. Other work on the machine makes steps slower
-and never faster, so a fast one says more."""
+"""Weight of the latest step in the running averages. Other load on the machine makes steps slower
+and never faster, so a fast one is more informative."""
 _OUTLIER = 2.0
-"""A step counts for at most this much of what was expected: a hiccup is not a cost."""
+"""A step counts for at most this multiple of the expected duration, to ignore hiccups."""
 _EXACT = 32
-"""Up to so many tokens each size is kept by itself; beyond, sizes 10 % apart are one."""
+"""Up to this number of tokens each size has its own average; beyond, sizes within 10 % share
+one."""
 _RATIO = 1.1
 _SIZES = 160
-"""Reaches beyond 10^6 tokens."""
+"""Number of averages; reaches beyond 10^6 tokens."""
 
 
 class StepCost:
-    """Seconds of a step, by its tokens, or of guessing, by its depth.
+    """Seconds of a step by its tokens, or of drafting by its depth.
 
-    A machine that others use is slower at one time than at another, and steps of some sizes were
-    last seen long ago. So two things are learnt: how long steps of one size take beside those of
-    another, and how slow the machine is now.
+    On a shared machine the speed varies, and steps of some sizes were last seen long ago. So two
+    things are measured: the relative durations of sizes, and the present slowness of the machine.
 
     Attributes:
-        slowness: of the machine now, as a factor.
+        slowness: present slowness of the machine, as a factor.
     """
 
     def __init__(self) -> None:
@@ -33,13 +33,13 @@ class StepCost:
         self._at = np.where(
             index <= _EXACT, index, _EXACT * _RATIO ** (index - float(_EXACT))
         ).astype(np.float64)
-        # A list: one size is noted in every step, all are looked at in few.
+        # A list: one size is updated in every step, all are read in few.
         self._seconds = [0.0] * _SIZES
         self._known: list[int] = []
         self.slowness = 1.0
 
-    def note(self, size: int, seconds: float) -> None:
-        """Something of this size took so long."""
+    def record(self, size: int, seconds: float) -> None:
+        """Update the average of a size."""
         i = self._index(size)
         if not self._seconds[i]:
             self._seconds[i] = seconds / self.slowness
@@ -51,18 +51,18 @@ class StepCost:
         self.slowness *= factor
 
     def knows(self, size: int) -> bool:
-        """Whether this size was ever seen."""
+        """Whether this size was measured."""
         return bool(self._seconds[self._index(size)])
 
     def seconds(self, size: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Expected seconds now, shape ``[n]``; sizes never seen lie between others.
+        """Return the expected seconds now, shape ``[n]``; unmeasured sizes are interpolated.
 
-        Beyond the largest that was seen a token is taken to cost nothing more: so it is tried,
-        and known from then on. As long as nothing was seen, nothing costs anything.
+        Beyond the largest measured size a token is assumed to be free: so it is tried, and
+        measured. Before any measurement, everything is assumed to be free.
         """
         if not self._known:
             return np.zeros_like(size)
-        # A smaller step is never slower; where it seems so, a hiccup was all that was seen of it.
+        # A smaller step is never slower; where it seems so, its only measurement was a hiccup.
         known = np.array([self._seconds[i] for i in self._known])
         rising = np.minimum.accumulate(known[::-1])[::-1]
         return self.slowness * np.interp(size, self._at[self._known], rising)

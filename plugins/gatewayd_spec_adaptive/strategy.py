@@ -1,14 +1,14 @@
-"""Gives drafts where they are expected to be kept, as long as that makes the whole faster.
+"""Allocates drafts by expected acceptance, as long as that increases goodput.
 
-What a step brings is the tokens it is expected to keep per second: each further draft of a
-sequence is kept only if all before it are, so it brings ``acceptance ** depth``, and it costs
-what a step with one token more takes. Drafts are taken in the order of what they bring while the
-rate rises (goodput: Liu et al. 2024, arXiv 2406.14066). Both sides are measured all the time: so
-a full batch, where every token costs, ends speculation by itself.
+The goodput of a step is the expected number of accepted tokens per second: each further draft of a
+sequence is accepted only if all before it are, so it contributes ``acceptance ** depth``, and it
+costs the difference of a step with one more token. Drafts are allocated in order of their
+contribution while the rate rises (goodput: Liu et al. 2024, arXiv 2406.14066). Both sides are
+measured continuously: so a full batch, where every token costs, ends speculation by itself.
 
-Expectations can be wrong, and to learn costs time too. So a purse is kept of the time that drafts
-may lose: a small part of all time flows into it, what a step with drafts has lost is taken from
-it, what one has gained is added, and there are no drafts while it is overdrawn.
+Expectations can be wrong, and measuring costs time too. So there is a budget of time that drafts
+may lose: a small fraction of all time is added to it, the loss of a step with drafts is subtracted,
+a gain is added, and there are no drafts while it is overdrawn.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ if TYPE_CHECKING:
     from gatewayd_spec_adaptive.config import AdaptiveConfig
 
 _DECAY = 0.95
-"""Of what is known of a sequence, at each draft that was looked at."""
+"""Decay of a sequence's statistics at each verified draft."""
 _PRIOR = 2.0
-"""Drafts that count as much as a new sequence's likeness to the others."""
+"""Weight, in drafts, of the global acceptance rate for a new sequence."""
 _PROBED_ROWS, _PROBED_DRAFTS = 8, 8
-"""Sequences of a try, by turns; and drafts of all, if that is two to four for each."""
+"""Sequences of a probe, round-robin; and drafts in total, if that is two to four for each."""
 _PROBE_EVERY = 8
-"""Least steps without drafts until they are tried again."""
+"""Minimum number of steps without drafts before a probe."""
 _FRESH = 32
-"""Steps with drafts until one goes without, to see what it takes now."""
+"""Number of steps with drafts before one without, to measure its duration."""
 _INCOME = 0.005
-"""Part of the time that drafts may lose."""
+"""Fraction of time that drafts may lose."""
 _MOST_SAVED = 4.0
 _MOST_LOST = 3.0
-"""Steps that the purse holds, and that one may take more than was expected: a hiccup."""
+"""Limits of the budget and of a single loss, in steps: more is a hiccup."""
 _FORM = "adaptive/2"
 
 
 class Adaptive:
-    """Acceptance by row, cost by step size, and the best trade of the two."""
+    """Acceptance rate by row, cost by step size, and the best trade-off of the two."""
 
     def __init__(self, config: AdaptiveConfig) -> None:
         self._config = config
         self._depths = np.arange(1, config.max_drafts + 1)
 
     def open(self, resources: EngineResources) -> None:
-        """Make a place for each row."""
+        """Allocate the state of each row."""
         rows = resources.max_running
         self._tried = np.zeros(rows)
         self._kept = np.zeros(rows)
         self._all_tried, self._all_kept = 4.0, 3.0
-        # Of the drafts that were asked for, the part that came, by depth.
+        # Fraction of requested drafts that the drafter delivered, by depth.
         self._came = np.ones(len(self._depths))
-        self._step_cost, self._guess_cost = StepCost(), StepCost()
-        self._purse = 0.0
+        self._step_cost, self._draft_cost = StepCost(), StepCost()
+        self._time_budget = 0.0
         self._is_warm = False
         self._idle = self._busy = self._turn = 0
         self._settled: int | None = None
@@ -70,38 +70,38 @@ class Adaptive:
         """Do nothing: there are no resources to release."""
 
     def export_state(self) -> HandoverState:
-        """Give away what is known of all sequences and of steps; rows are introduced anew."""
+        """Return the global statistics and costs; rows are admitted again."""
         acceptance = (self._all_tried, self._all_kept, self._came)
-        costs = (self._purse, self._is_warm, self._step_cost, self._guess_cost)
+        costs = (self._time_budget, self._is_warm, self._step_cost, self._draft_cost)
         return HandoverState(_FORM, (acceptance, costs))
 
     def import_state(self, state: HandoverState) -> bool:
-        """Go on with what another has measured."""
+        """Take over the measurements of another."""
         if state.form != _FORM:
             return False
         acceptance, costs = state.content
-        self._purse, self._is_warm, self._step_cost, self._guess_cost = costs
+        self._time_budget, self._is_warm, self._step_cost, self._draft_cost = costs
         self._all_tried, self._all_kept, came = acceptance
         common = min(len(came), len(self._came))
         self._came[:common] = came[:common]
         return True
 
     def admit(self, row: int) -> None:
-        """Think of a new sequence what is known of all."""
+        """Reset a row to the global statistics."""
         self._tried[row] = self._kept[row] = 0.0
         self._settled = None
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
-        """Choose the drafts that raise the expected tokens per second most."""
+        """Choose the drafts with the highest expected tokens per second."""
         self._idle += 1
         is_known = view.num_tokens == self._settled and self._idle < _PROBE_EVERY
-        if self._purse < 0 or is_known or self._busy == _FRESH:
-            # Nothing is learnt of drafts before the next try; thinking again costs time as well.
+        if self._time_budget < 0 or is_known or self._busy == _FRESH:
+            # Nothing new is known before the next probe; deciding again would cost time.
             self._busy = 0
             return np.zeros(len(view.rows), np.int64)
         self._settled = None
         if not self._step_cost.knows(view.num_tokens):
-            # First what the step costs without drafts: that is what they must be better than.
+            # First measure the step without drafts, as the baseline.
             return np.zeros(len(view.rows), np.int64)
         limits = np.minimum(view.limits, self._config.max_drafts)
         drafts = self._best(view, limits)
@@ -118,7 +118,7 @@ class Adaptive:
         n, most = len(view.rows), len(self._depths)
         share = self._all_kept / self._all_tried
         alpha = (self._kept[view.rows] + _PRIOR * share) / (self._tried[view.rows] + _PRIOR)
-        # A draft comes only if all before it do.
+        # A draft is delivered only if all before it are.
         comes = np.minimum.accumulate(self._came)
         gains = alpha[:, None] ** self._depths * comes
         gains[self._depths > limits[:, None]] = 0.0
@@ -131,8 +131,8 @@ class Adaptive:
         kept = np.concatenate([[0.0], np.cumsum(flat[order])])
         came = np.concatenate([[0.0], np.cumsum(comes[depth])])
         seconds = self._step_cost.seconds(view.num_tokens + came)
-        # Guessing takes as long as the deepest guess.
-        seconds[1:] += self._guess_cost.seconds(np.maximum.accumulate(depth) + 1.0)
+        # The duration of drafting depends on the maximum depth.
+        seconds[1:] += self._draft_cost.seconds(np.maximum.accumulate(depth) + 1.0)
         rate = (n + kept) / seconds
         best = int(rate.argmax())
         if rate[best] <= rate[0] * (1 + self._config.margin):
@@ -140,7 +140,7 @@ class Adaptive:
         return np.bincount(order[:best] // most, minlength=n).astype(np.int64)
 
     def _probe(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Some drafts for a few, to see whether they are kept and what they cost."""
+        """Return some drafts for a few rows, to measure their acceptance and cost."""
         n = len(limits)
         few = (self._turn + np.arange(min(n, _PROBED_ROWS))) % max(n, 1)
         self._turn += len(few)
@@ -151,28 +151,28 @@ class Adaptive:
         return drafts
 
     def report(self, report: SpecReport) -> None:
-        """Learn acceptance and cost."""
-        saved = self._purse + _INCOME * report.step_seconds
-        self._purse = min(saved, _MOST_SAVED * report.step_seconds)
+        """Update acceptance and cost."""
+        saved = self._time_budget + _INCOME * report.step_seconds
+        self._time_budget = min(saved, _MOST_SAVED * report.step_seconds)
         most = int(report.asked.max(initial=0))
         if most and self._is_warm:
-            self._purse -= self._lost(report, most)
-            self._guess_cost.note(most, report.draft_seconds)
+            self._time_budget -= self._lost(report, most)
+            self._draft_cost.record(most, report.draft_seconds)
         if most:
-            # The first guess of all meets cold caches, and rows that it has to read first.
+            # The very first drafting has cold caches, and rows to prefill.
             self._is_warm = True
             self._learn(report, most)
-        self._step_cost.note(report.num_tokens, report.step_seconds)
+        self._step_cost.record(report.num_tokens, report.step_seconds)
 
     def _lost(self, report: SpecReport, most: int) -> float:
-        """Seconds that drafts have lost; less than 0 if they have gained."""
+        """Return the seconds that drafts have lost; negative if they have gained."""
         n, num_tokens = len(report.rows), max(report.num_tokens - int(report.drafted.sum()), 1)
         plain, decode = self._step_cost.seconds(np.array([num_tokens, n], float)).tolist()
-        # Each token that was kept saves its part of a step in which nothing else is computed.
+        # Each accepted token saves its part of a decode-only step.
         decode = min(decode, plain * n / num_tokens)
         kept = decode * float(report.accepted.sum()) / n
         lost = report.step_seconds + report.draft_seconds - plain - kept
-        expected = float(self._guess_cost.seconds(np.array([float(most)]))[0])
+        expected = float(self._draft_cost.seconds(np.array([float(most)]))[0])
         return float(min(lost, expected + _MOST_LOST * plain))
 
     def _learn(self, report: SpecReport, most: int) -> None:
@@ -181,7 +181,7 @@ class Adaptive:
         came = np.count_nonzero(report.drafted >= depths, axis=1) / asked
         self._came[:most] += 0.1 * (came - self._came[:most])
         drafted = report.drafted > 0
-        # The first draft that is not kept was looked at as well; those behind it were not.
+        # The first rejected draft was verified as well; those after it were not.
         kept = report.accepted[drafted]
         tried = np.minimum(kept + 1, report.drafted[drafted])
         rows = report.rows[drafted]

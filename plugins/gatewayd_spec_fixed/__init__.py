@@ -1,4 +1,4 @@
-"""Speculation with a fixed number of drafts, whatever comes of it."""
+"""Speculation controller with a fixed number of drafts."""
 
 from __future__ import annotations
 

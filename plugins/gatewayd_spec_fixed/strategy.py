@@ -1,4 +1,4 @@
-"""The same number of drafts for everyone: for measuring drafters."""
+"""The same number of drafts for every sequence, for measuring drafters."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Fixed:
         self._drafts = config.drafts
 
     def open(self, resources: EngineResources) -> None:
-        """The engine's sizes do not matter here."""
+        """Do nothing: the engine's sizes do not matter."""
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     def admit(self, row: int) -> None:
-        """All sequences are alike."""
+        """Do nothing: there is no state per row."""
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
-        """As many as are set, as far as limits and budget allow."""
+        """Return the configured number, as far as limits and budget allow."""
         wanted = np.minimum(view.limits, self._drafts)
         before = np.cumsum(wanted) - wanted
         drafts: NDArray[np.int64] = np.minimum(wanted, np.maximum(view.budget - before, 0))
         return drafts
 
     def report(self, report: SpecReport) -> None:
-        """Nothing is learnt."""
+        """Do nothing: there is nothing to learn."""

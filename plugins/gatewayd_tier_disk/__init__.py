@@ -1,4 +1,4 @@
-"""Keeps pages in files, so that they outlive memory and process."""
+"""KV tier that stores pages in files, which persist across restarts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
             name="disk",
             config_type=DiskConfig,
             build=_build,
-            summary="Pages in append-only files, found again after a restart.",
+            summary="Stores KV pages in append-only files, which persist across restarts.",
             requires_spec=">=1.4,<2",
         )
     ]

@@ -6,25 +6,34 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class DiskConfig(StrategyConfig):
-    """Where pages are kept, and how many."""
+    """Location and size of the storage."""
 
     path: str = setting(
         "",
         reload="restart",
         is_path=True,
-        doc="Folder for pages, one for each daemon; each engine makes its own in it. Must be set.",
+        doc=(
+            "Folder for KV pages, required and exclusive to one daemon; each engine creates its "
+            "own subfolder."
+        ),
     )
     size: ByteSize = setting(
         "10GiB",
         reload="restart",
         ge=1 << 20,
         validate_default=True,
-        doc="Size of each engine's folder; the oldest pages go first.",
+        doc=(
+            "Maximum size of each engine's folder, in bytes or with a unit (`10GiB`), at least 1 "
+            "MiB; the oldest pages are evicted first."
+        ),
     )
     memory: ByteSize = setting(
         "256MiB",
         reload="restart",
         ge=1,
         validate_default=True,
-        doc="Memory for pages that were read ahead, and as much for those that wait to be written.",
+        doc=(
+            "Memory for pages read ahead, and as much again for pages waiting to be written, in "
+            "bytes or with a unit (`256MiB`), at least 1 byte."
+        ),
     )

@@ -1,6 +1,6 @@
-"""One append-only file of records; a record is a header and the bytes of a page.
+"""Append-only file of records; a record is a header and the bytes of a page.
 
-The header carries a digest of itself, so that the end of what was written is found after a crash,
+The header contains a digest of itself, so that the end of complete records is found after a crash,
 and a keyed digest of its page, which is verified whenever the page is read.
 """
 
@@ -21,7 +21,7 @@ HEADER_BYTES = _FIELDS.size + _CHECK_BYTES
 
 
 class Record(NamedTuple):
-    """Where a page is in its segment.
+    """Location of a page in its segment.
 
     Attributes:
         name: of the page, 32 bytes.
@@ -45,24 +45,24 @@ def _check(fields: bytes) -> bytes:
 
 
 class Segment:
-    """An open file; one thread appends, any thread reads or closes.
+    """Open file; one thread appends, any thread reads or closes.
 
     Attributes:
-        path: the file.
-        size: of what was written whole, bytes.
+        path: of the file.
+        size: bytes of complete records.
     """
 
     def __init__(self, path: Path, secret: bytes) -> None:
         self.path = path
         self._secret = secret
-        # A link that somebody has put there leads to no file of ours.
+        # O_NOFOLLOW, because a planted symbolic link could lead to another file.
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         self._fd = os.open(path, flags, 0o600)
         self._lock = threading.Lock()
         self.size = 0
 
     def recover(self) -> Iterator[Record]:
-        """Find every whole record; what follows the last one is cut off."""
+        """Yield every complete record; truncate what follows the last one."""
         end = os.fstat(self._fd).st_size
         while self.size + HEADER_BYTES <= end:
             header = os.pread(self._fd, HEADER_BYTES, self.size)
@@ -78,10 +78,10 @@ class Segment:
         os.ftruncate(self._fd, self.size)
 
     def append(self, name: bytes, page: memoryview) -> Record:
-        """Write a page behind the others.
+        """Append a page.
 
         Raises:
-            OSError: it could not be written whole; nothing was.
+            OSError: it could not be written completely; nothing was.
         """
         fields = _FIELDS.pack(_MAGIC, name, len(page), _digest(self._secret, name, page))
         record = Record(name, self.size + HEADER_BYTES, len(page))
@@ -99,7 +99,7 @@ class Segment:
         return record
 
     def read(self, record: Record) -> bytes | None:
-        """The bytes of a page; None if they are damaged or gone.
+        """Return the bytes of a page; None if they are damaged or missing.
 
         Raises:
             OSError: the device cannot read them.
@@ -117,13 +117,13 @@ class Segment:
         return page
 
     def sync(self) -> None:
-        """Have the device keep what was written, also through a loss of power."""
+        """Flush to the device, to survive a power failure."""
         with self._lock:
             if self._fd >= 0:
                 os.fsync(self._fd)
 
     def close(self) -> None:
-        """Close the file; nobody reads from it any more."""
+        """Close the file; it is no longer read."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)

@@ -1,8 +1,8 @@
-"""The folder: segments in the order they were written, an index in memory, a lock, a secret.
+"""Page store in a folder: segments in order of writing, an in-memory index, a lock, a secret.
 
-The index is made from the segments when the folder is opened: there is no second truth that a
-crash could part from the first. Pages are named by a keyed digest of their keys, so that a folder
-tells nobody which prompts it has seen.
+The index is rebuilt from the segments when the folder is opened, so a crash cannot make them
+inconsistent. Pages are named by a keyed digest of their keys, so that a folder does not reveal
+which prompts it has seen.
 """
 
 from __future__ import annotations
@@ -24,24 +24,23 @@ _NAMES = 1 << 16
 _SECRET_BYTES = 32
 _MOST_SEGMENT = 64 << 20
 _SEGMENTS = 8
-"""At least so many share the size: dropping the oldest loses at most this part of the pages."""
+"""Minimum number of segments: dropping the oldest loses at most this fraction of the pages."""
 
 
 class Store:
     """Pages on disk by name; one thread appends, any thread looks up and reads.
 
     Args:
-        folder: made if it is not there; what it lies in is.
-        size: bytes that it may take.
+        folder: created if missing; its parent must exist.
+        size: maximum size in bytes.
 
     Attributes:
-        name: what a page is called here, by its key.
-        spared: names of pages that are written again when their segment is dropped; no more than
-            have ``room``.
-        damaged: pages that were found damaged and dropped, since it was opened.
+        name: returns a page's name for its key.
+        spared: names of pages that are rewritten when their segment is dropped; at most ``room``.
+        damaged: number of pages found damaged and dropped since it was opened.
 
     Raises:
-        ValueError: another process has the folder, or others may write to it.
+        ValueError: another process uses the folder, or others may write to it.
         OSError: it cannot be used.
     """
 
@@ -59,7 +58,7 @@ class Store:
         self.damaged = 0
         try:
             self._secret = _secret(folder)
-            # The same keys are asked for step after step while their sequence waits.
+            # The same keys are looked up in every step while their sequence waits.
             self.name = lru_cache(_NAMES)(self._name)
             for path in sorted(folder.glob("*.kv")):
                 self._recover(path)
@@ -85,16 +84,16 @@ class Store:
         return len(self._index)
 
     def room(self, length: int) -> int:
-        """How many pages can be appended, one after the other, before the first is dropped."""
+        """Return how many pages can be appended in a row before the first is dropped."""
         return (self._size - self._segment_size) // (HEADER_BYTES + length)
 
     def append(self, name: bytes, page: memoryview) -> None:
-        """Write a page, and drop the oldest ones if there is no room.
+        """Append a page, and drop the oldest ones if there is no room.
 
         Raises:
             OSError: it was not written.
         """
-        # Spared pages come round once at most: beside each other they have room.
+        # Spared pages are rewritten once at most: together they fit.
         waiting = deque([(name, page)])
         while waiting:
             name, page = waiting.popleft()
@@ -111,7 +110,7 @@ class Store:
             self._index[name] = segment, record
 
     def read(self, name: bytes) -> bytes | None:
-        """A page, verified; None if it is not there or damaged, and then it is forgotten.
+        """Return a page, verified; None if it is missing, or damaged and then dropped.
 
         Raises:
             OSError: the device cannot read it.
@@ -129,12 +128,12 @@ class Store:
         return page
 
     def sync(self) -> None:
-        """Have the device keep what was appended."""
+        """Flush appended pages to the device."""
         if self._segments:
             self._segments[-1][0].sync()
 
     def close(self) -> None:
-        """Give the folder back."""
+        """Release the folder."""
         for segment, _ in self._segments:
             segment.close()
         self._segments = []
@@ -151,7 +150,7 @@ class Store:
         self._segments.append((segment, []))
 
     def _drop_oldest(self) -> list[tuple[bytes, memoryview]]:
-        """Drop the oldest segment; gives the spared pages that were in it."""
+        """Drop the oldest segment; return the spared pages in it."""
         segment, names = self._segments.pop(0)
         left = []
         for name in self.spared.intersection(names):
@@ -171,7 +170,7 @@ class Store:
 
 
 def _check_owner(folder: Path) -> None:
-    """Pages are answers to come: whoever can write them here writes those of others."""
+    """Check that only this user can write: pages determine answers."""
     found = folder.lstat()
     why = ""
     if not stat.S_ISDIR(found.st_mode):
@@ -183,7 +182,7 @@ def _check_owner(folder: Path) -> None:
     if why:
         raise ValueError(
             f"[kv_tier.disk] path {folder} {why}; it must be a folder of the daemon's user alone:"
-            " remove it, and it is made anew"
+            " remove it, and it will be created again"
         )
 
 
@@ -202,7 +201,7 @@ def _lock(folder: Path) -> int:
 
 
 def _secret(folder: Path) -> bytes:
-    """The folder's secret; a new one if there is none yet."""
+    """Return the folder's secret; create one if there is none yet."""
     path = folder / "secret"
     with contextlib.suppress(FileNotFoundError):
         opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -220,7 +219,7 @@ def _secret(folder: Path) -> bytes:
     made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         rest = memoryview(secret)
-        while rest:  # a disk that is nearly full takes less than it is given
+        while rest:  # a nearly full disk may write only a part
             rest = rest[os.write(made, rest) :]
         os.fsync(made)
     finally:

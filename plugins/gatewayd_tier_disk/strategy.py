@@ -1,4 +1,4 @@
-"""Pages on disk: one thread writes behind, another reads ahead; no call waits for the device."""
+"""KV tier on disk: one thread writes back, another reads ahead; no call waits for the device."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 1.5
-"""How long ``close`` waits for what is still to be written; then it is written behind its back, for
-as long as the process lives. Less than strategies get before they count as hung."""
+"""How long ``close`` waits for pending writes; they then continue in the background, as long as the
+process runs. Less than the time after which strategies count as hung."""
 _LATEST = 0.1
-"""Of what a page takes, the weight of the latest one."""
+"""Weight of the latest measurement in a page's read time."""
 _LOGGED = 1000
-"""One in so many failures of the device is logged."""
+"""One in this many device failures is logged."""
 
 
 class Disk:
-    """Pages in files, pages that wait to be written, and pages that were read ahead.
+    """Pages in files, pages waiting to be written, and pages read ahead.
 
     Dictionaries are changed by one thread each where that matters, and single operations on them
-    are atomic: ``_writing`` grows by ``put`` and shrinks by the writer, ``_ahead`` grows by the
-    reader and by ``ready``, and shrinks by whoever asks, who is one thread. Theirs alone is
-    ``_had``: of what is ahead the pages that were given, and that nobody has asked about since.
+    are atomic: ``_writing`` is filled by ``put`` and emptied by the writer, ``_ahead`` is filled by
+    the reader and by ``ready``, and emptied by the calling thread. ``_had`` is only used by that
+    thread: pages read ahead that were returned, and not asked for since.
 
     Attributes:
-        dropped: pages that were not written: too many waited, or the device failed.
+        dropped: number of pages not written: too many were waiting, or the device failed.
     """
 
     def __init__(self, config: DiskConfig) -> None:
@@ -61,17 +61,17 @@ class Disk:
         self.dropped = 0
 
     def open(self, resources: EngineResources) -> None:
-        """Take this engine's folder and find what is in it.
+        """Lock this engine's folder and index its pages.
 
         Engines of one daemon share no pages: each finds what it has written, and the router sends
-        it the prompts that begin with it.
+        it the prompts with these prefixes.
 
         Raises:
-            ValueError: no folder is named, or another process has it.
+            ValueError: no folder is configured, or another process uses it.
             OSError: it cannot be used.
         """
         if not self._path:
-            raise ValueError("[kv_tier.disk] path is not set; it names a folder for pages")
+            raise ValueError("[kv_tier.disk] path is not set; it must name a folder for pages")
         self._most = max(1, self._memory // resources.page_bytes)
         root = Path(self._path).expanduser()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class Disk:
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Write what waits, and give the folder back."""
+        """Write pending pages, and release the folder."""
         store, self._store = self._store, None
         if store is None:
             return
@@ -99,10 +99,10 @@ class Disk:
             )
 
     def flush(self, seconds: float | None = None) -> bool:
-        """Wait until everything that was put is written, and kept by the device.
+        """Wait until everything that was put is written and flushed to the device.
 
         Args:
-            seconds: for which to wait; None for as long as it takes.
+            seconds: timeout; None for none.
 
         Returns:
             Whether it is.
@@ -111,14 +111,14 @@ class Disk:
         self._to_write.put(done)
         return done.wait(seconds)
 
-    # What the engine asks
+    # Interface of KvTierStrategy
 
     def find(self, keys: Sequence[bytes]) -> int:
         """See ``KvTierStrategy``."""
         store, writing = self._opened, self._writing
         for i, key in enumerate(keys):
             name = store.name(key)
-            # Before the store: it is there by the time it is not here any more.
+            # Checked before the store: a page is in the store before it is removed from here.
             if name not in writing and name not in store:
                 return i
         return len(keys)
@@ -136,7 +136,7 @@ class Disk:
         return []
 
     def get(self, keys: Sequence[bytes]) -> Sequence[NDArray[np.uint8]]:
-        """See ``KvTierStrategy``; these arrays are never written to again."""
+        """See ``KvTierStrategy``; the arrays are never written to again."""
         found = []
         for key in keys:
             name = self._opened.name(key)
@@ -149,17 +149,17 @@ class Disk:
         return found
 
     def release(self, keys: Sequence[bytes]) -> None:
-        """See ``KvTierStrategy``; nothing was pinned."""
+        """See ``KvTierStrategy``; there are no pins."""
 
     def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
-        """See ``Outlives``; no more than fit beside each other."""
+        """See ``Outlives``; limited to the pages that fit together."""
         deadline = time.monotonic() + seconds
         store = self._opened
         for key, page in pages:
             left = deadline - time.monotonic()
             if left <= 0 or len(store.spared) >= store.room(page.nbytes):
                 break
-            # Before it is looked for: what is written now must not push it out.
+            # Before it is looked up: pages written now must not evict it.
             store.spared.add(store.name(key))
             if self.find([key]):
                 continue
@@ -173,14 +173,14 @@ class Disk:
         return len(store) + sum(name not in store for name in list(self._writing))
 
     def fetch(self, keys: Sequence[bytes]) -> None:
-        """See ``Fetches``; pages read for others, or behind these, may have to make room."""
+        """See ``Fetches``; pages read ahead for others may be evicted."""
         wanted: set[bytes] = set()
         for name in map(self._opened.name, keys):
             wanted.add(name)
             self._had.pop(name, None)
             if self._at_hand(name) is not None or name in self._fetching:
                 continue
-            if not self._has_room() and not self._makes_room(wanted):
+            if not self._has_room() and not self._evict_unwanted(wanted):
                 return
             self._fetching[name] = None
             self._to_read.put(name)
@@ -190,10 +190,10 @@ class Disk:
         return self._page_seconds
 
     def ready(self, keys: Sequence[bytes]) -> int:
-        """See ``Fetches``; what is counted stays at hand when the writer is through with it.
+        """See ``Fetches``; counted pages stay available after the writer has written them.
 
-        To ask takes nothing from others: what they may wait for stays, and a page that waits to be
-        written is not counted where there is no room to hold it.
+        A query evicts nothing: pages that others may wait for stay, and a page that waits to be
+        written is not counted if there is no room to hold it.
         """
         names = [self._opened.name(key) for key in keys]
         for name in names:
@@ -208,7 +208,7 @@ class Disk:
         return len(keys)
 
     def _has_room(self) -> bool:
-        """Whether another page can be held ahead; one that was given makes room."""
+        """Whether another page fits in memory, evicting one that was returned if necessary."""
         if len(self._ahead) + len(self._fetching) < self._most:
             return True
         if not self._had:
@@ -217,8 +217,11 @@ class Disk:
         del self._had[name], self._ahead[name]
         return True
 
-    def _makes_room(self, wanted: set[bytes]) -> bool:
-        """Whether a page that others may wait for, and that is not wanted, makes room."""
+    def _evict_unwanted(self, wanted: set[bytes]) -> bool:
+        """Evict a page that is not wanted, but that others may wait for.
+
+        Return whether there was one.
+        """
         other = next((name for name in list(self._ahead) if name not in wanted), None)
         if other is None:
             return False
@@ -238,7 +241,7 @@ class Disk:
     # Threads
 
     def _write(self, store: Store) -> None:
-        """Write pages in the order they came, and give the folder back after the last one."""
+        """Write pages in order, and release the folder after the last one."""
         while (item := self._to_write.get()) is not None:
             if isinstance(item, threading.Event):
                 self._guarded(store.sync)
@@ -268,7 +271,7 @@ class Disk:
             self._fetching.pop(name, None)
 
     def _guarded(self, work: Callable[[], None]) -> bool:
-        """Do something with the device; whether it went well."""
+        """Perform a device operation; return whether it succeeded."""
         try:
             work()
         except Exception as error:  # noqa: BLE001 - a thread that ends would stop the tier

@@ -1,4 +1,4 @@
-"""Keeps pages that the pool gives up in the host's memory."""
+"""KV tier that stores evicted pages in host memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
             name="host",
             config_type=HostConfig,
             build=_build,
-            summary="Pages in host memory; the one unused for longest is given up.",
+            summary="Stores KV pages in host memory, with LRU eviction.",
             requires_spec=">=1.4,<2",
         )
     ]

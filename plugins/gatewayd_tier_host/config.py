@@ -6,12 +6,15 @@ from gatewayd_hooks.strategy import StrategyConfig, setting
 
 
 class HostConfig(StrategyConfig):
-    """How much is kept."""
+    """Size of the tier."""
 
     memory: ByteSize = setting(
         "1GiB",
         reload="restart",
         ge=1,
         validate_default=True,
-        doc="Host memory for pages, taken as it is first used; beside a GPU at once.",
+        doc=(
+            "Host memory for KV pages, in bytes or with a unit (`1GiB`), at least 1 byte and one "
+            "page; committed as it is first used, but with a GPU at once, as it is pinned."
+        ),
     )

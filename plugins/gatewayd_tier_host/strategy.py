@@ -1,4 +1,4 @@
-"""Host memory, cut into pages; the page unused for longest is given up."""
+"""KV tier in host memory, divided into pages with LRU eviction."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from gatewayd_tier_host.config import HostConfig
 
 _PINNED = 256 << 20
-"""Bytes that are pinned in one piece: torch rounds each up to a power of two."""
+"""Bytes pinned in one block: torch rounds each up to a power of two."""
 
 
 class Host:
     """Pages by key, least recently used first.
 
-    One place more than pages is kept: a new page goes there, and what was given up for it stays
-    whole until the next one comes.
+    There is one more slot than pages: a new page is written there, and the page evicted for it
+    stays valid until the next one.
     """
 
     def __init__(self, config: HostConfig) -> None:
@@ -33,10 +33,10 @@ class Host:
         self._pins: dict[bytes, int] = {}
 
     def open(self, resources: EngineResources) -> None:
-        """Reserve the memory; the system gives it as it is written to, unless it is pinned.
+        """Reserve the memory; the system commits it as it is written to, unless it is pinned.
 
         Raises:
-            ValueError: it holds no page.
+            ValueError: it is smaller than a page.
         """
         most = self._memory // resources.page_bytes
         if not most:
@@ -48,7 +48,7 @@ class Host:
         self._most = self._spare = most
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._places.clear()
         self._blocks = []
 
@@ -58,7 +58,7 @@ class Host:
         return next((i for i, key in enumerate(keys) if key not in places), len(keys))
 
     def put(self, key: bytes, page: NDArray[np.uint8]) -> Sequence[tuple[bytes, NDArray[np.uint8]]]:
-        """See ``KvTierStrategy``; while every page is in use, none is taken."""
+        """See ``KvTierStrategy``; while every page is in use, none is stored."""
         if key in self._places:
             self._places.move_to_end(key)
             return []
@@ -76,7 +76,7 @@ class Host:
         return [(oldest, self._page(self._spare))]
 
     def get(self, keys: Sequence[bytes]) -> Sequence[NDArray[np.uint8]]:
-        """See ``KvTierStrategy``; what is in use is not given up."""
+        """See ``KvTierStrategy``; pages in use are not evicted."""
         found = keys[: self.find(keys)]
         for key in found:
             self._places.move_to_end(key)
@@ -91,7 +91,7 @@ class Host:
                 self._pins[key] = left
 
     def leave(self) -> Sequence[tuple[bytes, NDArray[np.uint8]]]:
-        """See ``Leaves``; last used first."""
+        """See ``Leaves``; most recently used first."""
         return [(key, self._page(place)) for key, place in reversed(self._places.items())]
 
     def __len__(self) -> int:
@@ -104,9 +104,9 @@ class Host:
 
 
 def _reserve(pages: int, page_bytes: int, device: str) -> list[NDArray[np.uint8]]:
-    """Memory for pages, in blocks of equally many; the last may have fewer.
+    """Allocate memory for pages, in blocks of equal size except the last.
 
-    Beside a GPU it is pinned, so that copies need no second one.
+    With a GPU it is pinned, so that copies need no staging buffer.
     """
     if not device.startswith("cuda"):
         return [np.zeros((pages, page_bytes), np.uint8)]

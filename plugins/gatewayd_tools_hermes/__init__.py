@@ -1,4 +1,4 @@
-"""Tool calls as Hermes, Qwen and the embedded model write them."""
+"""Tool call parser for the format of Hermes, Qwen and the embedded model."""
 
 from __future__ import annotations
 

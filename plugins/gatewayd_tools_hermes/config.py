@@ -6,4 +6,4 @@ from gatewayd_hooks.strategy import StrategyConfig
 
 
 class HermesConfig(StrategyConfig):
-    """There is nothing to set."""
+    """No settings."""

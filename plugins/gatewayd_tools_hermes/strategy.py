@@ -1,4 +1,4 @@
-"""Reads ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number of them."""
+"""Parses ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEGIN, END = "<tool_call>", "</tool_call>"
 
 
 class Hermes:
-    """Hermes 2 and 3, Qwen 2.5 and 3, the embedded model."""
+    """Format of Hermes 2 and 3, Qwen 2.5 and 3, and the embedded model."""
 
     marks = (BEGIN, END)
 
@@ -27,25 +27,25 @@ class Hermes:
         self._config = config
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
-        """Templates show the model its own earlier calls."""
+        """Whether a template shows the model its own earlier calls in this format."""
         return BEGIN in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser:
-        """Marks say what a call is, so any name is read."""
+        """Return a parser that accepts any name: delimiters identify calls."""
         return HermesParser()
 
     def call_id(self, unique: str) -> str:
-        """Templates show none."""
+        """Return the id unchanged: templates show none."""
         return unique
 
     def guide(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> GuideSpec:
-        """Calls as the model was trained to write them, line breaks included."""
+        """Constrain calls to the format of the model's training, line breaks included."""
         structures = [
             {
                 "begin": f'{BEGIN}\n{{"name": {json.dumps(tool.name)}, "arguments": ',
@@ -66,17 +66,17 @@ class Hermes:
 
 
 class HermesParser:
-    """One answer: text, or the object of a call, or what is between it and its end mark."""
+    """State of one answer: text, the object of a call, or text before its end delimiter."""
 
     def __init__(self) -> None:
         self._finder = MarkFinder([BEGIN])
         self._object: CallObject | None = None
         self._behind: str | None = None
-        """What was read behind an object while it may be the end mark."""
+        """Text after an object while it may be the end delimiter."""
         self._num_calls = 0
 
     def feed(self, text: str) -> Sequence[Part]:
-        """Go from state to state until all is read."""
+        """Parse text, from state to state."""
         parts: list[Part] = []
         while text:
             if self._object is not None:
@@ -105,7 +105,7 @@ class HermesParser:
         return ""
 
     def _read_end(self, text: str) -> str:
-        """Pass over the end mark; some leave it out."""
+        """Skip the end delimiter; some models omit it."""
         text = text.lstrip()
         if text.startswith(END):
             text = text[len(END) :]
@@ -116,7 +116,7 @@ class HermesParser:
         return text
 
     def finish(self) -> Sequence[Part]:
-        """A call that was not told is text; half an end mark is a mark."""
+        """Return the rest: an incomplete call is text, a partial end delimiter is dropped."""
         if self._object is not None:
             text = "" if self._object.is_told else BEGIN + self._object.raw
             self._object = None

@@ -1,4 +1,4 @@
-"""Tool calls as Llama 3 writes them."""
+"""Tool call parser for the format of Llama 3."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
             name="llama3",
             config_type=Llama3Config,
             build=_build,
-            summary="Calls as bare JSON or behind <|python_tag|>, as Llama 3.1 to 3.3 write them.",
+            summary="Calls as bare JSON or after <|python_tag|>, as Llama 3.1 to 3.3 write them.",
             requires_spec=">=1.6,<2",
         )
     ]

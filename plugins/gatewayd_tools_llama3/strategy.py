@@ -1,7 +1,7 @@
-"""Reads ``{"name": ..., "parameters": {...}}``, several with ``;`` or space between them.
+"""Parses ``{"name": ..., "parameters": {...}}``, several separated by ``;`` or space.
 
-Calls are an answer from its beginning, or follow ``<|python_tag|>``. An answer in JSON that is no
-call of a tool that was offered is text.
+Calls begin an answer, or follow ``<|python_tag|>``. A JSON answer that does not call an offered
+tool is text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SEPARATOR = ";"
 
 
 class Llama3:
-    """Llama 3.1, 3.2 and 3.3."""
+    """Format of Llama 3.1, 3.2 and 3.3."""
 
     marks = (TAG,)
 
@@ -33,25 +33,25 @@ class Llama3:
         self._config = config
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Do nothing: no resources are needed."""
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
-        """Templates explain the format to the model."""
+        """Whether a template explains the format to the model."""
         return TAG in chat_template or _FORMAT in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser:
-        """Without marks only names tell calls from other JSON."""
+        """Return a parser that identifies calls by the tools' names, as there are no delimiters."""
         return Llama3Parser({tool.name for tool in tools})
 
     def call_id(self, unique: str) -> str:
-        """Templates show none."""
+        """Return the id unchanged: templates show none."""
         return unique
 
     def guide(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> GuideSpec:
-        """Calls as the model was asked to write them."""
+        """Constrain calls to the format that the template asks for."""
         structures = [
             {
                 "begin": f'{{"name": {json.dumps(tool.name)}, "parameters": ',
@@ -72,20 +72,20 @@ class Llama3:
 
 
 class Llama3Parser:
-    """One answer: its beginning, calls, and text."""
+    """State of one answer: its beginning, calls, and text."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
         self._finder = MarkFinder([TAG])
         self._object: CallObject | None = None
         self._start: str | None = ""
-        """What was read where a call may begin, as long as nothing else is certain."""
+        """Text where a call may begin, while it is ambiguous."""
         self._before = ""
-        """A mark or separator in front of it, which is text if no call follows."""
+        """Delimiter or separator before it, which is text if no call follows."""
         self._num_calls = 0
 
     def feed(self, text: str) -> Sequence[Part]:
-        """Go from state to state until all is read."""
+        """Parse text, from state to state."""
         parts: list[Part] = []
         while text:
             if self._object is not None:
@@ -102,7 +102,7 @@ class Llama3Parser:
         return parts
 
     def _read_start(self, text: str, parts: list[Part]) -> str:
-        """Look for a brace, a mark in front of it, behind a call for a separator."""
+        """Look for a brace, a delimiter before it, or after a call for a separator."""
         bare = text.lstrip()
         is_behind_call = self._num_calls > 0 and not self._before
         if not bare or (not self._before and bare != TAG and TAG.startswith(bare)):
@@ -136,13 +136,13 @@ class Llama3Parser:
         return ""
 
     def _end_calls(self, parts: list[Part], told: str) -> None:
-        """Go on with text, of which some was read already."""
+        """Continue with text, a part of which was read already."""
         self._finder = MarkFinder([TAG])
         if told:
             parts.append(Text(told))
 
     def finish(self) -> Sequence[Part]:
-        """A call that was not told is text."""
+        """Return the rest: an incomplete call is text."""
         if self._object is not None:
             text = "" if self._object.is_told else self._before + self._object.raw
         elif self._start is not None:

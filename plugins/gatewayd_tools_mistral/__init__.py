@@ -1,4 +1,4 @@
-"""Tool calls as Mistral writes them."""
+"""Tool call parser for the formats of Mistral."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
             name="mistral",
             config_type=MistralConfig,
             build=_build,
-            summary="Calls behind [TOOL_CALLS], in a list or by name, as Mistral writes them.",
+            summary="Calls after [TOOL_CALLS], in a list or by name, as Mistral writes them.",
             requires_spec=">=1.6,<2",
         )
     ]

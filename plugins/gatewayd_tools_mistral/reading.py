@@ -1,4 +1,4 @@
-"""Reads one answer of a Mistral model, in either form of its calls."""
+"""Parser of one answer of a Mistral model, for both formats of calls."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from gatewayd_hooks.parsing import Arguments, Part, Text, ToolCall
 BEGIN, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
 _HEAD = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w*)?(?:\[ARGS\])?\s*(?=\{)", re.ASCII)
 _MOST_HEAD = 256
-"""Characters between the mark and the brace; a head that is longer is text."""
+"""Maximum number of characters between delimiter and brace; a longer head is text."""
 
 
 class MistralParser:
-    """Text, the beginning of calls, a list of objects, or arguments."""
+    """State machine over text, the beginning of calls, a list of objects, and arguments."""
 
     def __init__(self) -> None:
         self._finder = MarkFinder([BEGIN])
         self._state = self._text
         self._raw = ""
-        """Read since the mark, as long as no call was told."""
+        """Text since the delimiter, while no call was emitted."""
         self._object: CallObject | None = None
         self._span = JsonSpan()
         self._num_calls = 0
 
     def feed(self, text: str) -> Sequence[Part]:
-        """Go from state to state until all is read."""
+        """Parse text, from state to state."""
         parts: list[Part] = []
         while text:
             text = self._state(text, parts)
@@ -43,7 +43,7 @@ class MistralParser:
         return found.rest
 
     def _head(self, text: str, parts: list[Part]) -> str:
-        """What stands behind the mark: a list, or a name."""
+        """Parse what follows the delimiter: a list, or a name."""
         self._raw += text
         bare = self._raw.lstrip()
         if bare.startswith("["):
@@ -55,8 +55,10 @@ class MistralParser:
             self._num_calls += 1
             self._span, self._state = JsonSpan(), self._arguments
             return bare[found.end() :]
-        if "{" in bare or len(bare) > _MOST_HEAD:  # it may have another mark in it: read it again
-            return self._give_up(parts, BEGIN, self._raw)
+        if (
+            "{" in bare or len(bare) > _MOST_HEAD
+        ):  # it may contain another delimiter: parse it again
+            return self._emit_as_text(parts, BEGIN, self._raw)
         return ""
 
     def _arguments(self, text: str, parts: list[Part]) -> str:
@@ -76,7 +78,7 @@ class MistralParser:
             return self._between(text, parts)
         parts += call.feed(text)
         if call.is_broken:
-            return self._give_up(
+            return self._emit_as_text(
                 parts, (BEGIN + self._raw if self._raw else "") + call.raw, call.rest
             )
         if call.is_done:
@@ -86,7 +88,7 @@ class MistralParser:
         return ""
 
     def _between(self, text: str, parts: list[Part]) -> str:
-        """Behind an object of a list: another, or the list's end."""
+        """Parse what follows an object of a list: another, or the list's end."""
         text = text.lstrip()
         if text.startswith(","):
             return self._begin_object(text[1:])
@@ -94,7 +96,7 @@ class MistralParser:
             self._finder, self._state = MarkFinder([BEGIN], is_behind=True), self._text
         return text.removeprefix("]")
 
-    def _give_up(self, parts: list[Part], told: str, rest: str) -> str:
+    def _emit_as_text(self, parts: list[Part], told: str, rest: str) -> str:
         if told:
             parts.append(Text(told))
         self._object = None
@@ -102,7 +104,7 @@ class MistralParser:
         return rest
 
     def finish(self) -> Sequence[Part]:
-        """A call that was not told is text."""
+        """Return the rest: an incomplete call is text."""
         call = self._object
         if self._state == self._head:
             text = BEGIN + self._raw

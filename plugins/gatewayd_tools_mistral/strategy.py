@@ -1,4 +1,4 @@
-"""Reads ``[TOOL_CALLS][{...}, ...]`` and the newer ``[TOOL_CALLS]name[ARGS]{...}``."""
+"""Parses ``[TOOL_CALLS][{...}, ...]`` and the newer ``[TOOL_CALLS]name[ARGS]{...}``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ID = re.compile(r"[A-Za-z0-9]{9}")
 
 
 class Mistral:
-    """Models of Mistral since 7B v0.3."""
+    """Format of Mistral's models since 7B v0.3."""
 
     marks = (BEGIN, ARGS, ID)
 
@@ -31,22 +31,22 @@ class Mistral:
         self._has_args = False
 
     def open(self, resources: GatewayResources) -> None:
-        """Learn which of the two forms the model knows."""
+        """Determine which of the two formats the model uses."""
         self._has_args = ARGS in resources.chat_template
 
     def close(self) -> None:
         """Do nothing: there are no resources to release."""
 
     def suits(self, chat_template: str) -> bool:
-        """Templates show the model its own earlier calls."""
+        """Whether a template shows the model its own earlier calls in this format."""
         return BEGIN in chat_template
 
     def parser(self, tools: Sequence[Tool]) -> OutputParser:
-        """Marks say what a call is, so any name is read."""
+        """Return a parser that accepts any name: delimiters identify calls."""
         return MistralParser()
 
     def call_id(self, unique: str) -> str:
-        """Nine letters or digits: templates refuse all else."""
+        """Return nine letters or digits: templates reject other ids."""
         if _ID.fullmatch(unique):
             return unique
         number = int.from_bytes(hashlib.sha256(unique.encode()).digest()[:8], "big")
@@ -57,7 +57,7 @@ class Mistral:
         return made
 
     def guide(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> GuideSpec:
-        """Calls in the form of the model's template."""
+        """Constrain calls to the format of the model's template."""
         structures = [
             {
                 "begin": f"{BEGIN}{tool.name}{ARGS}"

@@ -402,7 +402,7 @@ def test_where_an_answer_is_cut_does_not_matter(cuts: list[int]) -> None:
     gateway = FakeGateway()
     answer = asyncio.run(gateway.chat(ASK, request("POST", "/")))
     writer = Events(answer, thinks=True)
-    body = writer.opening() + b"".join(writer.take(parts) for parts in split(SCRIPT, cuts))
+    body = writer.opening() + b"".join(writer.encode_parts(parts) for parts in split(SCRIPT, cuts))
     body += writer.closing(gateway.deltas[-1], is_context_full=False)
     blocks = accumulated(events(body))
     assert [(block["type"], block["said"]) for block in blocks] == [

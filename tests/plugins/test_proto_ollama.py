@@ -440,7 +440,7 @@ def test_where_an_answer_is_cut_does_not_matter(cuts: list[int]) -> None:
     reader, text, thought = Reader(), "", ""
     calls: list[dict[str, Any]] = []
     for begin, end in pairwise(edges):
-        said = reader.take(pieces[begin:end], is_last=end == len(pieces))
+        said = reader.read(pieces[begin:end], is_last=end == len(pieces))
         text, thought, calls = text + said.text, thought + said.thought, calls + said.calls
     assert (text, thought) == ("I look twice. ", "let me think")
     assert [one["function"]["arguments"] for one in calls] == [{"path": "/tmp"}, {"deep": [1, 2]}]

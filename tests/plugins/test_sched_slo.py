@@ -153,7 +153,7 @@ def test_batch_work_gives_way_three_times_and_then_goes_on() -> None:
 def test_the_pace_is_found_from_steps_of_different_sizes() -> None:
     pace = TokenPaceEstimate()
     for tokens in (64, 500, 130, 64, 320, 500, 64):
-        pace.note(tokens, 0.004 + 0.0002 * tokens)
+        pace.record_step(tokens, 0.004 + 0.0002 * tokens)
     assert pace.step_seconds == pytest.approx(0.004)
     assert pace.token_seconds == pytest.approx(0.0002)
 
@@ -161,7 +161,7 @@ def test_the_pace_is_found_from_steps_of_different_sizes() -> None:
 def test_steps_of_one_size_do_not_tell_what_a_token_takes() -> None:
     pace = TokenPaceEstimate()
     for _ in range(50):
-        pace.note(100, 0.02)
+        pace.record_step(100, 0.02)
     assert pace.step_seconds + 100 * pace.token_seconds == pytest.approx(0.02)
 
 

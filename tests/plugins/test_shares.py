@@ -49,19 +49,19 @@ def test_odd_weights_and_large_levels_lose_no_token() -> None:
 def test_the_content_are_brought_up_to_the_lowest_that_want_more() -> None:
     shares = Shares((1.0, 1.0, 1.0))
     shares.levels = [5.0, 30.0, 20.0]
-    shares.forgive([False, True, True])
+    shares.remove_credit([False, True, True])
     assert shares.levels == [20.0, 30.0, 20.0]
 
 
 def test_a_debt_is_kept_while_others_want_more() -> None:
     shares = Shares((1.0, 1.0))
     shares.levels = [50.0, 20.0]
-    shares.forgive([False, True])
+    shares.remove_credit([False, True])
     assert shares.levels == [50.0, 20.0]
 
 
 def test_when_all_are_content_all_are_level() -> None:
     shares = Shares((1.0, 1.0, 1.0))
     shares.levels = [5.0, 30.0, 20.0]
-    shares.forgive([False, False, False])
+    shares.remove_credit([False, False, False])
     assert shares.levels == [30.0, 30.0, 30.0]

@@ -197,20 +197,20 @@ def test_guessing_that_takes_longer_than_it_saves_ends() -> None:
 def test_the_cost_of_a_step_is_between_those_of_its_neighbours() -> None:
     cost = StepCost()
     assert cost.seconds(np.array([3.0])).tolist() == [0.0]
-    cost.note(1, 0.1)
-    cost.note(5, 0.3)
-    cost.note(1000, 9.0)
+    cost.record(1, 0.1)
+    cost.record(5, 0.3)
+    cost.record(1000, 9.0)
     assert cost.seconds(np.array([1.0, 3.0, 5.0])).tolist() == pytest.approx([0.1, 0.2, 0.3])
     assert 0.3 < cost.seconds(np.array([400.0]))[0] < 9.0
     for _ in range(100):
-        cost.note(1, 0.2)
-    cost.note(1, 50.0)  # a hiccup
+        cost.record(1, 0.2)
+    cost.record(1, 50.0)  # a hiccup
     assert cost.seconds(np.array([1.0]))[0] == pytest.approx(0.2, rel=0.25)
 
 
 def test_a_hiccup_at_a_size_that_is_never_seen_again_says_nothing_of_larger_ones() -> None:
     cost = StepCost()
-    cost.note(3, 5.0)
+    cost.record(3, 5.0)
     for _ in range(5):
-        cost.note(8, 0.1)
+        cost.record(8, 0.1)
     assert cost.seconds(np.array([3.0, 8.0])).tolist() == pytest.approx([0.1, 0.1], rel=0.01)

@@ -13,8 +13,8 @@ class EagleConfig(StrategyConfig):
         reload="restart",
         is_path=True,
         doc=(
-            "Folder of a layer trained for the model; empty for the default folder next to the "
-            "model."
+            "Folder of a layer trained for the model; empty for the model's folder with the "
+            "suffix `-eagle`."
         ),
     )
     depth: int = setting(
@@ -25,7 +25,7 @@ class EagleConfig(StrategyConfig):
         reload="restart",
         ge=1,
         le=16,
-        doc="Number of candidate tokens at each depth, from 1 to 16.",
+        doc="Number of candidate tokens at each depth, from 1 to 16; 1 makes a chain.",
     )
     min_confidence: float = setting(
         0.1,

@@ -13,7 +13,8 @@ class MedusaConfig(StrategyConfig):
         reload="restart",
         is_path=True,
         doc=(
-            "Folder of heads trained for the model; empty for the default folder next to the model."
+            "Folder of heads trained for the model; empty for the model's folder with the suffix "
+            "`-medusa`."
         ),
     )
     tree_size: int = setting(

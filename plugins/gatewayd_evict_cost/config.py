@@ -11,7 +11,8 @@ class CostConfig(StrategyConfig):
         reload="restart",
         doc=(
             "Context length in tokens, at least 1, at which attention costs as much as the rest "
-            "of a token's computation."
+            "of a token's computation, about six times the model's hidden size; less makes depth "
+            "count more."
         ),
         ge=1,
     )

@@ -12,7 +12,8 @@ class HeavyConfig(StrategyConfig):
         le=1.0,
         reload="restart",
         doc=(
-            "Fraction of a sequence's tokens, above 0 and up to 1, that a sparse step attends to."
+            "Fraction of a sequence's tokens, above 0 and up to 1, that a sparse step attends to; "
+            "1 is all."
         ),
     )
     dense_layers: int = setting(

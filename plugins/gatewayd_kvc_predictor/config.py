@@ -12,7 +12,8 @@ class PredictorConfig(StrategyConfig):
         le=1.0,
         reload="restart",
         doc=(
-            "Fraction of a sequence's tokens, above 0 and up to 1, that a sparse step attends to."
+            "Fraction of a sequence's tokens, above 0 and up to 1, that a sparse step attends to; "
+            "1 is all."
         ),
     )
     dense_layers: int = setting(
@@ -39,12 +40,13 @@ class PredictorConfig(StrategyConfig):
         reload="restart",
         doc=(
             "Interval in tokens, at least 1, at which a decode step attends to all tokens, after "
-            "which positions are selected again; 1 disables sparsity."
+            "which positions are selected again; a context's budget is at least twice as many "
+            "positions; 1 disables sparsity."
         ),
     )
     network: str = setting(
         "",
         reload="restart",
         is_path=True,
-        doc="Folder of the network; empty for the default folder next to the model.",
+        doc="Folder of the network; empty for the model's folder with the suffix `-predictor`.",
     )

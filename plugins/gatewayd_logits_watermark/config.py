@@ -55,7 +55,10 @@ class WatermarkConfig(StrategyConfig):
         reload="hot",
         ge=1,
         le=8,
-        doc=("Number of preceding tokens, from 1 to 8, that determine the green list of a token."),
+        doc=(
+            "Number of preceding tokens, from 1 to 8, that determine the green list of a token; "
+            "more hide the lists better, but a changed token destroys more of the watermark."
+        ),
     )
     requests: Literal["all", "opt_out", "opt_in"] = setting(
         "all",

@@ -54,8 +54,8 @@ class FairConfig(StrategyConfig):
         ge=0,
         le=1000,
         doc=(
-            "Maximum number of consecutive steps, from 0 to 1000, in which decodes of tenants "
-            "without credit pause while a prompt of a tenant with credit is computed."
+            "Maximum number of consecutive steps, from 0 (none) to 1000, in which decodes of "
+            "tenants without credit pause while a prompt of a tenant with credit is computed."
         ),
     )
     class_delay: float = setting(

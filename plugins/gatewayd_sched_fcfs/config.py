@@ -11,7 +11,9 @@ class FcfsConfig(StrategyConfig):
         reload="hot",
         ge=0,
         doc=(
-            "Maximum number of tokens of one prompt in a step, from 0; 0 is the whole token budget."
+            "Maximum number of tokens of one prompt in a step; 0 is the whole token budget; "
+            "smaller chunks let several prompts progress at once, larger ones finish the first "
+            "sooner."
         ),
     )
     prefix_patience: float = setting(

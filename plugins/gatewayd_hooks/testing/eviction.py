@@ -80,7 +80,7 @@ class EvictionConformance:
 
     @campaign
     @given(events=_EVENTS)
-    def test_only_released_pages_are_given_up_and_each_once(
+    def test_only_released_pages_are_evicted_and_each_once(
         self, events: Sequence[tuple[str, int]]
     ) -> None:
         """Compared with a set; ``use`` releases a held page and reuses a cached one."""
@@ -91,7 +91,7 @@ class EvictionConformance:
 
     @campaign
     @given(before=_EVENTS, after=_EVENTS)
-    def test_one_that_takes_its_state_gives_up_the_pages_it_had(
+    def test_one_that_takes_its_state_evicts_the_pages_it_had(
         self, before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]
     ) -> None:
         """Compared with a set; a strategy without exported state passes."""
@@ -132,7 +132,7 @@ class EvictionConformance:
 
     @campaign
     @given(events=_ORIGINS)
-    def test_whatever_it_is_told_of_pages_each_is_given_up_once(
+    def test_whatever_happens_to_pages_each_is_evicted_once(
         self, events: Sequence[tuple[str, int, int, float]]
     ) -> None:
         """Prefixes are cached, reused, retained, pinned, dropped and evicted in any order."""
@@ -177,7 +177,7 @@ class EvictionConformance:
             drained = [strategy.victim() for _ in range(len(cached))]
             assert sorted(drained) == sorted(cached), "every page is evicted in the end"
 
-    def test_the_beginning_of_a_prefix_is_given_up_while_its_end_is_in_use(self) -> None:
+    def test_the_beginning_of_a_prefix_is_evicted_while_its_end_is_in_use(self) -> None:
         with self.opened() as strategy:
             told = getattr(strategy, "cached", None)
             for page in range(3):

@@ -163,7 +163,7 @@ class KvTierConformance:
                     assert np.array_equal(page, _page(number))
                     strategy.release([_key(number)])
 
-    def test_what_it_gives_up_stays_whole_until_the_next_call(self) -> None:
+    def test_evicted_pages_stay_whole_until_the_next_call(self) -> None:
         with self.opened() as strategy:
             for number in range(300):
                 for key, page in strategy.put(_key(number), _page(number)):

@@ -131,7 +131,7 @@ class ToolParserConformance(_Opening):
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_a_template_of_nothing_suits_nobody(self) -> None:
+    def test_an_empty_template_suits_no_parser(self) -> None:
         with self.opened() as strategy:
             assert strategy.suits("") is False
 
@@ -237,7 +237,7 @@ class ReasoningParserConformance(_Opening):
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_a_template_of_nothing_suits_nobody(self) -> None:
+    def test_an_empty_template_suits_no_parser(self) -> None:
         with self.opened() as strategy:
             assert strategy.suits("") is False
 

@@ -76,7 +76,7 @@ class PreemptionConformance:
 
     @campaign
     @given(view=_views())
-    def test_choosing_again_and_again_ends_with_nobody_left(self, view: QueueView) -> None:
+    def test_repeated_choices_end_with_an_empty_batch(self, view: QueueView) -> None:
         """Each victim leaves the batch, as in an engine that needs many pages at once."""
         with self.opened() as strategy:
             for left in range(len(view.running), 0, -1):

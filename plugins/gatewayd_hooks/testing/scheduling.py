@@ -93,7 +93,7 @@ class SchedulerConformance:
     @storms
     @given(sizes=TIGHT, events=STORMS)
     @example({"max_batch_tokens": 16, "max_running": 4, "num_pages": 12}, _FIND_NO_PAGES)
-    def test_somebody_goes_on_however_few_pages_there_are(
+    def test_some_sequence_progresses_however_few_pages_there_are(
         self, sizes: dict[str, int], events: Sequence[Event]
     ) -> None:
         self.play(sizes, events)

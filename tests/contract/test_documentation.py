@@ -95,8 +95,8 @@ def test_every_hook_says_when_it_is_called(hook: str) -> None:
 def test_the_guide_lists_every_method_of_every_kind(kind: Kind) -> None:
     own = {m for m in KINDS[kind].methods if m not in ("open", "close")}
     (part,) = re.findall(rf"^#+ [^\n]*`{kind}`[^\n]*\n(.*?)(?=^#+ |\Z)", GUIDE, re.M | re.S)
-    # A quantizer has what it can do, and the guide says so.
-    assert own or "the method of `Reads`, of `Quantizes`, or both" in part
+    # A quantizer has optional parts only, and the guide says so.
+    assert own or "it implements `Reads`, `Quantizes`, or both" in part
     listed = set(re.findall(r"`(\w+)\(", part))
     assert own <= listed, f"not under the heading of {kind}: {own - listed}"
     for test in conformance_of(kind).tests:

@@ -57,7 +57,7 @@ class Program(Generic[P, R]):
             LangError: a step of its state has failed; or whatever the function raises.
         """
         state = self._new_state()
-        self._go(state, args, kwargs)
+        self._perform(state, args, kwargs)
         if state.error is not None:
             raise state.error
         return state
@@ -107,7 +107,7 @@ class Program(Generic[P, R]):
         """
         states = [self._new_state() for _ in batch]
         works = [
-            functools.partial(self._go, state, (), arguments)
+            functools.partial(self._perform, state, (), arguments)
             for state, arguments in zip(states, batch, strict=True)
         ]
 
@@ -121,7 +121,7 @@ class Program(Generic[P, R]):
     def _new_state(self, *, streams: bool = False) -> State:
         return State(Run(self._server or default_server(), streams=streams))
 
-    def _go(self, state: State, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - the body's
+    def _perform(self, state: State, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - the body's
         state.perform(lambda: self._body(state, *args, **kwargs))
 
     def _in_a_thread(
@@ -133,12 +133,12 @@ class Program(Generic[P, R]):
     ) -> None:
         done.set_running_or_notify_cancel()
 
-        def go() -> None:
-            self._go(state, args, kwargs)
+        def run_thread() -> None:
+            self._perform(state, args, kwargs)
             done.set_result(None)
 
         name = f"gatewayd-lang-{getattr(self, '__name__', 'program')}"
-        threading.Thread(target=go, name=name, daemon=True).start()
+        threading.Thread(target=run_thread, name=name, daemon=True).start()
 
 
 def function(body: Callable[Concatenate[State, P], R]) -> Program[P, R]:

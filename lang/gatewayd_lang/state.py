@@ -263,7 +263,7 @@ class State:
             fork._flush()
         ends = [fork._last for fork in joined.forks if fork._last is not None]
 
-        async def say() -> None:
+        async def append_texts() -> None:
             for end in ends:
                 await asyncio.wrap_future(end)
             texts = [fork._transcript.text[fork._forked_at :] for fork in joined.forks]
@@ -271,7 +271,7 @@ class State:
             if text:
                 await self._transcript.append_text(self._run.server, text)
 
-        self._then(say)
+        self._then(append_texts)
 
     def _variable(self, name: str) -> Variable:
         found = self._run.wait_for(lambda: self._variables.get(name))

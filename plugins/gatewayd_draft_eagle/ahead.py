@@ -31,7 +31,7 @@ class Pairs(NamedTuple):
     positions: NDArray[np.int64]
 
 
-class Ahead:
+class CapturedDrafting:
     """Drafts ``depth`` tokens for some rows, with a single transfer to the host.
 
     Args:
@@ -91,14 +91,14 @@ class Ahead:
         host[0, n * self.new :] = self._padding
         for column, part in zip(host, pairs, strict=True):
             column[: n * self.new] = part.reshape(-1)
-        self._sent(host, self._pairs)
-        self._sent(is_seen.transpose(1, 0, 2), self._seen[:n])
+        self._to_device(host, self._pairs)
+        self._to_device(is_seen.transpose(1, 0, 2), self._seen[:n])
         self._run(n)
         # The only synchronization of a step.
         told = self._told[:n].cpu().numpy()
         return told[:, 0].astype(np.int64), told[:, 1].view(np.float32)
 
-    def _sent(self, array: NDArray[Any], to: torch.Tensor) -> None:
+    def _to_device(self, array: NDArray[Any], to: torch.Tensor) -> None:
         host = torch.from_numpy(np.ascontiguousarray(array))
         to.copy_(host.pin_memory() if to.device.type != "cpu" else host, non_blocking=True)
 
@@ -112,11 +112,11 @@ class Ahead:
         rows, positions = rows[self.new - 1 :: self.new], positions[self.new - 1 :: self.new]
         context = self._context.index_select(0, rows)
         for ahead in range(self._depth):
-            foreseen = layer.foresee(entered, context, self._seen[:num_lines, ahead])
-            said = torch.softmax(target.logits(foreseen), -1).topk(self._width)
+            predicted = layer.predict_hidden(entered, context, self._seen[:num_lines, ahead])
+            said = torch.softmax(target.logits(predicted), -1).topk(self._width)
             told, tokens = self._told[:num_lines, :, ahead], said.indices[:, 0]
             told[:, 0].copy_(said.indices)
             told[:, 1].copy_(said.values.float().view(torch.int32))
             if ahead + 1 < self._depth:
-                entered = layer.enter(foreseen, target.embed(tokens), positions + ahead + 1)
+                entered = layer.enter(predicted, target.embed(tokens), positions + ahead + 1)
                 context[:, :, window + ahead] = entered.key_value

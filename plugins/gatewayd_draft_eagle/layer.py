@@ -74,7 +74,7 @@ class Layer:
         turned.copy_(turned * cos + turned.roll(self.head_dim // 2, -1) * sin)
         return Entered(joined, heads[:, : self._heads], heads[:, self._heads :])
 
-    def foresee(
+    def predict_hidden(
         self, entered: Entered, context: torch.Tensor, is_seen: torch.Tensor
     ) -> torch.Tensor:
         """Predict the hidden states of the positions after pairs.

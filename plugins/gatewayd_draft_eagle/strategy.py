@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gatewayd_draft_eagle.ahead import Ahead, Pairs
+from gatewayd_draft_eagle.ahead import CapturedDrafting, Pairs
 from gatewayd_draft_eagle.layer import Entered, Layer
 from gatewayd_draft_eagle.tree import Prospects, likeliest
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
@@ -36,7 +36,7 @@ class Eagle:
 
     _target: TargetModel
     _layer: Layer
-    _ahead: Ahead | None
+    _ahead: CapturedDrafting | None
 
     def __init__(self, config: EagleConfig) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class Eagle:
         self._context = like.new_zeros(rows + is_fixed, 2 * layer.kv_heads, places, layer.head_dim)
         self._ahead = None
         if is_fixed:
-            self._ahead = Ahead(
+            self._ahead = CapturedDrafting(
                 layer,
                 self._target,
                 self._features,
@@ -94,10 +94,10 @@ class Eagle:
             np.maximum.at(last, rows, positions)
             near = np.flatnonzero(positions > last[rows] - self._window)
             rows, positions = rows[near], positions[near]
-            hidden = hidden.index_select(0, self._sent(near))
+            hidden = hidden.index_select(0, self._to_device(near))
         places = positions % self._window
         self._held[rows, places] = positions
-        self._features[self._sent(rows), self._sent(places)] = hidden
+        self._features[self._to_device(rows), self._to_device(places)] = hidden
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
@@ -112,15 +112,15 @@ class Eagle:
         known = np.flatnonzero(is_known)
         if len(known):
             if self._ahead is None:
-                guesses, shares = self._foresee(batch, known, depth)
+                guesses, shares = self._draft_chains(batch, known, depth)
             else:
-                guesses, shares = self._foresee_at_once(self._ahead, batch, known, depth)
+                guesses, shares = self._draft_captured(self._ahead, batch, known, depth)
             most = min(most, guesses[0].size)
             counts = np.minimum(counts, most)
             tokens[known, :most], parents[known, :most] = likeliest(guesses, shares, most)
         return Drafts(tokens, counts, parents)
 
-    def _foresee(
+    def _draft_chains(
         self, batch: DraftBatch, known: NDArray[np.int64], depth: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Draft chains for some rows, and alternatives at each depth, with their probabilities.
@@ -132,29 +132,29 @@ class Eagle:
         rows, at = batch.rows[known], batch.lengths[known] - 2
         entered = self._enter(batch, rows, at)
         # Drafts follow the window, and are discarded with this copy.
-        context = self._context.index_select(0, self._sent(rows))
+        context = self._context.index_select(0, self._to_device(rows))
         room = context.new_zeros(*context.shape[:2], depth - 1, context.shape[3])
         context = torch.cat((context, room), 2)
-        is_seen = self._sent(self._seen(rows, at, depth))
-        positions = self._sent(at)
-        foreseen = self._layer.foresee(entered, context, is_seen[0])
-        said = [self._said(foreseen)]
+        is_seen = self._to_device(self._seen(rows, at, depth))
+        positions = self._to_device(at)
+        predicted = self._layer.predict_hidden(entered, context, is_seen[0])
+        said = [self._top_tokens(predicted)]
         prospects = Prospects(batch.limits[known])
         for ahead in range(1, depth):
-            prospects.add(said[-1].values.float().numpy())
-            if not prospects.go_on(self._config.min_confidence):
+            prospects.add_depth(said[-1].values.float().numpy())
+            if not prospects.is_worth_extending(self._config.min_confidence):
                 break
             embedded = self._target.embed(said[-1].indices[:, 0])
-            entered = self._layer.enter(foreseen, embedded, positions + ahead)
+            entered = self._layer.enter(predicted, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
-            foreseen = self._layer.foresee(entered, context, is_seen[ahead])
-            said.append(self._said(foreseen))
+            predicted = self._layer.predict_hidden(entered, context, is_seen[ahead])
+            said.append(self._top_tokens(predicted))
         tokens = torch.stack([one.indices for one in said], 1)
         shares = torch.stack([one.values for one in said], 1).float()
         return tokens.numpy(), shares.numpy()
 
-    def _foresee_at_once(
-        self, ahead: Ahead, batch: DraftBatch, known: NDArray[np.int64], depth: int
+    def _draft_captured(
+        self, ahead: CapturedDrafting, batch: DraftBatch, known: NDArray[np.int64], depth: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Draft to the full depth in one launch, without inspecting intermediate results."""
         rows, at = batch.rows[known], batch.lengths[known] - 2
@@ -178,31 +178,31 @@ class Eagle:
         pairs.positions[line, nth] = position
         self._entered[of, place] = position
         tokens, shares = ahead.guess(pairs, self._seen(rows, at, self._config.depth))
-        return self._worth(batch.limits[known], tokens[:, :depth], shares[:, :depth])
+        return self._truncate_unlikely(batch.limits[known], tokens[:, :depth], shares[:, :depth])
 
-    def _worth(
+    def _truncate_unlikely(
         self, limits: NDArray[np.int64], tokens: NDArray[np.int64], shares: NDArray[np.float32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Truncate drafts to the depth that step-by-step drafting would have reached."""
         prospects = Prospects(limits)
         depth = 1
         while depth < tokens.shape[1]:
-            prospects.add(shares[:, depth - 1])
-            if not prospects.go_on(self._config.min_confidence):
+            prospects.add_depth(shares[:, depth - 1])
+            if not prospects.is_worth_extending(self._config.min_confidence):
                 break
             depth += 1
         return tokens[:, :depth], shares[:, :depth]
 
-    def _sent(self, array: NDArray[Any]) -> torch.Tensor:
+    def _to_device(self, array: NDArray[Any]) -> torch.Tensor:
         """Copy an array to the model's device, asynchronously."""
         sent = torch.from_numpy(np.ascontiguousarray(array))
         if self._features.device.type == "cpu":
             return sent
         return sent.pin_memory().to(self._features.device, non_blocking=True)
 
-    def _said(self, foreseen: torch.Tensor) -> torch.return_types.topk:
+    def _top_tokens(self, predicted: torch.Tensor) -> torch.return_types.topk:
         """Return the most likely tokens of hidden states."""
-        return torch.softmax(self._target.logits(foreseen), -1).topk(self._config.width)
+        return torch.softmax(self._target.logits(predicted), -1).topk(self._config.width)
 
     def _enter(self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Entered:
         """Process pending hidden states into keys and values; return the last pair of each row."""
@@ -228,10 +228,10 @@ class Eagle:
     ) -> Entered:
         """Process these hidden states into keys and values."""
         position = self._held[row, place]
-        index = self._sent(row), self._sent(place)
-        ids = self._sent(batch.tokens[row, position + 1].astype(np.int64))
+        index = self._to_device(row), self._to_device(place)
+        ids = self._to_device(batch.tokens[row, position + 1].astype(np.int64))
         embedded = self._target.embed(ids)
-        entered = self._layer.enter(self._features[index], embedded, self._sent(position))
+        entered = self._layer.enter(self._features[index], embedded, self._to_device(position))
         self._context[index[0], :, index[1]] = entered.key_value
         self._entered[row, place] = position
         return entered

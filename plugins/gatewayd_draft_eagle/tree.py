@@ -18,7 +18,7 @@ class Prospects:
         self._reached = np.ones(len(limits), np.float32)
         self._likelihoods: list[NDArray[np.float32]] = []
 
-    def add(self, shares: NDArray[np.float32]) -> None:
+    def add_depth(self, shares: NDArray[np.float32]) -> None:
         """Add one depth.
 
         Args:
@@ -28,7 +28,7 @@ class Prospects:
         self._likelihoods.append(likelihood)
         self._reached = likelihood[:, 0]
 
-    def go_on(self, least: float) -> bool:
+    def is_worth_extending(self, least: float) -> bool:
         """Whether any row's chain is at least that likely, and may yield useful drafts.
 
         Deeper tokens are never more likely than the chain so far: a row that has enough drafts

@@ -147,7 +147,7 @@ class Lookahead:
             state = self._rows.get(row)
             if state is None or not state.asked:
                 continue
-            said = choices.tokens[i]
+            outputs = choices.tokens[i]
             count = int(choices.counts[i])
             guesses = {
                 position: int(choices.drafts[i, node])
@@ -155,9 +155,9 @@ class Lookahead:
                 if node < count
             }
             window = {
-                position + 1: int(said[node + 1])
+                position + 1: int(outputs[node + 1])
                 for position, node in zip(state.asked, state.nodes, strict=True)
-                if node < count and said[node + 1] >= 0
+                if node < count and outputs[node + 1] >= 0
             }
             state.windows.append(guesses)
             self._collect(state, window)

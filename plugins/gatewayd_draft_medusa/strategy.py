@@ -76,9 +76,9 @@ class Medusa:
         at = np.flatnonzero(np.diff(features.rows, append=-1))
         rows, hidden = features.rows[at], features.hidden
         if len(at) < len(hidden):
-            hidden = hidden.index_select(0, self._sent(at))
+            hidden = hidden.index_select(0, self._to_device(at))
         self._position[rows] = features.positions[at]
-        self._last.index_copy_(0, self._sent(rows), hidden)
+        self._last.index_copy_(0, self._to_device(rows), hidden)
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
@@ -92,21 +92,21 @@ class Medusa:
         known = np.flatnonzero(is_known)
         if len(known):
             # The only synchronization of a step.
-            best = self._guesses(self._sent(batch.rows[known])).cpu().numpy()
+            best = self._candidates(self._to_device(batch.rows[known])).cpu().numpy()
             tokens[known] = best[:, tree.heads[:width], tree.ranks[:width]]
         return Drafts(tokens, counts, parents)
 
-    def _sent(self, index: NDArray[np.int64]) -> torch.Tensor:
+    def _to_device(self, index: NDArray[np.int64]) -> torch.Tensor:
         """Copy an index to the model's device, asynchronously."""
         sent = torch.from_numpy(np.ascontiguousarray(index))
         if self._last.device.type == "cpu":
             return sent
         return sent.pin_memory().to(self._last.device, non_blocking=True)
 
-    def _guesses(self, rows: torch.Tensor) -> torch.Tensor:
+    def _candidates(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the best tokens of each head for rows ``[n]``, shape ``[n, heads, ranks]``."""
         if self._run is None:
-            return self._foresee(self._last.index_select(0, rows))
+            return self._predict(self._last.index_select(0, rows))
         self._rows[: len(rows)].copy_(rows)
         self._run(len(rows))
         return self._best[: len(rows)]
@@ -114,9 +114,9 @@ class Medusa:
     def _launch(self, num_lines: int) -> None:
         """Draft for the first rows of ``_rows``; later ones are stale and ignored."""
         hidden = self._last.index_select(0, self._rows[:num_lines])
-        self._best[:num_lines].copy_(self._foresee(hidden))
+        self._best[:num_lines].copy_(self._predict(hidden))
 
-    def _foresee(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _predict(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return the best tokens of each head, ``[n, heads, ranks]``, for ``[n, hidden]``."""
         heads, inner = self._num_heads, self._down.shape[1]
         size = heads * inner

@@ -76,47 +76,47 @@ class SmallModel:
     def propose(self, batch: DraftBatch) -> Drafts:
         """Compute new tokens of each row, then draft one token after the other."""
         if isinstance(self._model, GuessingModel):
-            return self._guessed(batch, self._model)
+            return self._draft_greedily(batch, self._model)
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
         counts = np.zeros(n, np.int32)
         alive, logits = self._catch_up(batch)
-        guesses = np.zeros((n, width), np.int32)
+        drafts = np.zeros((n, width), np.int32)
         probs = None
         if (batch.temperature > 0).any():
             probs = torch.zeros(n, width, self._model.vocab_size)
         for depth in range(width):
             chosen, is_sure = self._choose(batch, alive, logits, depth, probs)
             alive, chosen = alive[is_sure], chosen[is_sure]
-            guesses[alive, depth] = chosen
+            drafts[alive, depth] = chosen
             counts[alive] += 1
             goes_on = batch.limits[alive] > depth + 1
             alive = alive[goes_on]
             if not len(alive) or depth + 1 == width:
                 break
             starts = batch.lengths[alive] + depth
-            new = guesses[alive, depth : depth + 1]
+            new = drafts[alive, depth : depth + 1]
             logits = self._extend(batch.rows[alive], starts, np.ones_like(starts), new)
-        return Drafts(guesses, counts, None, probs)
+        return Drafts(drafts, counts, None, probs)
 
-    def _guessed(self, batch: DraftBatch, model: GuessingModel) -> Drafts:
+    def _draft_greedily(self, batch: DraftBatch, model: GuessingModel) -> Drafts:
         """Draft with a model that generates several tokens itself: greedily, for all rows.
 
         They are verified as chosen tokens, so that sampled answers keep their distribution.
         """
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
-        counts, guesses = np.zeros(n, np.int32), np.zeros((n, width), np.int32)
+        counts, drafts = np.zeros(n, np.int32), np.zeros((n, width), np.int32)
         # All rows draft the same number of tokens.
-        ready, starts, missing = self._unread(batch, width)
+        ready, starts, missing = self._prefill_behind(batch, width)
         if len(ready):
             rows, ends = batch.rows[ready], batch.lengths[ready]
             new = self._new(batch, ready, starts, missing)
             self._record_computed(rows, starts, missing, new)
-            guessed, confidences = model.guess(rows, starts, missing, new, width)
-            guesses[ready] = guessed
-            self._record_computed(rows, ends, np.full(len(rows), width - 1), guessed)
+            drafted, confidences = model.guess(rows, starts, missing, new, width)
+            drafts[ready] = drafted
+            self._record_computed(rows, ends, np.full(len(rows), width - 1), drafted)
             is_sure = np.cumprod(confidences >= self._config.min_confidence, 1).sum(1)
             counts[ready] = np.minimum(is_sure, batch.limits[ready])
-        return Drafts(guesses, counts)
+        return Drafts(drafts, counts)
 
     def _catch_up(self, batch: DraftBatch) -> tuple[NDArray[np.int64], torch.Tensor]:
         """Compute the tokens of each row that the draft model has not computed yet.
@@ -124,13 +124,13 @@ class SmallModel:
         Returns:
             Indices of rows that are ready for drafting, and the logits after their last token.
         """
-        ready, starts, missing = self._unread(batch, batch.limits)
+        ready, starts, missing = self._prefill_behind(batch, batch.limits)
         if not len(ready):
             return ready, torch.empty(0, self._model.vocab_size)
         new = self._new(batch, ready, starts, missing)
         return ready, self._extend(batch.rows[ready], starts, missing, new)
 
-    def _unread(
+    def _prefill_behind(
         self, batch: DraftBatch, room: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Compute a chunk of rows for which many tokens are missing.
@@ -146,7 +146,7 @@ class SmallModel:
         rows, lengths = batch.rows, batch.lengths
         starts = np.array(
             [
-                self._agreeing(row, batch.tokens[row], length)
+                self._num_valid(row, batch.tokens[row], length)
                 for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
             ]
         )
@@ -175,7 +175,7 @@ class SmallModel:
             new[i, : counts[i]] = batch.tokens[row, starts[i] : starts[i] + counts[i]]
         return new
 
-    def _agreeing(self, row: int, tokens: NDArray[np.int32], length: int) -> int:
+    def _num_valid(self, row: int, tokens: NDArray[np.int32], length: int) -> int:
         """Return the number of computed tokens of a row that are still valid, without its last."""
         sure, end = int(self._sure[row]), int(min(self._ends[row], length - 1))
         sure = min(sure, end)

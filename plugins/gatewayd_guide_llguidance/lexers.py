@@ -118,5 +118,5 @@ def _burnt_by(matcher: LLMatcher) -> int:
     probe = matcher.deep_copy()
     probe.consume_token(_NO_TOKEN)
     # The first match: the grammar follows, whose text is untrusted.
-    told = _COST.search(probe.get_error())
-    return 0 if told is None else int(told[1])
+    found = _COST.search(probe.get_error())
+    return 0 if found is None else int(found[1])

@@ -33,15 +33,15 @@ def write(found: Format, schema_of: Schema) -> dict[str, Any]:
         case Tag(begin, content, end):
             return {"type": "tag", "begin": begin, "content": write(content, schema_of), "end": end}
         case Tags(tags, frame):
-            told: dict[str, Any] = {
+            fields: dict[str, Any] = {
                 "tags": [write(tag, schema_of) for tag in tags],
                 "at_least_one": frame.at_least_one,
                 "stop_after_first": frame.stop_after_first,
             }
             if frame.separator is not None:
-                return {"type": "tags_with_separator", "separator": frame.separator, **told}
+                return {"type": "tags_with_separator", "separator": frame.separator, **fields}
             # XGrammar requires one trigger for each structure: the shorter matches first anyway.
-            return {"type": "triggered_tags", "triggers": shortest(frame.triggers), **told}
+            return {"type": "triggered_tags", "triggers": shortest(frame.triggers), **fields}
 
 
 def marked_texts(found: Format) -> list[str]:

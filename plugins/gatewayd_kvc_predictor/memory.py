@@ -68,14 +68,14 @@ class Memory:
         """Return the length at the selection."""
         return int(self._chosen_at[row])
 
-    def see_all(self, layer: int, rows: torch.Tensor, mass: torch.Tensor) -> None:
+    def record_dense(self, layer: int, rows: torch.Tensor, mass: torch.Tensor) -> None:
         """Store the attention of dense steps, ``[n, kv_heads, longest of them]``."""
         longest = mass.shape[-1]
         self._lasts[layer][..., :longest].index_copy_(0, rows, mass)
         at = rows.numpy()
         self._reach[at] = np.maximum(self._reach[at], longest)
 
-    def see_few(
+    def record_sparse(
         self, layer: int, rows: torch.Tensor, lengths: NDArray[np.int64], weights: torch.Tensor
     ) -> None:
         """Add the attention to the rows' selected positions, ``[n, heads, k]``.
@@ -90,7 +90,7 @@ class Memory:
         self._added[layer, at] = lengths
         self._givens[layer][..., : weights.shape[-1]].index_add_(0, rows, weights)
 
-    def learn(self, row: int, length: int) -> None:
+    def merge(self, row: int, length: int) -> None:
         """Update the averages with sparse attention, and then with a token of dense attention.
 
         Args:
@@ -115,7 +115,7 @@ class Memory:
         now += (kept[:, :, :1, :length] - now).mul_(far)
         self._slots[row] = 0
 
-    def choose(self, row: int, length: int, slots: int, network: Network) -> None:
+    def select(self, row: int, length: int, slots: int, network: Network) -> None:
         """Predict the attention of the next tokens, and select the best positions.
 
         Args:
@@ -135,7 +135,7 @@ class Memory:
         self._slots[row] = slots
         self._chosen_at[row] = self._has[row] = length
 
-    def go_on(self, row: int, length: int) -> None:
+    def assign_new_tokens(self, row: int, length: int) -> None:
         """Give slots to new tokens, in place of the positions with the lowest scores."""
         chosen_at, slots = int(self._chosen_at[row]), self.slots(row)
         end = slots - (int(self._has[row]) - chosen_at)

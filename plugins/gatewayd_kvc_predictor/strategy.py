@@ -90,7 +90,7 @@ class Predictor:
         if length != before:
             since = memory.chosen_at(row)
             if self._was_whole[row]:
-                memory.learn(row, before)
+                memory.merge(row, before)
                 since = before
             self._steps[row] += 1
             self._seen[row] = length
@@ -102,9 +102,9 @@ class Predictor:
                 and length - since < config.every
             )
             if is_few and self._was_whole[row]:
-                memory.choose(row, before, min(self._budget(before), before), network)
+                memory.select(row, before, min(self._budget(before), before), network)
             if is_few:
-                memory.go_on(row, length)
+                memory.assign_new_tokens(row, length)
             self._was_whole[row] = not is_few
         return 0 if self._was_whole[row] else memory.slots(row)
 
@@ -139,6 +139,6 @@ class Predictor:
         if places is None:
             by_head = weights.view(len(rows), self._kv_heads, -1, weights.shape[-1])
             mass = by_head.mean(2, dtype=torch.float32)
-            self._memory.see_all(layer, torch.from_numpy(rows), mass)
+            self._memory.record_dense(layer, torch.from_numpy(rows), mass)
         else:
-            self._memory.see_few(layer, self._few, lengths, weights.float())
+            self._memory.record_sparse(layer, self._few, lengths, weights.float())

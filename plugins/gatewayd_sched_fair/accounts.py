@@ -88,13 +88,13 @@ class Contention:
         self._newest = -1
         self._other = -math.inf
 
-    def came(self, tenant: int, now: float) -> None:
+    def record_request(self, tenant: int, now: float) -> None:
         """Record a tenant's request."""
         if tenant != self._newest:
             if self._newest >= 0:
                 self._other = now
             self._newest = tenant
 
-    def is_there(self, now: float) -> bool:
+    def is_active(self, now: float) -> bool:
         """Whether requests of different tenants arrived in the last minute."""
         return now - self._other < _RECENT_SECONDS

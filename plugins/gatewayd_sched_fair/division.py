@@ -89,7 +89,7 @@ class Division:
             )
         order = np.lexsort((begins, is_prompt, is_far, goes_behind))
         slots, needs, goes_behind = slots[order], needs[order], goes_behind[order]
-        if self._contention.is_there(view.now):
+        if self._contention.is_active(view.now):
             share = 1.0 if is_far.any() else self._contention_share
             needs = self._shortened(view, slots, needs, is_prompt[order], goes_behind, share)
             slots, needs = slots[needs > 0], needs[needs > 0]

@@ -80,7 +80,7 @@ class Fair:
         self._shortage.came()
         self._service.add_waiting(slot, view)
         self._accounts.set_weight(tenant, float(view.weight[slot]))
-        self._contention.came(tenant, view.now)
+        self._contention.record_request(tenant, view.now)
         late = int(view.priority[slot]) * self._config.class_delay
         self._leave(slot)
         line = self._lines.get(tenant)

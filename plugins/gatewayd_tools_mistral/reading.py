@@ -96,9 +96,9 @@ class MistralParser:
             self._finder, self._state = MarkFinder([BEGIN], is_behind=True), self._text
         return text.removeprefix("]")
 
-    def _emit_as_text(self, parts: list[Part], told: str, rest: str) -> str:
-        if told:
-            parts.append(Text(told))
+    def _emit_as_text(self, parts: list[Part], text: str, rest: str) -> str:
+        if text:
+            parts.append(Text(text))
         self._object = None
         self._finder, self._state = MarkFinder([BEGIN]), self._text
         return rest

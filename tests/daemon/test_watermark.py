@@ -59,7 +59,7 @@ def test_an_answer_is_marked_and_found(start_daemon: Any, tmp_path: Path) -> Non
         assert found["z"] >= 4.0
         assert found["is_marked"] is True
     assert refused.status_code == 400
-    assert "here every answer is marked" in refused.json()["error"]["message"]
+    assert "this server marks every answer" in refused.json()["error"]["message"]
     file = tmp_path / "answer.txt"
     file.write_text(choice["text"])
     for done in (detect(file), detect(None, choice["text"])):

@@ -196,7 +196,7 @@ def test_a_long_prompt_is_read_in_pieces_before_anything_is_guessed() -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"load_model": None}, "loads no other models"),
+        ({"load_model": None}, "does not load draft models"),
         ({"vocab_size": 17}, "has 16 tokens, the served model 17"),
     ],
 )

@@ -104,7 +104,7 @@ _REFUSED: dict[str, tuple[GuideForm, str, str]] = {
     "no list": ("choice", '{"a": 1}', "list of strings"),
     "no choice": ("choice", "[]", "empty"),
     "EBNF without root": ("grammar", 'a ::= "b"', "no rule root"),
-    "EBNF with a hole": ("grammar", "root ::= a", "names a"),
+    "EBNF with a hole": ("grammar", "root ::= a", "refers to a"),
     "EBNF deep": ("grammar", "root ::= " + "(" * 20_000 + '"a"' + ")" * 20_000, "deeper"),
     "EBNF of nonsense": ("grammar", "root ::= §", "line 1"),
     "Lark of nonsense": ("grammar", "start: (", "grammar"),

@@ -139,15 +139,15 @@ def test_a_record_has_as_many_bytes_as_it_says(codec: Any, dim: int, size: int) 
         (
             Int4Codec(Int4CodecConfig()),
             80,
-            "heads have 80 numbers, which do not divide into groups of 32",
+            "heads have 80 numbers, not a multiple of 32",
         ),
         (
             Int4Codec(Int4CodecConfig()),
             16,
-            "heads have 16 numbers, which do not divide into groups of 32",
+            "heads have 16 numbers, not a multiple of 32",
         ),
-        (Int8Codec(Int8CodecConfig()), 65, "heads have 65 numbers, and it takes an even number"),
-        (Fp8Codec(E4M3), 65, "heads have 65 numbers, and it takes an even number"),
+        (Int8Codec(Int8CodecConfig()), 65, "heads have 65 numbers; int8 needs an even number"),
+        (Fp8Codec(E4M3), 65, "heads have 65 numbers; fp8 needs an even number"),
     ],
 )
 def test_heads_that_do_not_fit_are_refused(codec: Any, dim: int, sentence: str) -> None:

@@ -153,7 +153,7 @@ def test_the_latest_tokens_stay_and_pages_are_whole() -> None:
     [
         (replace(SHAPE, softcap=30.0), "softcap"),
         (replace(SHAPE, windows=(0, 64, 0)), "windows"),
-        (None, "attention"),
+        (None, "kv_shape"),
     ],
 )
 def test_models_that_cannot_be_fitted_are_refused(shape: object, word: str) -> None:

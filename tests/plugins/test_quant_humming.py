@@ -221,7 +221,7 @@ def test_the_library_is_asked_for_one_order_only_if_that_is_set() -> None:
 def test_a_library_that_wants_other_tensors_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HummingLayer, "named_parameters", lambda self: iter(()))
     weight = next(multiplying.weights())
-    with pytest.raises(RuntimeError, match=r"wants \[\], not \['weight', 'weight_scale'\]"):
+    with pytest.raises(RuntimeError, match=r"expects \[\], not \['weight', 'weight_scale'\]"):
         opened().take(FORM._replace(groups=weight.scales.shape[1]), weight, None)
 
 

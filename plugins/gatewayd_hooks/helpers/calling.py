@@ -148,19 +148,19 @@ class CallObject:
             return False
         is_new = self._arguments is None and not self.is_told
         if self._key == "name" and self._name is None:
-            return self._take_name()
+            return self._parse_name()
         if self._key in ARGUMENTS and is_new:
             if self._name is not None and self._unread[0] == "{":
-                self._tell(parts)
-                self._span, self._state = JsonSpan(), self._go_on
+                self._emit_call(parts)
+                self._span, self._state = JsonSpan(), self._stream_arguments
                 return True
-            return self._take_arguments()
+            return self._parse_arguments()
         if self._whole() is None:
             return False
         self._state = self._after
         return True
 
-    def _take_name(self) -> bool:
+    def _parse_name(self) -> bool:
         name = self._string()
         if name is None:
             return False
@@ -169,7 +169,7 @@ class CallObject:
         self._name, self._state = name, self._after
         return True
 
-    def _take_arguments(self) -> bool:
+    def _parse_arguments(self) -> bool:
         found = self._whole()
         if found is None:
             return False
@@ -184,7 +184,7 @@ class CallObject:
         self._arguments, self._state = found, self._after
         return True
 
-    def _go_on(self, parts: list[Part]) -> bool:
+    def _stream_arguments(self, parts: list[Part]) -> bool:
         span = self._span
         if span is None or not self._unread:
             return False
@@ -209,12 +209,12 @@ class CallObject:
         if self._name is None:
             return self._break()
         if not self.is_told:
-            self._tell(parts)
+            self._emit_call(parts)
             parts.append(Arguments(self._call, self._arguments or "{}"))
         self.is_done = True
         return False
 
-    def _tell(self, parts: list[Part]) -> None:
+    def _emit_call(self, parts: list[Part]) -> None:
         parts.append(ToolCall(self._call, self._name or ""))
         self.is_told = True
 

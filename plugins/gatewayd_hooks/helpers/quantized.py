@@ -52,15 +52,15 @@ class Fields:
         Raises:
             ValueError: it has another value.
         """
-        told = f"this format knows {_listed(known)}"
+        expected = f"this format knows {_listed(known)}"
         if name not in self._values and not default:
-            raise self.refused(name, f"is missing; {told}")
+            raise self.refused(name, f"is missing; {expected}")
         value = self._values.get(name, *default)
         value = value.lower() if isinstance(value, str) else value
         for each in known:
             if type(value) is type(each) and value == each:
                 return value
-        raise self.refused(name, f"is {_shown(value)}; {told}")
+        raise self.refused(name, f"is {_shown(value)}; {expected}")
 
     def flag(self, name: str, *default: bool) -> bool:
         """Return a boolean field."""
@@ -202,5 +202,5 @@ def _is_size(value: object) -> bool:
 
 
 def _listed(known: Sequence[object]) -> str:
-    told = [each if isinstance(each, str) else json.dumps(each) for each in known]
-    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+    names = [each if isinstance(each, str) else json.dumps(each) for each in known]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -39,7 +39,7 @@ class Account:
         seconds: total of all calls.
         longest: seconds of the slowest call.
         due: seconds since the ledger was settled.
-        told: seconds already returned by ``take_spent``.
+        reported: seconds already returned by ``take_spent``.
     """
 
     kind: Kind
@@ -51,7 +51,7 @@ class Account:
     seconds: float = 0.0
     longest: float = 0.0
     due: float = 0.0
-    told: float = 0.0
+    reported: float = 0.0
 
     def __post_init__(self) -> None:
         self.key = f"{self.kind}.{self.name}"
@@ -150,7 +150,7 @@ class Ledger:
         account = self._account(kind, name, method)
         account.calls += 1
         account.seconds += seconds
-        account.told += seconds
+        account.reported += seconds
         account.longest = max(account.longest, seconds)
 
     def take_spent(self) -> dict[str, float]:
@@ -158,9 +158,9 @@ class Ledger:
         found: dict[str, float] = {}
         for account in self._accounts.values():
             seconds = account.seconds
-            if seconds != account.told:
-                found[account.key] = found.get(account.key, 0.0) + seconds - account.told
-                account.told = seconds
+            if seconds != account.reported:
+                found[account.key] = found.get(account.key, 0.0) + seconds - account.reported
+                account.reported = seconds
         return found
 
     def costs(self) -> dict[tuple[Kind, str], Cost]:

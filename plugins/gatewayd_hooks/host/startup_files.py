@@ -41,7 +41,7 @@ def _runs(content: bytes) -> bool:
 
 def _is_editable(found: Distribution) -> bool:
     try:
-        told = json.loads(found.read_text("direct_url.json") or "{}")
-        return told["dir_info"]["editable"] is True
+        origin = json.loads(found.read_text("direct_url.json") or "{}")
+        return origin["dir_info"]["editable"] is True
     except (ValueError, KeyError, TypeError):
         return False

@@ -204,8 +204,8 @@ class RequestTable(BaseModel):
         """Add the support level of each field."""
         described = handler(schema)
         own = handler.resolve_ref_schema(described)
-        for name, told in own.get("properties", {}).items():
-            told["x-gateway-support"] = support_name(cls, name)
+        for name, described_field in own.get("properties", {}).items():
+            described_field["x-gateway-support"] = support_name(cls, name)
         return described
 
 

@@ -138,7 +138,7 @@ class EvictionConformance:
         """Prefixes are cached, reused, retained, pinned, dropped and evicted in any order."""
         free, held, cached = list(range(_PAGES)), list[int](), set[int]()
         with self.opened() as strategy:
-            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             drop = getattr(strategy, "drop", None)
             for event, which, priority, seconds in events:
                 if event == "come" and free:
@@ -147,11 +147,11 @@ class EvictionConformance:
                     origin = PageOrigin(
                         parents[which % len(parents)], which % 5, b"", priority, seconds
                     )
-                    if told is not None:
-                        told(page, origin)
+                    if on_cached is not None:
+                        on_cached(page, origin)
                     held.append(page)
-                elif event == "again" and held and told is not None:
-                    told(held[which % len(held)], PageOrigin(-1, 0, b"", priority, seconds))
+                elif event == "again" and held and on_cached is not None:
+                    on_cached(held[which % len(held)], PageOrigin(-1, 0, b"", priority, seconds))
                 elif event == "release" and held:
                     page = held.pop(which % len(held))
                     strategy.release(page)
@@ -179,33 +179,33 @@ class EvictionConformance:
 
     def test_the_beginning_of_a_prefix_is_evicted_while_its_end_is_in_use(self) -> None:
         with self.opened() as strategy:
-            told = getattr(strategy, "cached", None)
+            on_cached = getattr(strategy, "cached", None)
             for page in range(3):
-                if told is not None:
-                    told(page, PageOrigin(page - 1, page))
+                if on_cached is not None:
+                    on_cached(page, PageOrigin(page - 1, page))
             strategy.release(1)
             strategy.release(0)
             assert {strategy.victim(), strategy.victim()} == {0, 1}
 
     def test_a_pin_spares_a_page_and_those_before_it_while_there_are_others(self) -> None:
         with self.opened() as strategy:
-            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             if pin is None:
                 return
             pinned = getattr(strategy, "pinned", None)
             for page in range(6):
-                if told is not None:
-                    told(page, PageOrigin(page - 1 if page % 3 else -1, page % 3))
+                if on_cached is not None:
+                    on_cached(page, PageOrigin(page - 1 if page % 3 else -1, page % 3))
             pin(1, 3600.0)
             for page in (2, 1, 0, 5, 4, 3):
                 strategy.release(page)
             pin(5, 3600.0)
             pin(5, 0.0)
-            if told is not None and pinned is not None:
+            if on_cached is not None and pinned is not None:
                 assert sorted(pinned()) == [0, 1], "it lists pinned pages"
             order = [strategy.victim() for _ in range(6)]
             assert 1 in order[-2:], "pinned"
-            assert told is None or set(order[-2:]) == {0, 1}, "and what comes before it"
+            assert on_cached is None or set(order[-2:]) == {0, 1}, "and what comes before it"
             assert pinned is None or not list(pinned()), "and no evicted page"
             for page in reversed(order):
                 strategy.release(page)
@@ -214,13 +214,13 @@ class EvictionConformance:
 
     def test_what_was_dropped_starts_afresh(self) -> None:
         with self.opened() as strategy:
-            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             drop = getattr(strategy, "drop", None)
             if drop is None:
                 return
             for page in (0, 1, 2):
-                if told is not None:
-                    told(page, PageOrigin(-1, 0))
+                if on_cached is not None:
+                    on_cached(page, PageOrigin(-1, 0))
             for _ in range(5):
                 strategy.release(0)
                 strategy.reuse(0)
@@ -230,8 +230,8 @@ class EvictionConformance:
                 pin(0, 3600.0)
             drop(0)
             assert len(strategy) == 2
-            if told is not None:
-                told(0, PageOrigin(-1, 0))
+            if on_cached is not None:
+                on_cached(0, PageOrigin(-1, 0))
             for page in (2, 1):
                 strategy.reuse(page)
             for page in (0, 1, 2):
@@ -240,11 +240,11 @@ class EvictionConformance:
 
     def test_taking_a_pin_back_spares_what_others_begin_with(self) -> None:
         with self.opened() as strategy:
-            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
-            if told is None or pin is None:
+            on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            if on_cached is None or pin is None:
                 return
             for page, parent in enumerate((-1, 0, 1, 1, -1, 4)):
-                told(page, PageOrigin(parent, 0))
+                on_cached(page, PageOrigin(parent, 0))
             for page in (3, 2, 1, 0, 5, 4):
                 strategy.release(page)
             for page in (2, 3):

@@ -33,8 +33,8 @@ for fd in range(3, 1024):
     except OSError:
         continue
     opened += [fd] * (fd != int(sys.argv[1]))
-told = {"environment": dict(os.environ), "folder": os.getcwd(), "opened": opened}
-socket.socket(fileno=int(sys.argv[1])).sendall(json.dumps(told).encode())
+report = {"environment": dict(os.environ), "folder": os.getcwd(), "opened": opened}
+socket.socket(fileno=int(sys.argv[1])).sendall(json.dumps(report).encode())
 """
 """Engine that sends its environment, working directory and open descriptors."""
 _DEAF = """
@@ -116,14 +116,14 @@ class ExecutorConformance:
                 self.started(_SURROUNDED, GATEWAYD_TEST="here") as process,
                 process.socket.makefile("rb") as stream,
             ):
-                told = json.loads(stream.read())
+                report = json.loads(stream.read())
         finally:
             os.close(reader)
             os.close(writer)
-        assert told["environment"]["GATEWAYD_TEST"] == "here"
-        assert "GATEWAYD_API_KEY" not in told["environment"]
-        assert told["folder"] != os.getcwd()
-        assert told["opened"] == []
+        assert report["environment"]["GATEWAYD_TEST"] == "here"
+        assert "GATEWAYD_API_KEY" not in report["environment"]
+        assert report["folder"] != os.getcwd()
+        assert report["opened"] == []
 
     def test_two_engines_have_a_socket_each(self) -> None:
         with (

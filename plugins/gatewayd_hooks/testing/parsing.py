@@ -147,14 +147,14 @@ class ToolParserConformance(_Opening):
                 spec = strategy.guide(TOOLS, required=required, parallel=parallel)
                 if spec.form != "structural_tag":
                     continue
-                told = json.loads(spec.text)
-                begins = [one["begin"] for one in told["structures"]]
+                parsed = json.loads(spec.text)
+                begins = [one["begin"] for one in parsed["structures"]]
                 assert len(begins) == len(TOOLS)
-                assert all(any(one.startswith(t) for t in told["triggers"]) for one in begins)
-                assert told.get("at_least_one", False) is required
-                assert told.get("stop_after_first", False) is not parallel
+                assert all(any(one.startswith(t) for t in parsed["triggers"]) for one in begins)
+                assert parsed.get("at_least_one", False) is required
+                assert parsed.get("stop_after_first", False) is not parallel
                 # If only calls are allowed, the separator is defined.
-                assert isinstance(told.get("separator"), str) is required
+                assert isinstance(parsed.get("separator"), str) is required
 
     @_few
     @given(calls=_CALLS, splits=_SPLITS)
@@ -164,8 +164,8 @@ class ToolParserConformance(_Opening):
         with self.opened() as strategy:
             answer = self.write(strategy, calls)
             parts = read(strategy.parser(TOOLS), in_pieces(answer, splits))
-        told = [part.name for part in parts if isinstance(part, ToolCall)]
-        assert told == [tool.name for tool, _ in calls]
+        emitted = [part.name for part in parts if isinstance(part, ToolCall)]
+        assert emitted == [tool.name for tool, _ in calls]
         assert [part.call for part in parts if isinstance(part, ToolCall)] == [*range(len(calls))]
         arguments = [json.loads(part.text) for part in parts if isinstance(part, Arguments)]
         assert arguments == [arguments for _, arguments in calls]
@@ -176,8 +176,8 @@ class ToolParserConformance(_Opening):
         with self.opened() as strategy:
             answer = self.write(strategy, [(TOOLS[0], {"text": "word " * 50})])
             middle = answer.index("word ") + 100
-            told = strategy.parser(TOOLS).feed(answer[:middle])
-        assert sum(len(part.text) for part in told if isinstance(part, Arguments)) > 50
+            emitted = strategy.parser(TOOLS).feed(answer[:middle])
+        assert sum(len(part.text) for part in emitted if isinstance(part, Arguments)) > 50
 
     @_few
     @given(text=_PLAIN, splits=_SPLITS)
@@ -210,8 +210,8 @@ class ToolParserConformance(_Opening):
             for end in range(len(answer)):
                 parts = read(strategy.parser(TOOLS), [answer[:end]])
                 if any(isinstance(part, ToolCall) for part in parts):
-                    told = "".join(part.text for part in parts if isinstance(part, Arguments))
-                    assert json.dumps(calls[0][1]).startswith(told)
+                    emitted = "".join(part.text for part in parts if isinstance(part, Arguments))
+                    assert json.dumps(calls[0][1]).startswith(emitted)
                     assert text_of(parts) == ""
                 else:
                     assert bare(text_of(parts)) == bare(answer[:end])
@@ -282,7 +282,7 @@ class ReasoningParserConformance(_Opening):
             bits = st.sampled_from(["a", " ", "\n", "b c", *marks, *(m[:-1] for m in marks)])
             answer = "".join(data.draw(st.lists(bits, max_size=12)))
             parts = read(strategy.parser("user"), [answer])
-        told = "".join(part.text for part in parts if isinstance(part, Text | Reasoning))
+        emitted = "".join(part.text for part in parts if isinstance(part, Text | Reasoning))
         for mark in marks:
-            answer, told = answer.replace(mark, ""), told.replace(mark, "")
-        assert bare(told) == bare(answer)
+            answer, emitted = answer.replace(mark, ""), emitted.replace(mark, "")
+        assert bare(emitted) == bare(answer)

@@ -114,27 +114,31 @@ class ProtocolConformance:
 
     def test_its_tables_say_what_is_refused(self) -> None:
         """Compared by the field that they name."""
-        for expected, told in self._variants():
+        for expected, response in self._variants():
             if isinstance(expected, RequestRefusal):
-                assert isinstance(told, RequestRefusal), (
+                assert isinstance(response, RequestRefusal), (
                     f"it accepts what its table refuses: {expected}"
                 )
-                assert (told.status // 100, told.param) == (4, expected.param)
+                assert (response.status // 100, response.param) == (4, expected.param)
 
     def test_its_tables_say_what_is_ignored(self) -> None:
         """Fields without effect are listed, including those that no table knows."""
-        for expected, told in self._variants():
-            if not isinstance(expected, RequestRefusal) and isinstance(told, HttpResponse):
-                assert set(expected) <= {*told.ignored}, "it does not list fields that it ignores"
+        for expected, response in self._variants():
+            if not isinstance(expected, RequestRefusal) and isinstance(response, HttpResponse):
+                assert set(expected) <= {*response.ignored}, (
+                    "it does not list fields that it ignores"
+                )
 
     def _variants(self) -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
         """Return results of tables and handlers, with many values for each field of each table."""
         asked = [one for one in self.conversations() if one.body.startswith(b"{")]
         own = {(one.method, one.path): one.json() for one in asked}
 
-        async def told() -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
+        async def outcomes() -> list[
+            tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]
+        ]:
             return [
-                (_expected(table, body), await _told(route, body))
+                (_expected(table, body), await _response(route, body))
                 for route in protocol.routes(FakeGateway())
                 if (table := route.request) is not None
                 for name in ("unknown_to_all", *sorted(table.known))
@@ -143,7 +147,7 @@ class ProtocolConformance:
             ]
 
         with self.opened() as protocol:
-            return asyncio.run(told())
+            return asyncio.run(outcomes())
 
     def test_conversations_are_answered(self) -> None:
         for asked in self._conversations():
@@ -214,7 +218,7 @@ def _expected(table: type[RequestTable], body: dict[str, Any]) -> list[str] | Re
         return refusal
 
 
-async def _told(route: Route, body: dict[str, Any]) -> HttpResponse | RequestRefusal:
+async def _response(route: Route, body: dict[str, Any]) -> HttpResponse | RequestRefusal:
     """Return a handler's immediate response."""
     try:
         response = await route.handler(request(route.method, route.path, msgspec.json.encode(body)))

@@ -144,6 +144,6 @@ def test_a_wish_that_cannot_be_is_the_requests_fault(make_engine: Make) -> None:
     engine = make_engine(logits_processors=chain("watermark"))
     (sequence,) = engine.submit(PROMPTS[0], max_tokens=3, extra={"watermark": False})
     error = engine.run()[sequence].finished.error
-    sentence = "extra_args.watermark is false; here every answer is marked"
+    sentence = "extra_args.watermark is false; this server marks every answer"
     assert error == ("invalid_request", sentence)
     assert engine.core.stats.faults == 0

@@ -227,7 +227,7 @@ def test_codes_that_are_no_numbers_are_named(name: str, make: Make) -> None:
     folder = make(name)
     folder.tensors[f"{DOWN}.weight"].view(torch.uint8)[3, 4] = 255
     folder.write()
-    with pytest.raises(LoadError, match=rf"^{SECOND}: {DOWN}: weight holds a NaN"):
+    with pytest.raises(LoadError, match=rf"^{SECOND}: {DOWN}: weight contains a NaN"):
         folder.open().matrix(DOWN)
 
 

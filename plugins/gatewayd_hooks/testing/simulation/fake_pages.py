@@ -29,10 +29,10 @@ class _Holder:
     trail: Any
     pages: list[int] = field(default_factory=list)
     computed: int = 0
-    told: int = 0
+    inserted: int = 0
     """Number of full pages inserted into the cache since it has its present pages."""
-    most_told: int = 0
-    """Maximum of ``told``: the trail knows these tokens."""
+    most_inserted: int = 0
+    """Maximum of ``inserted``: the trail knows these tokens."""
     is_running: bool = False
 
 
@@ -94,7 +94,7 @@ class FakePages:
     def check_match(self, holder: _Holder) -> Match:
         """Match a sequence's prefix, twice, and compare with the expected result."""
         size = self._size
-        known = max(holder.prompt_len, holder.most_told * size)
+        known = max(holder.prompt_len, holder.most_inserted * size)
         expected: list[int] = []
         for i in range(known // size):
             page = self._page_of.get(self._key(holder, i))
@@ -150,7 +150,7 @@ class FakePages:
         for page in shared:
             self._refs[page] += 1
         holder.pages = shared
-        holder.told = len(shared)
+        holder.inserted = len(shared)
         holder.computed = len(shared) * self._size
         holder.is_running = True
         if tokens > holder.computed and self._free:
@@ -180,7 +180,7 @@ class FakePages:
                 holder.tokens.append(bits >> i & 1)
             holder.computed += 1
         full = holder.computed // self._size
-        if full > holder.told:
+        if full > holder.inserted:
             self._insert(holder, full)
 
     def _allocate(self, holder: _Holder) -> None:
@@ -189,8 +189,8 @@ class FakePages:
         holder.pages.append(page)
 
     def _insert(self, holder: _Holder, full: int) -> None:
-        holder.told = full
-        holder.most_told = max(holder.most_told, full)
+        holder.inserted = full
+        holder.most_inserted = max(holder.most_inserted, full)
         pages = holder.pages[:full]
         expected = set()
         for i, page in enumerate(pages):

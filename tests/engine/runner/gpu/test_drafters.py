@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_draft_eagle.ahead import Ahead
+from gatewayd_draft_eagle.ahead import CapturedDrafting
 from gatewayd_draft_medusa.strategy import Medusa
 from gatewayd_engine.attention import draft_slots
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
@@ -156,7 +156,7 @@ def test_a_small_models_kernels_are_compiled_before_it_guesses(
 
 @captured
 @pytest.mark.parametrize("capture_is", ["auto", "off"])
-@pytest.mark.parametrize(("name", "owner"), [("eagle", Ahead), ("medusa", Medusa)])
+@pytest.mark.parametrize(("name", "owner"), [("eagle", CapturedDrafting), ("medusa", Medusa)])
 def test_what_heads_launch_is_compiled_before_they_guess(
     make_device_engine: Make,
     monkeypatch: pytest.MonkeyPatch,

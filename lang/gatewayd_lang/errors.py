@@ -1,8 +1,9 @@
 """Errors of programs.
 
-LangError ├── ServerError the server refused, failed or was unreachable ├── GenError the same for
-one ``gen``, or its answer is unusable; names the ``gen`` └── TemplateError the model's chat
-template cannot be continued
+LangError
+├── ServerError    the server refused, failed or was unreachable
+├── GenError       the same for one ``gen``, or its answer is unusable; names the ``gen``
+└── TemplateError  the model's chat template cannot be continued
 """
 
 from __future__ import annotations

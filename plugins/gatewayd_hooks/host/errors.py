@@ -1,9 +1,11 @@
 """Plugin errors, each with a message for the operator.
 
-PluginError ├── NotInstalled the configuration names what no distribution provides ├── SlotConflict
-two distributions provide it ├── LoadFailed it cannot be imported, registered or built ├──
-SpecMismatch it needs another version of the contract └── BadSettings its table of the configuration
-is invalid
+PluginError
+├── NotInstalled     the configuration names what no distribution provides
+├── SlotConflict     two distributions provide it
+├── LoadFailed       it cannot be imported, registered or built
+├── SpecMismatch     it needs another version of the contract
+└── BadSettings      its table of the configuration is invalid
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class CapturedDrafting:
         self._pairs[0] = rows
         self._seen = torch.ones(rows, depth, context.shape[2], dtype=torch.bool, device=device)
         # Tokens, then the bits of their probabilities.
-        self._told = torch.zeros((rows, 2, depth, width), dtype=torch.int32, device=device)
+        self._drafts = torch.zeros((rows, 2, depth, width), dtype=torch.int32, device=device)
         self._run = capture(self._launch, "eagle's drafts", 1)
 
     def guess(
@@ -95,8 +95,8 @@ class CapturedDrafting:
         self._to_device(is_seen.transpose(1, 0, 2), self._seen[:n])
         self._run(n)
         # The only synchronization of a step.
-        told = self._told[:n].cpu().numpy()
-        return told[:, 0].astype(np.int64), told[:, 1].view(np.float32)
+        drafts = self._drafts[:n].cpu().numpy()
+        return drafts[:, 0].astype(np.int64), drafts[:, 1].view(np.float32)
 
     def _to_device(self, array: NDArray[Any], to: torch.Tensor) -> None:
         host = torch.from_numpy(np.ascontiguousarray(array))
@@ -113,10 +113,10 @@ class CapturedDrafting:
         context = self._context.index_select(0, rows)
         for ahead in range(self._depth):
             predicted = layer.predict_hidden(entered, context, self._seen[:num_lines, ahead])
-            said = torch.softmax(target.logits(predicted), -1).topk(self._width)
-            told, tokens = self._told[:num_lines, :, ahead], said.indices[:, 0]
-            told[:, 0].copy_(said.indices)
-            told[:, 1].copy_(said.values.float().view(torch.int32))
+            top = torch.softmax(target.logits(predicted), -1).topk(self._width)
+            drafts, tokens = self._drafts[:num_lines, :, ahead], top.indices[:, 0]
+            drafts[:, 0].copy_(top.indices)
+            drafts[:, 1].copy_(top.values.float().view(torch.int32))
             if ahead + 1 < self._depth:
                 entered = layer.enter(predicted, target.embed(tokens), positions + ahead + 1)
                 context[:, :, window + ahead] = entered.key_value

@@ -138,19 +138,19 @@ class Eagle:
         is_seen = self._to_device(self._seen(rows, at, depth))
         positions = self._to_device(at)
         predicted = self._layer.predict_hidden(entered, context, is_seen[0])
-        said = [self._top_tokens(predicted)]
+        levels = [self._top_tokens(predicted)]
         prospects = Prospects(batch.limits[known])
         for ahead in range(1, depth):
-            prospects.add_depth(said[-1].values.float().numpy())
+            prospects.add_depth(levels[-1].values.float().numpy())
             if not prospects.is_worth_extending(self._config.min_confidence):
                 break
-            embedded = self._target.embed(said[-1].indices[:, 0])
+            embedded = self._target.embed(levels[-1].indices[:, 0])
             entered = self._layer.enter(predicted, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
             predicted = self._layer.predict_hidden(entered, context, is_seen[ahead])
-            said.append(self._top_tokens(predicted))
-        tokens = torch.stack([one.indices for one in said], 1)
-        shares = torch.stack([one.values for one in said], 1).float()
+            levels.append(self._top_tokens(predicted))
+        tokens = torch.stack([one.indices for one in levels], 1)
+        shares = torch.stack([one.values for one in levels], 1).float()
         return tokens.numpy(), shares.numpy()
 
     def _draft_captured(

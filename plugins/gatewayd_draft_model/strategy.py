@@ -226,12 +226,12 @@ class SmallModel:
         if len(drawing) and probs is not None:
             lines = alive[drawing]
             temperature = torch.from_numpy(batch.temperature[lines]).unsqueeze(-1)
-            said = torch.softmax(logits[torch.from_numpy(drawing)] / temperature, -1)
-            probs[torch.from_numpy(lines), depth] = said
-            cumulative = said.double().cumsum(-1)
+            distribution = torch.softmax(logits[torch.from_numpy(drawing)] / temperature, -1)
+            probs[torch.from_numpy(lines), depth] = distribution
+            cumulative = distribution.double().cumsum(-1)
             target = torch.from_numpy(batch.uniform[lines, depth]).unsqueeze(-1)
             drawn = torch.searchsorted(cumulative, target * cumulative[:, -1:], right=True)
-            chosen[drawing] = drawn.squeeze(-1).clamp_(max=said.shape[-1] - 1).numpy()
+            chosen[drawing] = drawn.squeeze(-1).clamp_(max=distribution.shape[-1] - 1).numpy()
         return chosen, is_sure
 
 

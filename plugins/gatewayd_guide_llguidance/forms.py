@@ -179,8 +179,8 @@ def _lark(text: str, texts: Iterable[str] | None) -> str:
 
 def _one_of(choices: Sequence[str]) -> str:
     """Return one terminal: alternatives of a rule would all be parsed at once."""
-    said = [json.dumps(one, ensure_ascii=False) for one in choices if one]
-    if not said:
+    literals = [json.dumps(one, ensure_ascii=False) for one in choices if one]
+    if not literals:
         return 'start: ""'
     may_be_empty = "?" if "" in choices else ""
-    return f"start: CHOICE{may_be_empty}\nCHOICE: {' | '.join(said)}"
+    return f"start: CHOICE{may_be_empty}\nCHOICE: {' | '.join(literals)}"

@@ -204,7 +204,7 @@ class LlMatcher:
             GuideFailed: another limit was reached, or this one again.
         """
         if self.matcher.is_error():
-            if not any(said in _reason(self.matcher.get_error()) for said in _USED_UP):
+            if not any(message in _reason(self.matcher.get_error()) for message in _USED_UP):
                 self.check()
         elif not is_rejected:
             return False

@@ -99,8 +99,8 @@ def _check(place: str, one: dict[str, Any]) -> None:
     for keyword, others in _ALONE.items():
         if keyword in one and (left := standard - others - {keyword}):
             raise GrammarRefused(
-                f"json_schema: xgrammar does not support {sorted(left)[0]!r} beside {keyword!r}, "
-                f"at {place}"
+                f"json_schema: xgrammar does not support {sorted(left)[0]!r} together with "
+                f"{keyword!r}, at {place}"
             )
     wanted = one.get("type")
     if "type" in one and {"enum", "const"} & one.keys():
@@ -109,7 +109,7 @@ def _check(place: str, one: dict[str, Any]) -> None:
         kind = _OF_TYPE[keyword]
         if wanted != kind:
             raise GrammarRefused(
-                f"json_schema: xgrammar supports {keyword!r} only beside "
+                f"json_schema: xgrammar supports {keyword!r} only together with "
                 f'"type": "{kind}", at {place}'
             )
     properties = one.get("properties")

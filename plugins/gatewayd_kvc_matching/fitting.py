@@ -18,7 +18,7 @@ LEAST_WEIGHT = 1e-6
 """Weight of an unused key; a bias must be finite."""
 
 
-class Few(NamedTuple):
+class FittedPositions(NamedTuple):
     """Replacement of many keys and values of one head.
 
     Attributes:
@@ -42,7 +42,7 @@ def fit(
     fits_mass: bool = True,
     fits_values: bool = True,
     ridge: float = 1e-4,
-) -> Few:
+) -> FittedPositions:
     """Choose ``kept`` keys of one head, and fit their biases and values.
 
     Args:
@@ -68,11 +68,11 @@ def fit(
     else:
         places = shares.square().sum(0).topk(kept).indices.sort().values
     bias = fit_bias(shares[:, places], ridge) if fits_mass else q.new_zeros(kept)
-    few = v[places]
+    fitted = v[places]
     if fits_values:
         weights = torch.softmax(scores[:, places] + bias, -1)
-        few = few + _ridge(weights, shares @ v - weights @ few, ridge)
-    return Few(places, bias, few)
+        fitted = fitted + _ridge(weights, shares @ v - weights @ fitted, ridge)
+    return FittedPositions(places, bias, fitted)
 
 
 def fit_bias(shares: torch.Tensor, ridge: float) -> torch.Tensor:

@@ -84,7 +84,7 @@ class Matching:
         found_keys, found_values = keys.new_empty(2, len(keys), kept, keys.shape[-1]).unbind()
         bias = keys.new_empty(len(keys), kept)
         for head in range(len(keys)):
-            few = fit(
+            fitted = fit(
                 queries[head] * self._scale,
                 keys[head],
                 values[head],
@@ -92,7 +92,7 @@ class Matching:
                 greedy=config.choose == "greedy",
                 ridge=config.ridge,
             )
-            found_keys[head] = keys[head, few.places]
-            found_values[head] = few.values
-            bias[head] = few.bias
+            found_keys[head] = keys[head, fitted.places]
+            found_values[head] = fitted.values
+            bias[head] = fitted.bias
         return Compacted(found_keys, bias, found_values)

@@ -24,7 +24,7 @@ Message = dict[str, Any]
 _Placed = tuple[Message, AnthropicTurn]
 
 
-def messages_of(asked: PromptTable) -> tuple[list[Message], list[AnthropicTurn]]:
+def messages_of(request: PromptTable) -> tuple[list[Message], list[AnthropicTurn]]:
     """Convert the system prompt and the conversation.
 
     Returns:
@@ -34,11 +34,11 @@ def messages_of(asked: PromptTable) -> tuple[list[Message], list[AnthropicTurn]]
         Refusal: it ends with tool calls.
     """
     found: list[_Placed] = []
-    if asked.system is not None:
+    if request.system is not None:
         found.append(
-            ({"role": "system", "content": _text_of(asked.system)}, AnthropicTurn("system"))
+            ({"role": "system", "content": _text_of(request.system)}, AnthropicTurn("system"))
         )
-    for at, message in enumerate(asked.messages):
+    for at, message in enumerate(request.messages):
         place = f"messages[{at}]"
         if isinstance(message, UserMessage):
             found += _user(message, place)
@@ -111,12 +111,12 @@ def _assistant(message: AssistantMessage, place: str) -> _Placed:
                 places.append(f"{place}.content[{at}]")
             case _:
                 texts.append(_text(block))
-    said: Message = {"role": "assistant", "content": "\n".join(texts)}
+    turn: Message = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:
-        said["reasoning_content"] = "\n".join(thoughts)
+        turn["reasoning_content"] = "\n".join(thoughts)
     if calls:
-        said["tool_calls"] = calls
-    return said, AnthropicTurn(place, places)
+        turn["tool_calls"] = calls
+    return turn, AnthropicTurn(place, places)
 
 
 def _combined(messages: list[_Placed]) -> list[_Placed]:

@@ -40,7 +40,7 @@ class AnthropicRequest(NamedTuple):
     tier_field: str = "service_tier"
 
 
-def asked_of(fields: dict[str, Any], *, counts: bool = False) -> AnthropicRequest:
+def convert_request(fields: dict[str, Any], *, counts: bool = False) -> AnthropicRequest:
     """Convert a request.
 
     Args:
@@ -51,38 +51,40 @@ def asked_of(fields: dict[str, Any], *, counts: bool = False) -> AnthropicReques
         Refusal: a field is invalid.
     """
     table: type[PromptTable] = CountRequest if counts else MessagesRequest
-    asked, ignored = check(table, fields)
-    messages, turns = messages_of(asked)
-    body: dict[str, Any] = {"model": asked.model, "messages": messages}
+    request, ignored = check(table, fields)
+    messages, turns = messages_of(request)
+    body: dict[str, Any] = {"model": request.model, "messages": messages}
     if messages[-1]["role"] == "assistant":
         body["continue_final_message"] = True
-    if isinstance(asked, MessagesRequest):
-        _add_generation(asked, body)
-    if asked.tools:
-        body["tools"] = [_tool(tool) for tool in asked.tools]
-    if asked.tool_choice is not None:
-        _add_choice(asked.tool_choice, body)
-    form = _add_output(asked, body)
-    is_by_speed = asked.speed is not None and (asked.speed == "fast" or "service_tier" not in body)
+    if isinstance(request, MessagesRequest):
+        _add_generation(request, body)
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    if request.tool_choice is not None:
+        _add_choice(request.tool_choice, body)
+    form = _add_output(request, body)
+    is_by_speed = request.speed is not None and (
+        request.speed == "fast" or "service_tier" not in body
+    )
     if is_by_speed:
-        body["service_tier"] = "fast" if asked.speed == "fast" else "default"
-    thinks = asked.thinking is None or asked.thinking.type != "disabled"
-    if asked.thinking is not None:
+        body["service_tier"] = "fast" if request.speed == "fast" else "default"
+    thinks = request.thinking is None or request.thinking.type != "disabled"
+    if request.thinking is not None:
         body["enable_thinking"] = thinks
     field = "speed" if is_by_speed else "service_tier"
     return AnthropicRequest(body, ignored, thinks, Places(turns, form), field)
 
 
-def _add_generation(asked: MessagesRequest, body: dict[str, Any]) -> None:
+def _add_generation(request: MessagesRequest, body: dict[str, Any]) -> None:
     for name in _SAME:
-        if (value := getattr(asked, name)) is not None:
+        if (value := getattr(request, name)) is not None:
             body[name] = value
-    if asked.stop_sequences:
-        body["stop"] = asked.stop_sequences
-    if asked.metadata is not None and asked.metadata.user_id is not None:
-        body["user"] = asked.metadata.user_id
-    if asked.service_tier is not None:
-        body["service_tier"] = _TIERS[asked.service_tier]
+    if request.stop_sequences:
+        body["stop"] = request.stop_sequences
+    if request.metadata is not None and request.metadata.user_id is not None:
+        body["user"] = request.metadata.user_id
+    if request.service_tier is not None:
+        body["service_tier"] = _TIERS[request.service_tier]
 
 
 def _tool(tool: AnthropicTool) -> dict[str, Any]:
@@ -103,15 +105,15 @@ def _add_choice(choice: ToolChoice | NamedChoice, body: dict[str, Any]) -> None:
         body["parallel_tool_calls"] = not choice.disable_parallel_tool_use
 
 
-def _add_output(asked: PromptTable, body: dict[str, Any]) -> str:
+def _add_output(request: PromptTable, body: dict[str, Any]) -> str:
     """Add the constraint on the answer; return the field that contains it."""
-    config = asked.output_config
+    config = request.output_config
     if config is not None and config.effort is not None:
         body["reasoning_effort"] = config.effort
     form: OutputFormat | None = None if config is None else config.format
     place = "output_config.format"
     if form is None:
-        form, place = asked.output_format, "output_format"
+        form, place = request.output_format, "output_format"
     if form is not None:
         named = {"name": "output", "schema": form.schema_, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": named}

@@ -21,7 +21,7 @@ from gatewayd_hooks.protocols import (
 from gatewayd_proto_anthropic.blocks import blocks_of
 from gatewayd_proto_anthropic.events import PING, Events, event, message_id, stop_of, usage_of
 from gatewayd_proto_anthropic.places import RENAMED
-from gatewayd_proto_anthropic.requests import AnthropicRequest, asked_of
+from gatewayd_proto_anthropic.requests import AnthropicRequest, convert_request
 from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 
 if TYPE_CHECKING:
@@ -50,32 +50,32 @@ class Anthropic:
         """Return the two routes of the API that need no account."""
 
         async def create(request: HttpRequest) -> HttpResponse:
-            asked = await gateway.read(request, asked_of)
-            answer, is_cut = await _start(gateway, asked, request)
+            converted = await gateway.read(request, convert_request)
+            answer, is_cut = await _start(gateway, converted, request)
             headers = {"request-id": request.request_id}
-            names = {**RENAMED, "service_tier": asked.tier_field}
-            if asked.body.get("stream"):
+            names = {**RENAMED, "service_tier": converted.tier_field}
+            if converted.body.get("stream"):
                 return HttpResponse(
-                    _stream(answer, asked, is_cut=is_cut),
+                    _stream(answer, converted, is_cut=is_cut),
                     content_type="text/event-stream; charset=utf-8",
                     headers={**headers, "cache-control": "no-cache"},
-                    ignored=asked.ignored,
+                    ignored=converted.ignored,
                     names=names,
                     keepalive=PING,
                 )
-            body = await _whole(answer, asked, is_cut=is_cut)
+            body = await _whole(answer, converted, is_cut=is_cut)
             return HttpResponse(
-                msgspec.json.encode(body), headers=headers, ignored=asked.ignored, names=names
+                msgspec.json.encode(body), headers=headers, ignored=converted.ignored, names=names
             )
 
         async def count(request: HttpRequest) -> HttpResponse:
-            asked = await gateway.read(request, partial(asked_of, counts=True))
-            with asked.places.translated():
-                tokens = await gateway.count_tokens(asked.body)
+            converted = await gateway.read(request, partial(convert_request, counts=True))
+            with converted.places.translated():
+                tokens = await gateway.count_tokens(converted.body)
             return HttpResponse(
                 b'{"input_tokens":%d}' % tokens,
                 headers={"request-id": request.request_id},
-                ignored=asked.ignored,
+                ignored=converted.ignored,
             )
 
         return [
@@ -103,7 +103,7 @@ class Anthropic:
 
 
 async def _start(
-    gateway: Gateway, asked: AnthropicRequest, request: HttpRequest
+    gateway: Gateway, converted: AnthropicRequest, request: HttpRequest
 ) -> tuple[ChatAnswer, bool]:
     """Start the chat completion.
 
@@ -114,24 +114,24 @@ async def _start(
         The answer, and whether the context ends before ``max_tokens``.
     """
     try:
-        with asked.places.translated():
-            return await gateway.chat(asked.body, request), False
+        with converted.places.translated():
+            return await gateway.chat(converted.body, request), False
     except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
             raise
-    body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    with asked.places.translated():
+    body = {name: value for name, value in converted.body.items() if name != "max_tokens"}
+    with converted.places.translated():
         return await gateway.chat(body, request), True
 
 
 async def _stream(
-    answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool
+    answer: ChatAnswer, converted: AnthropicRequest, *, is_cut: bool
 ) -> AsyncIterator[bytes]:
     """Yield one piece for all output since the last one."""
-    events = Events(answer, thinks=asked.thinks)
+    events = Events(answer, thinks=converted.thinks)
     before = None
     try:
-        with asked.places.translated():
+        with converted.places.translated():
             async for delta in answer:
                 found = events.encode_parts(delta.parts)
                 if before is None:
@@ -144,10 +144,12 @@ async def _stream(
         answer.close()
 
 
-async def _whole(answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool) -> dict[str, Any]:
+async def _whole(
+    answer: ChatAnswer, converted: AnthropicRequest, *, is_cut: bool
+) -> dict[str, Any]:
     parts: list[Part] = []
     last = Delta(0, ())
-    with asked.places.translated():
+    with converted.places.translated():
         async for last in answer:
             parts += last.parts
     reason, stop = stop_of(last, is_context_full=is_cut)
@@ -156,7 +158,7 @@ async def _whole(answer: ChatAnswer, asked: AnthropicRequest, *, is_cut: bool) -
         "type": "message",
         "role": "assistant",
         "model": answer.model,
-        "content": blocks_of(answer, parts, thinks=asked.thinks),
+        "content": blocks_of(answer, parts, thinks=converted.thinks),
         "stop_reason": reason,
         "stop_sequence": stop,
         "usage": usage_of(answer.usage),

@@ -68,22 +68,22 @@ class Reader:
             parts: in order.
             is_last: whether nothing follows.
         """
-        said = DeltaContent()
+        content = DeltaContent()
         for part in parts:
             if isinstance(part, Text):
-                said.text += part.text
+                content.text += part.text
             elif isinstance(part, Arguments):
                 self._arguments.append(part.text)
             elif isinstance(part, Reasoning):
-                said.thought += part.text
+                content.thought += part.text
             else:
-                self._end(said)
+                self._end(content)
                 self._call = part
         if is_last:
-            self._end(said)
-        return said
+            self._end(content)
+        return content
 
-    def _end(self, said: DeltaContent) -> None:
+    def _end(self, content: DeltaContent) -> None:
         if self._call is None:
             return
         text = "".join(self._arguments)
@@ -93,9 +93,9 @@ class Reader:
             arguments = None
         if isinstance(arguments, dict):
             function = {"index": self._call.call, "name": self._call.name, "arguments": arguments}
-            said.calls.append({"function": function})
+            content.calls.append({"function": function})
         else:  # truncated: not an object
-            said.text += text
+            content.text += text
         self._call = None
         self._arguments = []
 
@@ -115,28 +115,28 @@ class Lines:
         self._thinks = thinks
         self._head = b'{"model":%b,"created_at":"' % _encode(model)
 
-    def line(self, said: DeltaContent, logprobs: Sequence[Fields] = ()) -> bytes:
+    def line(self, content: DeltaContent, logprobs: Sequence[Fields] = ()) -> bytes:
         """Return a line with some content; empty if there is none."""
-        if not (said.text or said.calls or logprobs or (said.thought and self._thinks)):
+        if not (content.text or content.calls or logprobs or (content.thought and self._thinks)):
             return b""
-        if self._is_chat and not (said.calls or logprobs or said.thought):
+        if self._is_chat and not (content.calls or logprobs or content.thought):
             # The common case, put together from bytes.
-            return b"".join((self._head, now().encode(), _MIDDLE, _encode(said.text), _TAIL))
-        return _encode(self.answer(said, logprobs) | {"done": False}) + b"\n"
+            return b"".join((self._head, now().encode(), _MIDDLE, _encode(content.text), _TAIL))
+        return _encode(self.answer(content, logprobs) | {"done": False}) + b"\n"
 
-    def answer(self, said: DeltaContent, logprobs: Sequence[Fields] = ()) -> Fields:
+    def answer(self, content: DeltaContent, logprobs: Sequence[Fields] = ()) -> Fields:
         """Return the same as an object."""
-        thought = said.thought if self._thinks else ""
+        thought = content.thought if self._thinks else ""
         found: Fields = {"model": self._model, "created_at": now()}
         if self._is_chat:
-            message: Fields = {"role": "assistant", "content": said.text}
+            message: Fields = {"role": "assistant", "content": content.text}
             if thought:
                 message["thinking"] = thought
-            if said.calls:
-                message["tool_calls"] = said.calls
+            if content.calls:
+                message["tool_calls"] = content.calls
             found["message"] = message
         else:
-            found["response"] = said.text
+            found["response"] = content.text
             if thought:
                 found["thinking"] = thought
         if logprobs:

@@ -28,16 +28,16 @@ def translated(place_of: Callable[[str], str]) -> Iterator[None]:
         raise refusal.at(place) from refusal
 
 
-def places(asked: OllamaRequest) -> Callable[[str], str]:
+def places(request: OllamaRequest) -> Callable[[str], str]:
     """Return the field translation of a generation request."""
     by_name = renamed(RENAMED)
 
     def place_of(param: str) -> str:
-        if asked.turns:
+        if request.turns:
             if found := _MESSAGE.fullmatch(param):
-                return asked.turns[int(found[1])]
+                return request.turns[int(found[1])]
             if param == "messages":
-                return asked.turns[-1]
+                return request.turns[-1]
         if found := _FORM.fullmatch(param):
             return f"format{found[1]}"
         if param.startswith("messages[") and param.endswith(".reasoning_content"):

@@ -59,7 +59,7 @@ class OllamaRequest(NamedTuple):
     turns: tuple[str, ...] = ()
 
 
-def chat_of(fields: Fields) -> OllamaRequest:
+def convert_chat(fields: Fields) -> OllamaRequest:
     """Convert a request of ``/api/chat``.
 
     Args:
@@ -68,24 +68,24 @@ def chat_of(fields: Fields) -> OllamaRequest:
     Raises:
         Refusal: a field is invalid.
     """
-    asked, ignored = check(OllamaChatRequest, fields)
-    body, thinks = _common(asked)
-    if not asked.messages:
+    request, ignored = check(OllamaChatRequest, fields)
+    body, thinks = _common(request)
+    if not request.messages:
         return OllamaRequest(body, ignored, thinks, is_load=True)
-    body["messages"] = _messages(asked.messages)
+    body["messages"] = _messages(request.messages)
     last = body["messages"][-1]
     if last["role"] == "assistant" and not last.get("tool_calls"):
         body["continue_final_message"] = True
-    if asked.tools:
+    if request.tools:
         # Functions are the only type: some clients omit it.
         body["tools"] = [
             {"type": "function", "function": tool.function.model_dump(exclude_unset=True)}
-            for tool in asked.tools
+            for tool in request.tools
         ]
     return OllamaRequest(body, ignored, thinks)
 
 
-def generate_of(fields: Fields, *, can_chat: bool) -> OllamaRequest:
+def convert_generate(fields: Fields, *, can_chat: bool) -> OllamaRequest:
     """Convert a request of ``/api/generate``.
 
     Args:
@@ -95,45 +95,45 @@ def generate_of(fields: Fields, *, can_chat: bool) -> OllamaRequest:
     Raises:
         Refusal: a field is invalid.
     """
-    asked, ignored = check(GenerateRequest, fields)
-    body, thinks = _common(asked)
-    if not asked.prompt:
+    request, ignored = check(GenerateRequest, fields)
+    body, thinks = _common(request)
+    if not request.prompt:
         return OllamaRequest(body, ignored, thinks, is_load=True)
-    if asked.raw or not can_chat:
-        if asked.system:
+    if request.raw or not can_chat:
+        if request.system:
             ignored.append("system")
-        body["prompt"] = asked.prompt
+        body["prompt"] = request.prompt
         for name in ("enable_thinking", "reasoning_effort"):
             body.pop(name, None)  # only for a template
         top = body.pop("top_logprobs", 0)
         if body.pop("logprobs", False):
             body["logprobs"] = top
         return OllamaRequest(body, ignored, thinks, is_raw=True)
-    user = {"role": "user", "content": asked.prompt}
-    if not asked.system:
+    user = {"role": "user", "content": request.prompt}
+    if not request.system:
         return OllamaRequest({**body, "messages": [user]}, ignored, thinks, turns=("prompt",))
-    body["messages"] = [{"role": "system", "content": asked.system}, user]
+    body["messages"] = [{"role": "system", "content": request.system}, user]
     return OllamaRequest(body, ignored, thinks, turns=("system", "prompt"))
 
 
-def _common(asked: AnswerTable) -> tuple[Fields, bool]:
-    body: Fields = {"model": asked.model, "stream": asked.stream is not False}
-    if asked.logprobs:
+def _common(request: AnswerTable) -> tuple[Fields, bool]:
+    body: Fields = {"model": request.model, "stream": request.stream is not False}
+    if request.logprobs:
         body["logprobs"] = True
-    if asked.top_logprobs:
-        body["top_logprobs"] = asked.top_logprobs
-    if asked.format == "json":
+    if request.top_logprobs:
+        body["top_logprobs"] = request.top_logprobs
+    if request.format == "json":
         body["response_format"] = {"type": "json_object"}
-    elif asked.format is not None:
-        named = {"name": "format", "schema": asked.format, "strict": True}
+    elif request.format is not None:
+        named = {"name": "format", "schema": request.format, "strict": True}
         body["response_format"] = {"type": "json_schema", "json_schema": named}
-    if asked.options is not None:
-        _add_options(asked.options, body)
-    if asked.think is not None:
-        if not isinstance(asked.think, bool):
-            body["reasoning_effort"] = asked.think
-        body["enable_thinking"] = asked.think is not False
-    return body, asked.think is not False
+    if request.options is not None:
+        _add_options(request.options, body)
+    if request.think is not None:
+        if not isinstance(request.think, bool):
+            body["reasoning_effort"] = request.think
+        body["enable_thinking"] = request.think is not False
+    return body, request.think is not False
 
 
 def _add_options(options: Options, body: Fields) -> None:

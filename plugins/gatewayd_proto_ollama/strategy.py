@@ -24,7 +24,7 @@ from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.places import places, translated
-from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest, chat_of, generate_of
+from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest, convert_chat, convert_generate
 from gatewayd_proto_ollama.tables import (
     EmbeddingsRequest,
     EmbedRequest,
@@ -108,8 +108,8 @@ def _reporting(report: Callable[[], dict[str, Any]]) -> Handler:
 
 def _showing(gateway: Gateway) -> Handler:
     async def showing(request: HttpRequest) -> HttpResponse:
-        asked, ignored = await gateway.read(request, partial(check, ShowRequest))
-        name = models.resolve(gateway, asked.model or asked.name)
+        converted, ignored = await gateway.read(request, partial(check, ShowRequest))
+        name = models.resolve(gateway, converted.model or converted.name)
         return HttpResponse(_encode(models.shown(gateway, name)), ignored=ignored)
 
     return showing
@@ -124,59 +124,61 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
         """Convert a request; also return the model's name as requested."""
         model = gateway.model
         can_chat = model is None or bool(model.chat_template)
-        asked = chat_of(fields) if is_chat else generate_of(fields, can_chat=can_chat)
-        name = asked.body["model"]
-        asked.body["model"] = models.resolve(gateway, name)
-        return asked, name
+        converted = convert_chat(fields) if is_chat else convert_generate(fields, can_chat=can_chat)
+        name = converted.body["model"]
+        converted.body["model"] = models.resolve(gateway, name)
+        return converted, name
 
     async def answered(request: HttpRequest) -> HttpResponse:
-        asked, model = await gateway.read(request, read)
-        lines = Lines(model, is_chat=is_chat, thinks=asked.thinks)
-        if asked.is_load:
+        converted, model = await gateway.read(request, read)
+        lines = Lines(model, is_chat=is_chat, thinks=converted.thinks)
+        if converted.is_load:
             models.loaded(gateway)
-            return HttpResponse(lines.loaded(), ignored=asked.ignored)
-        answer = await _start(gateway, asked, request)
-        if asked.body["stream"]:
+            return HttpResponse(lines.loaded(), ignored=converted.ignored)
+        answer = await _start(gateway, converted, request)
+        if converted.body["stream"]:
             return HttpResponse(
-                _stream(answer, lines, asked),
+                _stream(answer, lines, converted),
                 content_type="application/x-ndjson",
                 headers={"cache-control": "no-cache"},
-                ignored=asked.ignored,
+                ignored=converted.ignored,
                 names=RENAMED,
             )
         return HttpResponse(
-            await _whole(answer, lines, asked), ignored=asked.ignored, names=RENAMED
+            await _whole(answer, lines, converted), ignored=converted.ignored, names=RENAMED
         )
 
     return answered
 
 
-async def _start(gateway: Gateway, asked: OllamaRequest, request: HttpRequest) -> ChatAnswer:
+async def _start(gateway: Gateway, converted: OllamaRequest, request: HttpRequest) -> ChatAnswer:
     """Start generation; ``num_predict`` beyond the context is a bound, and reduced to it."""
-    begin = gateway.generate if asked.is_raw else gateway.chat
+    begin = gateway.generate if converted.is_raw else gateway.chat
     try:
-        with translated(places(asked)):
-            return await begin(asked.body, request)
+        with translated(places(converted)):
+            return await begin(converted.body, request)
     except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != (
             "context_length_exceeded",
             "options.num_predict",
         ):
             raise
-    body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    with translated(places(asked)):
+    body = {name: value for name, value in converted.body.items() if name != "max_tokens"}
+    with translated(places(converted)):
         return await begin(body, request)
 
 
-async def _stream(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> AsyncIterator[bytes]:
+async def _stream(
+    answer: ChatAnswer, lines: Lines, converted: OllamaRequest
+) -> AsyncIterator[bytes]:
     """Yield one piece for all output since the last one."""
     reader = Reader()
     try:
-        with translated(places(asked)):
+        with translated(places(converted)):
             async for delta in answer:
                 is_last = delta.finish_reason is not None
-                said = reader.read(delta.parts, is_last=is_last)
-                found = lines.line(said, delta.logprobs)
+                content = reader.read(delta.parts, is_last=is_last)
+                found = lines.line(content, delta.logprobs)
                 if is_last:
                     end = lines.answer(Reader().read((), is_last=True)) | lines.end(answer, delta)
                     found += _encode(end) + b"\n"
@@ -186,13 +188,13 @@ async def _stream(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> Asy
         answer.close()
 
 
-async def _whole(answer: ChatAnswer, lines: Lines, asked: OllamaRequest) -> bytes:
+async def _whole(answer: ChatAnswer, lines: Lines, converted: OllamaRequest) -> bytes:
     parts: list[Part] = []
     logprobs: list[dict[str, Any]] = []
     last = Delta(0, ())
-    with translated(places(asked)):
+    with translated(places(converted)):
         async for last in answer:
             parts += last.parts
             logprobs += last.logprobs
-    said = Reader().read(parts, is_last=True)
-    return _encode(lines.answer(said, logprobs) | lines.end(answer, last))
+    content = Reader().read(parts, is_last=True)
+    return _encode(lines.answer(content, logprobs) | lines.end(answer, last))

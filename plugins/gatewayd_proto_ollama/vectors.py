@@ -26,14 +26,14 @@ def embedding(gateway: Gateway) -> Handler:
 
     def read(fields: Fields) -> tuple[Fields, str, list[str]]:
         """Return the body, the model's name as requested, and ignored fields."""
-        asked, ignored = check(EmbedRequest, fields)
-        name = models.resolve(gateway, asked.model)
-        body: Fields = {"model": name, "input": asked.input or []}
-        if asked.truncate is not False:
+        table, ignored = check(EmbedRequest, fields)
+        name = models.resolve(gateway, table.model)
+        body: Fields = {"model": name, "input": table.input or []}
+        if table.truncate is not False:
             body["truncate_prompt_tokens"] = -1
-        if asked.dimensions:
-            body["dimensions"] = asked.dimensions
-        return body, asked.model, ignored
+        if table.dimensions:
+            body["dimensions"] = table.dimensions
+        return body, table.model, ignored
 
     async def answered(request: HttpRequest) -> HttpResponse:
         body, model, ignored = await gateway.read(request, read)
@@ -53,9 +53,9 @@ def embedding_one(gateway: Gateway) -> Handler:
 
     def read(fields: Fields) -> tuple[str, str, list[str]]:
         """Return the model, the text, and ignored fields."""
-        asked, ignored = check(EmbeddingsRequest, fields)
-        name = models.resolve(gateway, asked.model)
-        return name, asked.prompt or "", ignored
+        table, ignored = check(EmbeddingsRequest, fields)
+        name = models.resolve(gateway, table.model)
+        return name, table.prompt or "", ignored
 
     async def answered(request: HttpRequest) -> HttpResponse:
         name, prompt, ignored = await gateway.read(request, read)

@@ -30,7 +30,7 @@ from gatewayd_engine.model.loading.loader import read
 from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.offline.quality.texts import bundled
-from gatewayd_kvc_matching.fitting import Few, fit
+from gatewayd_kvc_matching.fitting import FittedPositions, fit
 
 PROMPT, COVERED, QUERIES, LONGEST, SHORTEST = 832, 768, 256, 1024, 960
 RATIOS = (2, 4, 8)
@@ -39,7 +39,7 @@ SHARP = 0.5
 """A look at one key: it has more than this part of the front's mass."""
 RIDGE = 1e-2
 
-Pick = Callable[["Seen", int], Few]
+Pick = Callable[["Seen", int], FittedPositions]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,9 @@ class Whole:
 class Shorter:
     """Attends to what stands for the front, to the rest of the prompt, and to what follows."""
 
-    def __init__(self, seen: list[list[Seen]], found: list[list[Few]], scale: float) -> None:
+    def __init__(
+        self, seen: list[list[Seen]], found: list[list[FittedPositions]], scale: float
+    ) -> None:
         self.seen, self.found, self.scale = seen, found, scale
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
@@ -122,7 +124,7 @@ def attend(
     return answer.reshape(len(answer), -1)
 
 
-def heavy(seen: Seen, kept: int) -> Few:
+def heavy(seen: Seen, kept: int) -> FittedPositions:
     """Half of them the newest, half those that got the most attention in the prompt (H2O)."""
     scores = torch.einsum("ngd,kd->gnk", seen.queries[:PROMPT], seen.keys[:PROMPT])
     hidden = torch.ones(PROMPT, PROMPT, dtype=torch.bool).triu(1)
@@ -130,14 +132,14 @@ def heavy(seen: Seen, kept: int) -> Few:
     newest = torch.arange(COVERED - kept // 2, COVERED)
     got[newest] = -1
     places = torch.cat((got.topk(kept - len(newest)).indices, newest)).sort().values
-    return Few(places, torch.zeros(kept), seen.values[places])
+    return FittedPositions(places, torch.zeros(kept), seen.values[places])
 
 
-def matched(seen: Seen, kept: int, **how: Any) -> Few:
+def matched(seen: Seen, kept: int, **how: Any) -> FittedPositions:
     """Attention matching, all of it or a part."""
     front = slice(COVERED)
     few = fit(seen.shown, seen.keys[front], seen.values[front], kept, ridge=RIDGE, **how)
-    return Few(few.places, few.bias.float(), few.values.float())
+    return FittedPositions(few.places, few.bias.float(), few.values.float())
 
 
 METHODS: dict[str, Pick] = {
@@ -168,7 +170,7 @@ class Losses:
     seconds: list[float] = field(default_factory=list)
 
 
-def weigh(seen: Seen, few: Few, losses: Losses, generator: torch.Generator) -> None:
+def weigh(seen: Seen, few: FittedPositions, losses: Losses, generator: torch.Generator) -> None:
     """Compare what the few answer with what the front did."""
     keys, values, queries = seen.keys[:COVERED], seen.values[:COVERED], seen.held_out
     scores, of_few = queries @ keys.T, queries @ keys[few.places].T + few.bias

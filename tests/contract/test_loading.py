@@ -141,7 +141,7 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
         "unable to parse string as an integer",
     ),
     "misspelt": ({"deptj": 2}, "[scheduler.mine] deptj is unknown; did you mean depth?"),
-    "unknown": ({"x": 2}, "[scheduler.mine] x is unknown; there is depth, password"),
+    "unknown": ({"x": 2}, "[scheduler.mine] x is unknown; known settings: depth, password"),
     "secret": (
         {"password": "sesame"},
         "[scheduler.mine] password is not allowed: String should have at most 4 characters",
@@ -149,7 +149,7 @@ BAD_SETTINGS: dict[str, tuple[dict[str, Any], str]] = {
     "two": (
         {"depth": 0, "y": 1},
         "[scheduler.mine] depth is 0: it should be greater than or equal to 1; "
-        "[scheduler.mine] y is unknown; there is depth, password",
+        "[scheduler.mine] y is unknown; known settings: depth, password",
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 
 from gatewayd_hooks.protocols import RequestRefusal
 from gatewayd_hooks.testing.fake_gateway import FakeGateway
-from gatewayd_proto_anthropic.requests import asked_of
+from gatewayd_proto_anthropic.requests import convert_request
 from gatewayd_proto_anthropic.strategy import Anthropic
 from tests.plugins.test_proto_anthropic import ASK, call, refused, turns
 
@@ -58,5 +58,7 @@ def test_what_a_block_has_besides_is_named_by_its_place(
     block: dict[str, Any], named: list[str]
 ) -> None:
     source = {"source": {"type": "text", "data": "d"}} if block["type"] == "document" else {}
-    told = asked_of({**ASK, **turns([{"type": "text", "text": "a"}, {**block, **source}])}).ignored
+    told = convert_request(
+        {**ASK, **turns([{"type": "text", "text": "a"}, {**block, **source}])}
+    ).ignored
     assert told == [f"messages[0].content[1].{name}" for name in named]

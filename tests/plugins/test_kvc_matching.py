@@ -15,7 +15,7 @@ from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
 from gatewayd_hooks.testing.simulation.decoding import SHAPE
 from gatewayd_hooks.testing.simulation.resources import engine_resources
 from gatewayd_kvc_matching.config import MatchingConfig
-from gatewayd_kvc_matching.fitting import Few, fit, fit_bias
+from gatewayd_kvc_matching.fitting import FittedPositions, fit, fit_bias
 from gatewayd_kvc_matching.masses import bounded_least_squares
 from gatewayd_kvc_matching.strategy import Matching
 
@@ -100,7 +100,9 @@ def test_values_are_those_of_ridge_least_squares() -> None:
     assert torch.allclose(few.values, torch.linalg.lstsq(rows, wanted).solution, atol=1e-9)
 
 
-def losses(few: Few, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[float, float]:
+def losses(
+    few: FittedPositions, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[float, float]:
     """Relative errors of answers, and of masses."""
     scores, kept = q @ k.T, q @ k[few.places].T + few.bias
     answer, wanted = torch.softmax(kept, -1) @ few.values, torch.softmax(scores, -1) @ v

@@ -18,7 +18,7 @@ from gatewayd_hooks.protocols import HttpResponse, RequestRefusal
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 from gatewayd_proto_anthropic.events import Events
-from gatewayd_proto_anthropic.requests import asked_of
+from gatewayd_proto_anthropic.requests import convert_request
 from gatewayd_proto_anthropic.strategy import Anthropic
 
 ASK = {"model": "nano", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
@@ -27,12 +27,12 @@ TOOL = {"name": "look", "description": "Looks.", "input_schema": {"type": "objec
 
 
 def asked(**fields: Any) -> dict[str, Any]:
-    return asked_of({**ASK, **fields}).body
+    return convert_request({**ASK, **fields}).body
 
 
 def refused(**fields: Any) -> RequestRefusal:
     with pytest.raises(RequestRefusal) as caught:
-        asked_of({**ASK, **fields})
+        convert_request({**ASK, **fields})
     assert caught.value.status == 400
     return caught.value
 
@@ -170,7 +170,7 @@ def test_tools_and_their_choice(choice: Any, expected: dict[str, Any]) -> None:
 
 
 def test_what_is_not_acted_on_is_named() -> None:
-    told = asked_of(
+    told = convert_request(
         {
             **ASK,
             "tools": [{**TOOL, "defer_loading": True}],

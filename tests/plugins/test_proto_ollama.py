@@ -19,7 +19,7 @@ from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import MODEL, FakeGateway, request
 from gatewayd_proto_ollama.answers import Reader
 from gatewayd_proto_ollama.config import OllamaConfig
-from gatewayd_proto_ollama.requests import chat_of, generate_of
+from gatewayd_proto_ollama.requests import convert_chat, convert_generate
 from gatewayd_proto_ollama.strategy import Ollama
 
 HI = {"role": "user", "content": "hi"}
@@ -27,12 +27,12 @@ LOOK = {"function": {"name": "look"}}
 
 
 def chat(**fields: Any) -> dict[str, Any]:
-    return chat_of({"model": "nano", "messages": [HI], **fields}).body
+    return convert_chat({"model": "nano", "messages": [HI], **fields}).body
 
 
 def generate(**fields: Any) -> dict[str, Any]:
     fields = {"model": "nano", "prompt": "hi", **fields}
-    return generate_of(fields, can_chat=True).body
+    return convert_generate(fields, can_chat=True).body
 
 
 def call(gateway: FakeGateway, route: str, **fields: Any) -> HttpResponse:
@@ -109,7 +109,7 @@ def test_what_is_not_acted_on_is_named() -> None:
         "think": "high",
         "options": {"num_ctx": 4096, "mirostat": 0, "seed": None},
     }
-    asked = chat_of(fields)
+    asked = convert_chat(fields)
     assert asked.ignored == ["keep_alive", "options.num_ctx", "options.mirostat"]
 
 
@@ -170,7 +170,7 @@ def test_a_prompt_is_a_chat_unless_it_is_raw() -> None:
     raw = generate(raw=True, logprobs=True, top_logprobs=3)
     assert raw == {"model": "nano", "stream": True, "prompt": "hi", "logprobs": 3}
     fields = {"model": "nano", "prompt": "hi", "system": "s"}
-    bare = generate_of(fields, can_chat=False)
+    bare = convert_generate(fields, can_chat=False)
     assert (bare.is_raw, bare.ignored) == (True, ["system"])
 
 

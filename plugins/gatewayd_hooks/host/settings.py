@@ -60,7 +60,7 @@ def _problem(table: type[BaseModel], detail: ErrorDetails) -> str:
         if near := nearest(key, known):
             return f"{key} is unknown; did you mean {near}?"
         return f"{key} is unknown; " + (
-            f"there is {', '.join(known)}" if known else "there are no settings"
+            f"known settings: {', '.join(known)}" if known else "the table has no settings"
         )
     rule = detail["msg"].replace("Input should", "it should", 1).removeprefix("Value error, ")
     if is_secret(table, str(detail["loc"][0])):

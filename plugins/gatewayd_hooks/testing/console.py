@@ -121,16 +121,16 @@ class ConsoleConformance:
     @pytest.mark.parametrize("look", [idle_look(), busy_look()], ids=["idle", "busy"])
     def test_an_action_says_what_came_of_it(self, look: dict[str, Any]) -> None:
         for action in self.actions():
-            said = action.run(FakeDaemon(look))
-            assert isinstance(said, str), f"{action.id} must return a sentence about its result"
-            assert said.strip(), f"{action.id} must return a sentence about its result"
+            result = action.run(FakeDaemon(look))
+            assert isinstance(result, str), f"{action.id} must return a sentence about its result"
+            assert result.strip(), f"{action.id} must return a sentence about its result"
 
     def test_an_action_that_is_refused_lets_the_refusal_out_or_tells_of_it(self) -> None:
         for action in self.actions():
             daemon = FakeDaemon(busy_look(), "not now")
             try:
-                said = action.run(daemon)
+                result = action.run(daemon)
             except Refused:
                 continue
             changes = [call for call in daemon.calls if call[0] != "GET"]
-            assert not changes or "not now" in said, f"{action.id} does not report a refusal"
+            assert not changes or "not now" in result, f"{action.id} does not report a refusal"

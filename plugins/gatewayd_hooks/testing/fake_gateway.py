@@ -92,8 +92,8 @@ class FakeGateway:
 
     def says(self, *parts: Part, finish_reason: str = "stop", stop: str | None = None) -> None:
         """Set the parts of the next answers, one delta each."""
-        said = [Delta(0, (part,)) for part in parts]
-        self.deltas = [*said, Delta(0, (), finish_reason, stop)]
+        contents = [Delta(0, (part,)) for part in parts]
+        self.deltas = [*contents, Delta(0, (), finish_reason, stop)]
 
     async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
         """Parse a body in the event loop."""

@@ -131,8 +131,8 @@ class ProtocolConformance:
 
     def _variants(self) -> list[tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]]:
         """Return results of tables and handlers, with many values for each field of each table."""
-        asked = [one for one in self.conversations() if one.body.startswith(b"{")]
-        own = {(one.method, one.path): one.json() for one in asked}
+        sample = [one for one in self.conversations() if one.body.startswith(b"{")]
+        own = {(one.method, one.path): one.json() for one in sample}
 
         async def outcomes() -> list[
             tuple[list[str] | RequestRefusal, HttpResponse | RequestRefusal]
@@ -150,52 +150,52 @@ class ProtocolConformance:
             return asyncio.run(outcomes())
 
     def test_conversations_are_answered(self) -> None:
-        for asked in self._conversations():
+        for sample in self._conversations():
             with self.opened() as protocol:
                 gateway = FakeGateway()
-                status, body = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
+                status, body = asyncio.run(_outcome(_find(protocol, gateway, sample), sample))
                 assert (status, bool(body)) == (200, True)
                 assert gateway.bodies, "it did not ask the gateway"
                 assert gateway.bodies[-1].get("model") in gateway.models
 
     def test_what_the_gateway_refuses_is_refused(self) -> None:
-        for asked in self._conversations():
+        for sample in self._conversations():
             with self.opened() as protocol:
                 gateway = FakeGateway()
                 gateway.refusal = RequestRefusal(503, "no room", code="overloaded", retry_after=2)
-                status, _ = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
+                status, _ = asyncio.run(_outcome(_find(protocol, gateway, sample), sample))
                 assert status == 503
 
     def test_an_answer_that_fails_is_not_told_as_complete(self) -> None:
-        for asked in self._conversations():
+        for sample in self._conversations():
             with self.opened() as protocol:
                 gateway = FakeGateway()
                 gateway.deltas = gateway.deltas[:1]
                 gateway.failure = RequestRefusal(
                     500, "lost", code="engine_restarted", type="server_error"
                 )
-                status, _ = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
+                status, _ = asyncio.run(_outcome(_find(protocol, gateway, sample), sample))
                 assert status == 500
 
     def test_a_reader_who_leaves_ends_the_iterator(self) -> None:
-        for asked in self._conversations():
+        for sample in self._conversations():
             with self.opened() as protocol:
-                asyncio.run(_leave(_find(protocol, FakeGateway(), asked), asked))
+                asyncio.run(_leave(_find(protocol, FakeGateway(), sample), sample))
 
 
-def _find(protocol: ProtocolStrategy, gateway: FakeGateway, asked: HttpRequest) -> Route:
+def _find(protocol: ProtocolStrategy, gateway: FakeGateway, sample: HttpRequest) -> Route:
     """Return the route of a request whose path has no parameters."""
     for route in protocol.routes(gateway):
-        if (route.method, route.path) == (asked.method, asked.path):
+        if (route.method, route.path) == (sample.method, sample.path):
             return route
-    raise LookupError(f"no route is {asked.method} {asked.path}")
+    raise LookupError(f"no route is {sample.method} {sample.path}")
 
 
-async def _outcome(route: Route, asked: HttpRequest) -> tuple[int, bytes]:
+async def _outcome(route: Route, sample: HttpRequest) -> tuple[int, bytes]:
     """Call a handler and read its response to the end; return the status and the body."""
     found = b""
     try:
-        response = await route.handler(asked)
+        response = await route.handler(sample)
         assert isinstance(response, HttpResponse)
         if isinstance(response.body, bytes):
             return response.status, response.body
@@ -230,9 +230,9 @@ async def _response(route: Route, body: dict[str, Any]) -> HttpResponse | Reques
     return response
 
 
-async def _leave(route: Route, asked: HttpRequest) -> None:
+async def _leave(route: Route, sample: HttpRequest) -> None:
     """Read one piece and disconnect."""
-    response = await route.handler(asked)
+    response = await route.handler(sample)
     if isinstance(response.body, bytes):
         return
     await anext(response.body)

@@ -7,7 +7,7 @@ report: a line for each file, and one for each test that is too slow for the inn
 from __future__ import annotations
 
 import sys
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -24,7 +24,7 @@ def read(record: Path = RECORD) -> dict[str, float]:
 
 def write(report: Path, record: Path = RECORD) -> None:
     """Turn a report of ``--junitxml`` (family xunit1) into the record."""
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).iter("testcase"):
         file, took = case.attrib["file"], float(case.attrib["time"])
         seconds[file] += took

@@ -274,10 +274,10 @@ def main() -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(f"\0{sys.argv[1]}")
     listener.listen(64)  # those who connect wait until all is imported
-    from gatewayd_engine.process.threads import settle
+    from gatewayd_engine.process.threads import configure_threads
 
     gc.disable()
-    settle(None)
+    configure_threads(None)
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()

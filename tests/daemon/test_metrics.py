@@ -238,7 +238,7 @@ async def test_a_request_without_room_counts_as_refused(
     daemon = start_daemon(env={"FAKE_FAULTS": "hold"}, **cap)
     body = {"model": "nano", "max_tokens": 1, "prompt": ids(1, 20)}
     async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
-        waiting = []
+        waiting: list[asyncio.Task[httpx.Response]] = []
         async with asyncio.timeout(30):
             while True:
                 task = asyncio.create_task(http.post("/v1/completions", json=body))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-
 import contextlib
 import tempfile
 import time
@@ -43,6 +42,7 @@ async def wait_for_idle(min_sleep: float = 0.0, max_sleep: float = _LONGEST) -> 
 def _own_idleness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("textual.app.wait_for_idle", wait_for_idle)
     monkeypatch.setattr("textual.pilot.wait_for_idle", wait_for_idle)
+
 
 @pytest.fixture(autouse=True)
 def _no_widget_that_is_gone_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

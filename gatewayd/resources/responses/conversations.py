@@ -96,7 +96,9 @@ class Conversations:
             self._check(request, named)
         stored = {item_id: said.item for item_id, said in named.items()}
         if items.size_of(request.input) > _INLINE:
-            given = await body_threads.run_in_thread(lambda: items.stored_items(request.input, stored))
+            given = await body_threads.run_in_thread(
+                lambda: items.stored_items(request.input, stored)
+            )
         else:
             given = items.stored_items(request.input, stored)
         before = EMPTY

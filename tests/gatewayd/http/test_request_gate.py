@@ -309,7 +309,7 @@ async def test_of_a_flood_one_is_answered_and_nobody_else_waits_for_it(
         assert statuses == {200: 1, 429: 23}
         many = [asyncio.create_task(here.post("/tokenize", free, flood)) for _ in range(24)]
         kinds = (text.tokenizer._threads, text.tokenizer._long_thread)
-        await until(lambda: sum(one.standing.waiting for one in kinds))
+        await until(lambda: sum(one.stats.waiting for one in kinds))
         body = {**ASK, "prompt": "dolor sit " * 400}
         assert (await here.post(COMPLETIONS, good, body)).status_code == 200
         assert sum(task.done() for task in many) < 8, "of 24 that had come before it"

@@ -19,10 +19,7 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
         Raises:
             NotAdmitted: the strategy refuses it.
         """
-        if self.is_quarantined:
-            return
         refusal = self._call(lambda: self._ask_strategy(request, load))
-        self._record_overruns()
         if refusal is None:
             return
         kind = TenantNotAdmitted if refusal.is_tenants else NotAdmitted
@@ -35,17 +32,11 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
 
     def would_admit(self, request: AdmissionRequest, load: Load) -> bool:
         """Whether the strategy would admit a hypothetical request."""
-        if self.is_quarantined:
-            return True
-        refusal = self._call(lambda: self._ask_strategy(request, load))
-        self._record_overruns()
-        return refusal is None
+        return self._call(lambda: self._ask_strategy(request, load)) is None
 
     def report_first_token(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
         """Report the first token of an admitted request."""
-        if not self.is_quarantined:
-            self._call(lambda: self._watched.began(request, load, seconds))
-            self._record_overruns()
+        self._call(lambda: self._watched.began(request, load, seconds))
 
     def _ask_strategy(self, request: AdmissionRequest, load: Load) -> Refusal | None:
         answer = self._watched.admit(request, load)

@@ -1,23 +1,23 @@
-"""Fenced strategies of single requests, whose faults never affect a request."""
+"""Fenced plugins of the gateway process, whose faults never affect a request."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gatewayd_hooks.helpers.handover import hand_over
 from gatewayd_hooks.host.fence import Fence, StrategyHang
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
-from gatewayd_hooks.strategy import Kind, Strategy
+from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 
 FAULT_LIMIT = 3
 
-StrategyT = TypeVar("StrategyT", bound=Strategy)
+StrategyT = TypeVar("StrategyT")
 AnswerT = TypeVar("AnswerT")
 
 
@@ -32,17 +32,18 @@ class Fenced(Generic[StrategyT]):
     ``FAULT_LIMIT`` faults the strategy is quarantined: not called any more.
 
     Args:
-        strategy: an open strategy; closed with this object.
+        strategy: closed with this object.
         name: name of the strategy.
         ledger: accounts its calls.
         watchdog: interrupts calls that hang.
 
     Attributes:
+        kind: kind of the strategy.
         name: name of the strategy.
         fence: counts its faults.
     """
 
-    kind: ClassVar[Kind]
+    kind: Kind
 
     def __init__(self, strategy: StrategyT, name: str, ledger: Ledger, watchdog: Watchdog) -> None:
         self._ledger = ledger
@@ -75,14 +76,12 @@ class Fenced(Generic[StrategyT]):
             Exception: any error of the handover; the previous strategy stays.
         """
         watched = self._ledger.watch(self.kind, name, strategy)
-        self._watchdog.arm()
         try:
-            has_state = hand_over(self._watched, watched)
+            with self._watchdog.armed():
+                has_state = hand_over(self._watched, watched)
         except Exception:
             self._close(name, watched)
             raise
-        finally:
-            self._watchdog.disarm()
         self.close()
         self.fence.reset_faults(self.kind, name)
         self._install(strategy, name)
@@ -93,13 +92,11 @@ class Fenced(Generic[StrategyT]):
         self._close(self.name, self._watched)
 
     def _close(self, name: str, watched: Any) -> None:  # noqa: ANN401 - as a ledger returns it
-        self._watchdog.arm()
         try:
-            watched.close()
+            with self._watchdog.armed():
+                watched.close()
         except Exception as error:  # noqa: BLE001 - it is not used any more
             _log.warning("%s %s failed while closing: %r", self.kind, name, error)
-        finally:
-            self._watchdog.disarm()
 
     def _install(self, strategy: StrategyT, name: str) -> None:
         self.name = name
@@ -107,30 +104,38 @@ class Fenced(Generic[StrategyT]):
         self._watched = self._ledger.watch(self.kind, name, strategy)
 
     def _call(self, call: Callable[[], AnswerT]) -> AnswerT | None:
-        """Call the strategy and return its answer; record a fault and return None if it fails."""
-        self._watchdog.arm()
+        """Call the strategy and return its answer.
+
+        None if it is quarantined, or fails, which is recorded as a fault.
+        """
+        if self.is_quarantined:
+            return None
+        answer = None
         began = time.thread_time()
         try:
-            return call()
+            with self._watchdog.armed():
+                answer = call()
         except Misbehaved as error:
             self._record_fault(str(error))
         except StrategyHang as error:
             self._record_fault(f"hung: {error}")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-            self._record_fault(f"raised {type(error).__name__}: {error}")
+            self._record_fault(f"raised {type(error).__name__}: {error}", error)
         finally:
-            self._watchdog.disarm()
             self._ledger.settle_call(self.kind, time.thread_time() - began)
-        return None
-
-    def _record_overruns(self) -> None:
         for overrun in self._ledger.take_overruns(self.kind):
             self._record_fault(overrun.reason)
+        return answer
 
-    def _record_fault(self, what: str) -> None:
+    def _record_fault(self, what: str, error: Exception | None = None) -> None:
         is_last = self.fence.record(self.kind, self.name)
         _log.error(
-            "%s %s %s (fault %d of %d)", self.kind, self.name, what, self.faults, FAULT_LIMIT
+            "%s %s %s (fault %d of %d)",
+            *(self.kind, self.name, what, self.faults, FAULT_LIMIT),
+            exc_info=error,
         )
         if is_last:
-            _log.error("%s strategy %s quarantined: too many faults", self.kind, self.name)
+            self._log_quarantine()
+
+    def _log_quarantine(self) -> None:
+        _log.error("%s strategy %s quarantined: too many faults", self.kind, self.name)

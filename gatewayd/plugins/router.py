@@ -18,11 +18,9 @@ class FencedRouter(Fenced[RouterStrategy]):
 
     def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
         """Choose one of the replicas, of which there is at least one."""
-        if not self.is_quarantined:
-            index = self._call(lambda: self._ask_strategy(request, replicas))
-            self._record_overruns()
-            if index is not None:
-                return index
+        index = self._call(lambda: self._ask_strategy(request, replicas))
+        if index is not None:
+            return index
         return min(replicas, key=lambda view: view.num_running + view.num_waiting).index
 
     def _ask_strategy(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 from gatewayd_hooks.host.ledger import Hang, Ledger
@@ -56,6 +58,15 @@ class Watchdog:
         self.is_armed = False
         if self._works:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    @contextmanager
+    def armed(self, seconds: float | None = None) -> Iterator[None]:
+        """Arm within a ``with`` statement; see ``arm``."""
+        self.arm(seconds)
+        try:
+            yield
+        finally:
+            self.disarm()
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         ledger = self._ledger

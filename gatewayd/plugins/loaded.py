@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from gatewayd.config import chosen_strategies
 from gatewayd.config.tables import Config
 from gatewayd.plugins.admission import FencedAdmission
-from gatewayd.plugins.executor import GuardedExecutor
+from gatewayd.plugins.executor import FencedExecutor
 from gatewayd.plugins.observers import ObserverRecord, observers_of
 from gatewayd.plugins.parsers import ModelParsers, load_parsers
 from gatewayd.plugins.probe_process import unimportable
@@ -102,7 +102,7 @@ class LoadedPlugins:
                 ledger,
                 watchdog,
             ),
-            executor=GuardedExecutor(
+            executor=FencedExecutor(
                 host.strategy(Kind.EXECUTOR, executor, config.executor.settings(executor)),
                 executor,
                 ledger,

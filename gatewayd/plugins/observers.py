@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import time
+from collections.abc import Callable
 
 from gatewayd.config.tables import Config
+from gatewayd.plugins.fenced import FAULT_LIMIT, Fenced
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.tracing.causes import PLUGIN
 from gatewayd.tracing.request_trace import TimedSpan
-from gatewayd_hooks.host.fence import Fence, StrategyFault
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.watchdog import Watchdog
@@ -18,24 +18,54 @@ from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 
-FAULT_LIMIT = 3
+
+class FencedListener(Fenced[Callable[..., None]]):
+    """One plugin's implementation of an observer hook.
+
+    Args:
+        listener: the implementation.
+        name: name of the plugin.
+        hook: name of the hook.
+        ledger: accounts its calls.
+        watchdog: interrupts calls that hang.
+    """
+
+    kind = Kind.OBSERVER
+
+    def __init__(
+        self,
+        listener: Callable[..., None],
+        name: str,
+        hook: str,
+        ledger: Ledger,
+        watchdog: Watchdog,
+    ) -> None:
+        super().__init__(listener, name, ledger, watchdog)
+        self._hook = hook
+        self._timed = ledger.timed(self.kind, name, hook, listener)
+
+    def __call__(self, **arguments: object) -> None:
+        """Call the plugin."""
+        self._call(lambda: self._notify(arguments))
+
+    def _notify(self, arguments: dict[str, object]) -> None:
+        with TimedSpan(PLUGIN, f"{self.kind.value}.{self.name}"):
+            self._timed(**arguments)
+
+    def _log_quarantine(self) -> None:
+        _log.error(
+            "observer %s disabled for %s after %d faults", self.name, self._hook, FAULT_LIMIT
+        )
 
 
 class ObserverRecord:
-    """One observer hook; each plugin is fenced.
-
-    A plugin that raises, hangs or exceeds its time budget too often is not called any more.
-    """
+    """One observer hook, and the plugins that implement it."""
 
     def __init__(self, host: PluginHost, hook: str, ledger: Ledger, watchdog: Watchdog) -> None:
-        self._hook = hook
-        self._ledger = ledger
-        self._watchdog = watchdog
-        self._listeners = {
-            plugin: ledger.timed(Kind.OBSERVER, plugin, hook, listener)
+        self._listeners = [
+            FencedListener(listener, plugin, hook, ledger, watchdog)
             for plugin, listener in host.listeners(hook).items()
-        }
-        self._fence = Fence(FAULT_LIMIT)
+        ]
 
     @property
     def has_listeners(self) -> bool:
@@ -47,28 +77,9 @@ class ObserverRecord:
         self(event=event)
 
     def __call__(self, **arguments: object) -> None:
-        """Call each listening plugin."""
-        for plugin, listener in tuple(self._listeners.items()):
-            self._watchdog.arm()
-            began = time.thread_time()
-            try:
-                with TimedSpan(PLUGIN, f"{Kind.OBSERVER.value}.{plugin}"):
-                    listener(**arguments)
-                self._ledger.settle_call(Kind.OBSERVER, time.thread_time() - began)
-                for overrun in self._ledger.take_overruns(Kind.OBSERVER):
-                    raise StrategyFault(Kind.OBSERVER, overrun.reason)
-            except Exception:  # noqa: BLE001 - a plugin may raise anything
-                _log.exception("hook %s of plugin %s failed", self._hook, plugin)
-                if self._fence.record(self._hook, plugin):
-                    _log.error(
-                        "observer %s disabled for %s after %d faults",
-                        plugin,
-                        self._hook,
-                        FAULT_LIMIT,
-                    )
-                    del self._listeners[plugin]
-            finally:
-                self._watchdog.disarm()
+        """Call each plugin."""
+        for listener in self._listeners:
+            listener(**arguments)
 
 
 def observers_of(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:

@@ -14,7 +14,7 @@ import pytest
 
 from gatewayd.engines.replicas.engine_process import FencedProcess, ProcessExit, end_process, start
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
-from gatewayd.plugins.executor import GuardedExecutor
+from gatewayd.plugins.executor import FencedExecutor
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.host.fence import StrategyHang
 from gatewayd_hooks.host.ledger import Ledger
@@ -61,9 +61,7 @@ def test_a_process_whose_methods_raise_raises_nothing(caplog: pytest.LogCaptureF
 def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gatewayd.plugins.executor._START_SECONDS", 0.2)
     ledger = Ledger(0.05)
-    executor = GuardedExecutor(
-        _starts(lambda: time.sleep(60)), "far", ledger, Watchdog(ledger, 5.0)
-    )
+    executor = FencedExecutor(_starts(lambda: time.sleep(60)), "far", ledger, Watchdog(ledger, 5.0))
     began = time.monotonic()
     with pytest.raises(StrategyHang, match=r"far\.start hung at"):
         start(executor, COMMAND)

@@ -12,8 +12,8 @@ import pytest
 
 from gatewayd.config.chosen_strategies import enabled
 from gatewayd.config.load import load
+from gatewayd.plugins.fenced import FAULT_LIMIT
 from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
-from gatewayd.plugins.observers import FAULT_LIMIT
 from gatewayd_hooks.events import RequestAdmitted
 from gatewayd_hooks.host.budgets import PATIENCE
 from gatewayd_hooks.host.catalog import Catalog, Entry
@@ -212,7 +212,7 @@ def test_an_observer_that_is_slow_itself_is_told_no_more(
     built: dict[str, _Strategy], monkeypatch: pytest.MonkeyPatch, name: str, is_told: bool
 ) -> None:
     monkeypatch.setattr("gatewayd_hooks.host.ledger.time", CLOCK)
-    monkeypatch.setattr("gatewayd.plugins.observers.time", CLOCK)
+    monkeypatch.setattr("gatewayd.plugins.fenced.time", CLOCK)
     observers = LoadedPlugins.load(_config(name), model="m").observers
     for _ in range(100):
         observers.admitted(EVENT)

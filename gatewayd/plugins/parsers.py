@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from gatewayd.config.strategies import AUTO, NONE, StrategyTable
 from gatewayd.config.tables import Config
+from gatewayd.plugins.fenced import Fenced
 from gatewayd.text.output_parts import Parsers
 from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.host.ledger import Ledger
@@ -38,22 +39,14 @@ T = TypeVar("T")
 StrategyT = TypeVar("StrategyT", bound=Strategy)
 
 
-class ParserSlot(Generic[StrategyT]):
-    """An open parser strategy with its ledger and watchdog.
-
-    Attributes:
-        strategy: the strategy.
-        name: its name.
-    """
+class FencedParser(Fenced[StrategyT]):
+    """A parser strategy, whose exceptions are logged and propagate."""
 
     def __init__(
-        self, kind: Kind, name: str, strategy: StrategyT, ledger: Ledger, watchdog: Watchdog
+        self, kind: Kind, strategy: StrategyT, name: str, ledger: Ledger, watchdog: Watchdog
     ) -> None:
-        self.strategy = strategy
-        self.name = name
-        self._kind = kind
-        self._ledger = ledger
-        self._watchdog = watchdog
+        self.kind = kind
+        super().__init__(strategy, name, ledger, watchdog)
         self._is_known_broken = False
 
     def parser(self, *args: Any) -> OutputParser:  # noqa: ANN401 - the kind's own
@@ -81,7 +74,7 @@ class ParserSlot(Generic[StrategyT]):
         _log.log(
             level,
             "%s %s failed, returning the rest of the answer as text: %s: %s",
-            self._kind.replace("_", " "),
+            self.kind.replace("_", " "),
             self.name,
             type(error).__name__,
             error,
@@ -90,18 +83,15 @@ class ParserSlot(Generic[StrategyT]):
 
     def timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function of the plugin with timing; not for other threads."""
-        return self._ledger.timed(self._kind, self.name, method, call)
+        return self._ledger.timed(self.kind, self.name, method, call)
 
     def armed(self, work: Callable[[], T]) -> T:
         """Run work that calls parsers repeatedly, with the timer set once."""
         # Signals are delivered to the main thread; large outputs are parsed in others.
         if not _is_main() or self._watchdog.is_armed:
             return work()
-        self._watchdog.arm()
-        try:
+        with self._watchdog.armed():
             return work()
-        finally:
-            self._watchdog.disarm()
 
 
 def _is_main() -> bool:
@@ -111,23 +101,23 @@ def _is_main() -> bool:
 class _Watched:
     """A guarded parser."""
 
-    def __init__(self, seat: ParserSlot[Any], parser: OutputParser) -> None:
-        self._seat = seat
+    def __init__(self, fenced: FencedParser[Any], parser: OutputParser) -> None:
+        self._fenced = fenced
         self._parser = parser
-        self._timed_feed = seat.timed("feed", parser.feed)
+        self._timed_feed = fenced.timed("feed", parser.feed)
 
     def feed(self, text: str) -> Sequence[Part]:
         feed = self._timed_feed if _is_main() else self._parser.feed
-        return self._checked(self._seat.run(feed, text))
+        return self._checked(self._fenced.run(feed, text))
 
     def finish(self) -> Sequence[Part]:
-        return self._checked(self._seat.call("finish", self._parser.finish))
+        return self._checked(self._fenced.call("finish", self._parser.finish))
 
     def _checked(self, parts: Sequence[Part]) -> Sequence[Part]:
         if all(isinstance(part, Part) for part in parts):
             return parts
         error = TypeError("it returned something that is not a part of an answer")
-        self._seat.log_error(error)
+        self._fenced.log_error(error)
         raise error
 
 
@@ -140,8 +130,8 @@ class ModelParsers:
         reasoning: parser of reasoning; None without one.
     """
 
-    tools: ParserSlot[ToolParserStrategy] | None = None
-    reasoning: ParserSlot[ReasoningParserStrategy] | None = None
+    tools: FencedParser[ToolParserStrategy] | None = None
+    reasoning: FencedParser[ReasoningParserStrategy] | None = None
 
     def readers(
         self,
@@ -165,14 +155,14 @@ class ModelParsers:
         thought = self.reasoning if finds_reasoning else None
         if calls is None and thought is None:
             return None
-        seats: list[ParserSlot[Any]] = [seat for seat in (calls, thought) if seat is not None]
-        marks = [seat.strategy.marks for seat in seats]
+        used: list[FencedParser[Any]] = [one for one in (calls, thought) if one is not None]
+        marks = [fenced.strategy.marks for fenced in used]
         return Parsers(
             reasoning=None if thought is None else partial(thought.parser, prompt_end),
             tools=None if calls is None else partial(calls.parser, tools),
             most_calls=most_calls,
             keeps_reasoning=keeps_reasoning,
-            armed=seats[0].armed,
+            armed=used[0].armed,
             marks=frozenset(chain.from_iterable(marks)),
         )
 
@@ -183,11 +173,11 @@ class ModelParsers:
             prompt_end: the last characters of the prompt.
             continues: whether the output continues a text, and so begins without reasoning.
         """
-        seat = self.reasoning
-        if seat is None:
+        fenced = self.reasoning
+        if fenced is None:
             return None
         try:
-            found: Bounds | None = seat.call("bounds", seat.strategy.bounds, prompt_end)
+            found: Bounds | None = fenced.call("bounds", fenced.strategy.bounds, prompt_end)
         except Exception:  # noqa: BLE001 - logged; the constraint applies from the beginning
             return None
         return None if found is not None and found.begin and continues else found
@@ -203,9 +193,9 @@ class ModelParsers:
 
     def close(self) -> None:
         """Close the strategies."""
-        for seat in (self.tools, self.reasoning):
-            if seat is not None:
-                _close(seat.strategy, seat.name)
+        for fenced in (self.tools, self.reasoning):
+            if fenced is not None:
+                fenced.close()
 
 
 def load_parsers(
@@ -221,7 +211,7 @@ def load_parsers(
         PluginError: a configured parser cannot be used.
     """
 
-    def seat(kind: Kind, table: StrategyTable) -> ParserSlot[Any] | None:
+    def load(kind: Kind, table: StrategyTable) -> FencedParser[Any] | None:
         names = [table.strategy]
         if table.strategy == AUTO:
             rows = host.report()
@@ -234,22 +224,16 @@ def load_parsers(
             strategy = host.strategy(kind, name, table.settings(name))
             if table.strategy == AUTO and not strategy.suits(resources.chat_template):
                 continue
+            fenced = FencedParser(kind, strategy, name, ledger, watchdog)
             try:
                 strategy.open(resources)
             except Exception as error:
-                _close(strategy, name)
+                fenced.close()
                 raise PluginError(f"{kind}.{name}", f"cannot be opened: {error}") from error
-            return ParserSlot(kind, name, strategy, ledger, watchdog)
+            return fenced
         return None
 
     return ModelParsers(
-        tools=seat(Kind.TOOL_PARSER, config.tool_parser),
-        reasoning=seat(Kind.REASONING_PARSER, config.reasoning_parser),
+        tools=load(Kind.TOOL_PARSER, config.tool_parser),
+        reasoning=load(Kind.REASONING_PARSER, config.reasoning_parser),
     )
-
-
-def _close(strategy: Strategy, name: str) -> None:
-    try:
-        strategy.close()
-    except Exception as error:  # noqa: BLE001 - it is not used any more
-        _log.warning("parser %s failed while closing: %r", name, error)

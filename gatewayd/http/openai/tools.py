@@ -17,7 +17,7 @@ from gatewayd.http.schema.tools import (
     NamedTool,
     function_for_template,
 )
-from gatewayd.plugins.parsers import ModelParsers, ParserSlot
+from gatewayd.plugins.parsers import FencedParser, ModelParsers
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import Tool, ToolParserStrategy
 
@@ -113,20 +113,20 @@ def tool_offer(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool
 
 
 def _guide(
-    seat: ParserSlot[ToolParserStrategy],
+    parser: FencedParser[ToolParserStrategy],
     tools: Sequence[Tool],
     param: str,
     *,
     required: bool,
     parallel: bool,
 ) -> GuideSpec:
-    make = partial(seat.strategy.guide, required=required, parallel=parallel)
+    make = partial(parser.strategy.guide, required=required, parallel=parallel)
     try:
-        spec: GuideSpec = seat.call("guide", make, tools)
+        spec: GuideSpec = parser.call("guide", make, tools)
     except RecursionError:
         raise InvalidRequest(f"{param} are nested too deeply", param=param) from None
     except Exception as error:
-        raise StrategyUnavailable(f"the tool parser {seat.name} failed on {param}") from error
+        raise StrategyUnavailable(f"the tool parser {parser.name} failed on {param}") from error
     return spec
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatewayd.plugins.parsers import ModelParsers, ParserSlot
+from gatewayd.plugins.parsers import FencedParser, ModelParsers
 from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
@@ -21,13 +21,13 @@ def parsers(tools: Any = None, *, reasoning: bool = False) -> ModelParsers:
     """Hermes, or another; with ``think`` if it is wanted."""
     ledger = Ledger(0.05)
     watchdog = Watchdog(ledger, 2.0)
-    seat: ParserSlot[ToolParserStrategy] = ParserSlot(
-        Kind.TOOL_PARSER, "tools", tools or Hermes(HermesConfig()), ledger, watchdog
+    seat: FencedParser[ToolParserStrategy] = FencedParser(
+        Kind.TOOL_PARSER, tools or Hermes(HermesConfig()), "tools", ledger, watchdog
     )
-    thought: ParserSlot[ReasoningParserStrategy] | None = None
+    thought: FencedParser[ReasoningParserStrategy] | None = None
     if reasoning:
         think = Think(ThinkConfig())
-        thought = ParserSlot(Kind.REASONING_PARSER, "think", think, ledger, watchdog)
+        thought = FencedParser(Kind.REASONING_PARSER, think, "think", ledger, watchdog)
     return ModelParsers(seat, thought)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatewayd.config.tables import Config
-from gatewayd.plugins.parsers import ModelParsers, ParserSlot, load_parsers
+from gatewayd.plugins.parsers import FencedParser, ModelParsers, load_parsers
 from gatewayd.text.output_parts import Parsers
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.catalog import Catalog
@@ -100,7 +100,9 @@ class Counting(Watchdog):
 def test_the_timer_is_set_once_for_many_pieces_and_still_ends_one() -> None:
     ledger = Ledger(0.05)
     watchdog = Counting(ledger, 0.5)
-    seat: ParserSlot[Any] = ParserSlot(Kind.REASONING_PARSER, "sleepy", Sleepy(), ledger, watchdog)
+    seat: FencedParser[Any] = FencedParser(
+        Kind.REASONING_PARSER, Sleepy(), "sleepy", ledger, watchdog
+    )
     reader = Parsers(reasoning=seat.parser, armed=seat.armed).reader()
     watchdog.count = 0
     assert reader.read(["a"] * 64, is_last=False) == [Text("a" * 64)]

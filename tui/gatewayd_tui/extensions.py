@@ -6,9 +6,8 @@ Plugin code runs in a thread with a timeout: one that never returns costs a thre
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -18,6 +17,7 @@ from gatewayd_hooks.console import Refused as NotDone
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError, describe_error
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.threads import start_call
 from gatewayd_hooks.strategy import Kind
 from gatewayd_tui.client import AdminRefused, Lost, Source
 
@@ -27,7 +27,6 @@ RUN_SECONDS = 60.0
 MOST_ROWS = 200
 ResultT = TypeVar("ResultT")
 _PartT = TypeVar("_PartT", Panel, Action)
-_Outcome = Callable[[], ResultT]
 
 
 class FailedPlugin(NamedTuple):
@@ -70,7 +69,7 @@ def load(names: Iterable[str], seconds: float = LOAD_SECONDS) -> Extensions:
     failed = []
     for name in dict.fromkeys(names):
         try:
-            more = _call_with_timeout(partial(_extensions_of, host, name), seconds)
+            more = _start_call(partial(_extensions_of, host, name)).result(seconds)
         except TimeoutError:
             failed.append(FailedPlugin(name, f"does not load within {seconds:g} s"))
         except PluginError as error:
@@ -90,16 +89,7 @@ async def call_in_thread(call: Callable[[], ResultT], seconds: float) -> ResultT
         TimeoutError: it has not returned; its thread is abandoned.
         Exception: whatever it raises.
     """
-    loop = asyncio.get_running_loop()
-    coming: asyncio.Future[ResultT] = loop.create_future()
-
-    def run() -> None:
-        outcome = _outcome(call)
-        with contextlib.suppress(RuntimeError):  # the console has ended meanwhile
-            loop.call_soon_threadsafe(_settle, coming, outcome)
-
-    threading.Thread(target=run, name="plugin", daemon=True).start()
-    return await asyncio.wait_for(coming, seconds)
+    return await asyncio.wait_for(asyncio.wrap_future(_start_call(call)), seconds)
 
 
 def render_panel(panel: Panel, look: Mapping[str, Any]) -> PanelContent:
@@ -191,43 +181,8 @@ def _offered(host: PluginHost, hook: str, module: str, kind: type[_PartT]) -> li
     return found
 
 
-def _call_with_timeout(call: Callable[[], ResultT], seconds: float) -> ResultT:
-    """Call a function in a thread with a timeout, without an event loop."""
-    outcomes: list[_Outcome[ResultT]] = []
-    thread = threading.Thread(
-        target=lambda: outcomes.append(_outcome(call)), name="plugin", daemon=True
-    )
-    thread.start()
-    thread.join(seconds)
-    if not outcomes:
-        raise TimeoutError
-    return outcomes[0]()
-
-
-def _outcome(call: Callable[[], ResultT]) -> _Outcome[ResultT]:
-    """Call a function and capture its outcome as a callable that returns or raises it."""
-    try:
-        return partial(_given, call())
-    except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
-        is_usual = isinstance(error, Exception) and not isinstance(error, StopIteration)
-        return partial(_raised, error if is_usual else RuntimeError(describe_error(error)))
-
-
-def _given(result: ResultT) -> ResultT:
-    return result
-
-
-def _raised(error: BaseException) -> Any:  # noqa: ANN401 - never returns
-    raise error
-
-
-def _settle(coming: asyncio.Future[ResultT], outcome: _Outcome[ResultT]) -> None:
-    if coming.done():
-        return  # its caller was cancelled
-    try:
-        coming.set_result(outcome())
-    except Exception as error:  # noqa: BLE001 - whatever it raised
-        coming.set_exception(error)
+def _start_call(call: Callable[[], ResultT]) -> Future[ResultT]:
+    return start_call("plugin", call, lambda error: RuntimeError(describe_error(error)))
 
 
 def _line(value: object) -> str:

@@ -7,14 +7,16 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 
 from gatewayd.config import chosen_strategies
+from gatewayd.config.strategies import StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd.plugins.admission import FencedAdmission
 from gatewayd.plugins.executor import FencedExecutor
+from gatewayd.plugins.fenced import Fenced
 from gatewayd.plugins.observers import ObserverRecord, observers_of
 from gatewayd.plugins.parsers import ModelParsers, load_parsers
 from gatewayd.plugins.probe_process import unimportable
@@ -35,6 +37,8 @@ from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 
 _log = logging.getLogger(__name__)
+
+FencedT = TypeVar("FencedT", bound=Fenced[Any])
 
 _ENABLED = ("installed", "enabled")
 _LIGHT = (
@@ -84,30 +88,19 @@ class LoadedPlugins:
         """
         host = PluginHost(Catalog.installed())
         resources = GatewayResources(model, config.engine.replicas, chat_template)
-        router, executor = config.router.strategy, config.executor.strategy
-        admission = config.admission.strategy
         ledger = Ledger(config.engine.strategy_budget_ms / 1000)
         watchdog = Watchdog(ledger, config.engine.strategy_hang_seconds)
+
+        def fenced(fence: type[FencedT], table: StrategyTable) -> FencedT:
+            name = table.strategy
+            strategy = host.strategy(fence.kind, name, table.settings(name))
+            return fence(strategy, name, ledger, watchdog)
+
         plugged = cls(
             host=host,
-            admission=FencedAdmission(
-                host.strategy(Kind.ADMISSION, admission, config.admission.settings(admission)),
-                admission,
-                ledger,
-                watchdog,
-            ),
-            router=FencedRouter(
-                host.strategy(Kind.ROUTER, router, config.router.settings(router)),
-                router,
-                ledger,
-                watchdog,
-            ),
-            executor=FencedExecutor(
-                host.strategy(Kind.EXECUTOR, executor, config.executor.settings(executor)),
-                executor,
-                ledger,
-                watchdog,
-            ),
+            admission=fenced(FencedAdmission, config.admission),
+            router=fenced(FencedRouter, config.router),
+            executor=fenced(FencedExecutor, config.executor),
             protocols=tuple(
                 (name, host.strategy(Kind.PROTOCOL, name, settings))
                 for name, settings in chosen_strategies.chosen_in(config.protocol)

@@ -26,10 +26,11 @@ class Misbehaved(Exception):
 
 
 class Fenced(Generic[StrategyT]):
-    """Calls a strategy, and records a fault when it cannot answer.
+    """A strategy whose calls are timed, and interrupted if they hang.
 
-    A fault is an exception, a call that hangs, or a repeatedly exceeded time budget. After
-    ``FAULT_LIMIT`` faults the strategy is quarantined: not called any more.
+    ``_call`` also records faults: exceptions, calls that hang, invalid answers, and a repeatedly
+    exceeded time budget. After ``FAULT_LIMIT`` faults the strategy is quarantined: not called any
+    more.
 
     Args:
         strategy: closed with this object.

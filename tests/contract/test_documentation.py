@@ -70,7 +70,7 @@ def test_the_reference_is_what_the_contract_says() -> None:
 def test_a_guide_without_a_place_for_the_reference_is_refused(tmp_path: Path) -> None:
     for name in ("observers.md", "console.md"):
         (tmp_path / name).write_text((FOLDER / name).read_text().replace("<!-- console -->", ""))
-    with pytest.raises(ValueError, match=r"console\.md has no place for console"):
+    with pytest.raises(ValueError, match=r"console\.md has no markers for console"):
         reference(tmp_path)
 
 

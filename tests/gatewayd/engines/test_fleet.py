@@ -183,7 +183,7 @@ async def test_requests_spread_over_replicas(make_fleet: Make) -> None:
     setup = await make_fleet(num_replicas=2, FAKE_STEP_MS=5)
     await setup.until(lambda: all(s.model for s in setup.fleet.status()))
     sinks = [setup.generate([k], 20) for k in range(1, 9)]
-    assert [len(flight) for flight in setup.fleet._dispatch.flights] == [4, 4]
+    assert [len(flight) for flight in setup.fleet._dispatch.sent] == [4, 4]
     for sink in sinks:
         await sink.end()
     assert all(status.stats.step > 0 for status in setup.fleet.status())

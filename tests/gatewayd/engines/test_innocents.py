@@ -49,7 +49,7 @@ async def test_a_silent_replica_gets_nothing_while_another_answers(
     await setup.until(lambda: all(s.state is ReplicaState.READY for s in setup.fleet.status()))
     monkeypatch.setattr(Replica, "is_responsive", property(lambda r: r.index == 1))
     sinks = [setup.generate([k], 3) for k in range(1, 7)]
-    assert [len(flight) for flight in setup.fleet._dispatch.flights] == [0, 6]
+    assert [len(flight) for flight in setup.fleet._dispatch.sent] == [0, 6]
     monkeypatch.setattr(Replica, "is_responsive", property(lambda r: False))
     sinks.append(setup.generate([9], 3))
     assert not setup.fleet._dispatch.pending

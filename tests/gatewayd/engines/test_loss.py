@@ -109,7 +109,7 @@ async def test_another_replica_takes_over_at_once(
     setup = await make_fleet(num_replicas=2, FAKE_STEP_MS=5, FAKE_MAX_RUNNING=2)
     await setup.until(lambda: all(s.state is ReplicaState.READY for s in setup.fleet.status()))
     sinks = [setup.generate([k], 20, retry_started=True) for k in range(1, 13)]
-    await setup.until(lambda: all(f.num_waiting < 6 for f in setup.fleet._dispatch.flights))
+    await setup.until(lambda: all(f.num_waiting < 6 for f in setup.fleet._dispatch.sent))
     _kill(setup)
     await setup.until(lambda: setup.fleet.status()[0].state is not ReplicaState.READY)
     assert setup.fleet.is_ready

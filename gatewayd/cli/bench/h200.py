@@ -30,7 +30,7 @@ class KnownFigure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     goals: dict[str, float]
     """Goals."""
     rival: dict[str, float] = {}
-    """Measurements of the other engine."""
+    """Measurements of the other engine that have a goal."""
     limits: dict[str, float] = {}
     """Hardware limits."""
 

@@ -10,7 +10,7 @@ BUNDLED = Path(__file__).with_name("texts.jsonl")
 
 
 def bundled() -> list[QualityText]:
-    """Read the bundled calibration texts, alternately chats and source code; see ``make_texts``.
+    """Read the bundled calibration texts, alternately chats and source code.
 
     They do not overlap with the texts that quality is measured on.
     """

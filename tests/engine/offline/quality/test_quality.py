@@ -258,6 +258,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, sentence: str) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="of another library")
 def test_the_bundled_texts_are_what_the_recipe_makes() -> None:
-    from gatewayd_engine.offline.quality.make_texts import make
+    from tests.engine.offline.quality.make_texts import make
 
     assert make() == bundled()

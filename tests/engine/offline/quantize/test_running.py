@@ -35,13 +35,13 @@ from gatewayd_engine.offline.quantize.job import (
     QuantizeJob,
     QuantizeStarted,
 )
-from gatewayd_engine.offline.quantize.make_texts import WINDOW, Overlaps
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.offline.quantize.texts import BUNDLED, bundled
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import NUM_LAYERS, small
 from tests.engine.offline.quantize.jobs import HOST, job, reason, told
+from tests.engine.offline.quantize.make_texts import WINDOW, Overlaps
 from tests.plugins.quantized.cases import Case
 from tests.plugins.quantized.formulas import meant
 
@@ -439,6 +439,6 @@ def test_nothing_is_calibrated_on_that_is_measured() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="of another library")
 def test_the_bundled_texts_are_what_the_recipe_makes() -> None:
-    from gatewayd_engine.offline.quantize.make_texts import make
+    from tests.engine.offline.quantize.make_texts import make
 
     assert make() == bundled()

@@ -1,4 +1,4 @@
-"""Write ``texts.jsonl``: ``python3.11 -m gatewayd_engine.offline.quantize.make_texts``."""
+"""Write ``texts.jsonl``: ``python3.11 -m tests.engine.offline.quantize.make_texts``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from random import Random
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.quality.make_texts import LICENCE
 from gatewayd_engine.offline.quality.texts import QualityText
 from gatewayd_engine.offline.quality.texts import bundled as measured
 from gatewayd_engine.offline.quantize.texts import BUNDLED
 from gatewayd_engine.offline.train.answers import held_out
 from gatewayd_engine.offline.train.chats import TOOLS_SYSTEM, chats
 from gatewayd_engine.offline.train.stdlib_symbols import library_root, source_files, symbols
+from tests.engine.offline.quality.make_texts import LICENCE
 
 WINDOW = 32
 _TOKENS, _LONGEST, _EACH = 20_000, 512, 23

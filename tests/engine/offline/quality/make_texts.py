@@ -1,4 +1,4 @@
-"""Write ``texts.jsonl``: ``python3.11 -m gatewayd_engine.offline.quality.make_texts``."""
+"""Write ``texts.jsonl``: ``python3.11 -m tests.engine.offline.quality.make_texts``."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from gatewayd.cli.bench.options import Set, pairs
+from gatewayd.cli.bench.options import AsMarkdown, Set, pairs
 from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.child import ChildFailed, run_job
 from gatewayd.cli.common import (
@@ -97,9 +97,7 @@ def quality(
     set_: Set = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
-    as_markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the results as Markdown tables.")
-    ] = False,
+    as_markdown: AsMarkdown = False,
     most: Annotated[
         float | None,
         typer.Option(

@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 import logging
-import os
-import signal
-import sys
 
-import msgspec
-
-from gatewayd_engine.offline.quantize.job import Event, QuantizeJob
+from gatewayd_engine.offline.child_job import read_job
+from gatewayd_engine.offline.quantize.job import QuantizeJob
 from gatewayd_engine.process.threads import configure_threads
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 
 
-def main() -> int:
-    """Run the quantization job on stdin and write its events to stdout, one per line."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    # If the parent process is killed, exit silently as well.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    # Plugins may print to stdout: send that to stderr, so that stdout carries events only.
-    output = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=QuantizeJob)
+def main() -> None:
+    """Run the quantization job."""
+    job, emit = read_job(QuantizeJob)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     threads = configure_threads(job.threads)
 
     import torch
 
     from gatewayd_engine.offline.quantize.run import quantize
-    from gatewayd_hooks.host.catalog import Catalog
-    from gatewayd_hooks.host.loading import PluginHost
 
     torch.set_num_threads(threads)
-
-    def emit(event: Event) -> None:
-        output.write(msgspec.json.encode(event) + b"\n")
-        output.flush()
-
     quantize(job, PluginHost(Catalog.installed()), emit)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -38,7 +38,7 @@ class Idle:
         """Nothing to learn."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def admit(
         self, row: int, params: object, prompt: NDArray[np.int32], output: NDArray[np.int32]

@@ -25,7 +25,7 @@ class StaticScheduler:
         """Nothing to learn."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """Wait; a preempted member comes back into its batch."""

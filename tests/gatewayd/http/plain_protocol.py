@@ -34,10 +34,10 @@ class Plain:
         self.requests: list[HttpRequest] = []
 
     def open(self, resources: Any) -> None:
-        """Nothing to take."""
+        """Nothing to initialise."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
         self.gateway = gateway

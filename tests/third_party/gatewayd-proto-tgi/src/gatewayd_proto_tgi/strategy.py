@@ -34,10 +34,10 @@ class TgiProtocol:
         self._max_new_tokens = config.max_new_tokens
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to take."""
+        """Nothing to initialise."""
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
         """Two ways to generate, and what is said of the model."""

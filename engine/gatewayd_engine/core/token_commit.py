@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.core.end_checks import find_ends
 from gatewayd_engine.process.messages import PooledOutput, TokenLogprobs
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
@@ -68,7 +67,7 @@ def commit_tokens(
         rows.tokens[row[alive], lengths[alive]] = ids
         lengths[alive] += 1
         kept[alive] += 1
-        ends = find_ends(rows, row[alive], ids, lengths[alive], eos)
+        ends = _find_ends(rows, row[alive], ids, lengths[alive], eos)
         visible[alive] += ~ends
         stop[alive[ends]] = ids[ends]
         over[alive] = ends | (lengths[alive] >= queue.limit[slots[alive]])
@@ -98,3 +97,27 @@ def visible_logprobs(
 def with_sequence_ids(reports: list[ReportT], ids: NDArray[np.int64]) -> list[ReportT]:
     """Replace batch indices by the gateway's sequence ids."""
     return [msgspec.structs.replace(r, sequence=int(ids[r.sequence])) for r in reports]
+
+
+def _find_ends(
+    rows: RunningBatch,
+    row: NDArray[np.int64],
+    tokens: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    eos: NDArray[np.int32],
+) -> NDArray[np.bool_]:
+    """Find end-of-sequence and stop tokens where the sequence is long enough to end.
+
+    Args:
+        rows: the running batch.
+        row: batch row of each token, shape ``[n]``.
+        tokens: sampled token ids, shape ``[n]``.
+        lengths: length of each sequence including the token, shape ``[n]``.
+        eos: end-of-sequence tokens of the model.
+    """
+    # A model has few of them: comparing with each is cheaper than preparing a search.
+    is_eos: NDArray[np.bool_] = (tokens[:, None] == eos).any(1)
+    ends = is_eos & ~rows.ignores_eos[row]
+    for i in np.flatnonzero(rows.has_stop_tokens[row]).tolist():
+        ends[i] |= int(tokens[i]) in rows.stop_tokens[int(row[i])]
+    return ends & (lengths > rows.min_len[row])

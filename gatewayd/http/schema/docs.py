@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gatewayd.http.schema.built_in import built_in_tables
 from gatewayd.http.schema.openapi import TABLES
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.requests.tables import (
     RequestTable,
     Unsupported,
@@ -20,6 +22,8 @@ from gatewayd_hooks.requests.tables import (
     support_name,
     support_of,
 )
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.testing.fake_gateway import FakeGateway
 
 _BOUNDS = (
     ("minimum", "\u2265 {}"),
@@ -31,6 +35,19 @@ _BOUNDS = (
     ("maxItems", "\u2264 {} entries"),
     ("maxProperties", "\u2264 {} entries"),
 )
+
+
+def built_in_tables() -> dict[str, type[RequestTable]]:
+    """Return each schema by its name in ``/openapi.json``: ``<protocol>.<table>``."""
+    catalog = Catalog.installed()
+    host = PluginHost(catalog)
+    return {
+        f"{entry.name}.{route.request.__name__}": route.request
+        for entry in catalog.entries
+        if entry.kind == Kind.PROTOCOL and entry.distribution == PROJECT
+        for route in host.strategy(Kind.PROTOCOL, entry.name, {}).routes(FakeGateway())
+        if route.request is not None
+    }
 
 
 def field_table(table: type[RequestTable]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatewayd.http.schema.built_in import built_in_tables
+from gatewayd.http.schema.docs import built_in_tables
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.checking import check
 from gatewayd_hooks.requests.refusal import RequestRefusal

@@ -8,8 +8,12 @@ from pathlib import Path
 from gatewayd.cli.bench import options
 from gatewayd.cli.bench.h200 import compare, reference
 from gatewayd.cli.bench.offline.engine import EngineError, running
-from gatewayd.cli.bench.offline.measure import OfflineOutcome, measure, warm_start
-from gatewayd.cli.bench.offline.report import comparisons, engine_rows
+from gatewayd.cli.bench.offline.measure import (
+    OfflineOutcome,
+    engine_rows,
+    measure,
+    warm_start,
+)
 from gatewayd.cli.bench.offline.workloads import ON_REQUEST, WORKLOADS
 from gatewayd.cli.bench.progress import Stages
 from gatewayd.cli.bench.run import BenchRun, progress_line
@@ -77,7 +81,7 @@ async def _measure(
         async for outcome in measure(engine, model, workloads, run.scale, stages.advance):
             outcomes.append(outcome)
             run.workloads.append(outcome.as_document())
-            run.comparisons += comparisons(outcome)
+            run.comparisons += outcome.comparisons()
             run.write(out)
             stages.print_line(progress_line(outcome.workload, outcome.figures(), _SAID))
     if _START in names:

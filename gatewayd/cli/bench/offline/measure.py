@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gatewayd.cli.bench.h200 import Comparison, compare, reference
 from gatewayd.cli.bench.offline.engine import BenchEngine, EngineError, EngineRound, running
 from gatewayd.cli.bench.offline.workloads import WORKLOADS, Workload
+from gatewayd.cli.bench.tables import TableRows, number
 from gatewayd.config.tables import Config
 from gatewayd_engine.process.messages import ModelInfo
 
@@ -59,6 +61,10 @@ class OfflineOutcome:
             "input_tokens_per_second": self.input_tokens / self.seconds,
             "requests_per_second": self.requests / self.seconds,
         }
+
+    def comparisons(self) -> list[Comparison]:
+        """Compare the figures that have a goal."""
+        return compare(self.workload, reference().offline[self.workload], self.figures())
 
     def as_document(self) -> dict[str, Any]:
         """Convert the measurements to JSON values."""
@@ -139,3 +145,33 @@ async def warm_start(config: Config, watch: Callable[[str, float], None]) -> flo
     began = time.perf_counter()
     async with running(config, watch):
         return time.perf_counter() - began
+
+
+def engine_rows(outcomes: Sequence[OfflineOutcome]) -> TableRows:
+    """Format engine statistics of each workload as rows."""
+    header = ["workload", "requests", "tokens in", "cached", "out", "s", "output tok/s"]
+    header += ["input tok/s", "requests/s", "steps", "ms/step", "tokens/step", "batch"]
+    header += ["preempted", "CPU us"]
+    rows = []
+    for one in outcomes:
+        figures = one.figures()
+        rows.append(
+            [
+                one.workload,
+                f"{one.requests:,}",
+                f"{one.input_tokens:,}",
+                f"{one.cached_tokens:,}",
+                f"{one.output_tokens:,}",
+                number(one.seconds),
+                number(figures["output_tokens_per_second"]),
+                number(figures["input_tokens_per_second"]),
+                number(figures["requests_per_second"]),
+                f"{one.steps:,}",
+                number(one.step_ms),
+                number(one.step_tokens),
+                number(one.step_sequences),
+                f"{one.preemptions:,}",
+                "-" if one.cpu_us is None else number(one.cpu_us),
+            ]
+        )
+    return TableRows(header, rows)

@@ -194,7 +194,7 @@ def test_ollamas_vectors_are_those_of_embeddings(daemon: Running, llama: Any) ->
         assert vector == pytest.approx(expected, abs=1e-5)
     older = llama.embeddings(model="nano", prompt=texts[0]).embedding
     assert older == pytest.approx(ours(texts[:1], normalize=False)[0], abs=1e-4)
-    with pytest.raises(ollama.ResponseError, match="at most 2047") as caught:
+    with pytest.raises(ollama.ResponseError, match="the maximum of the model is 2047") as caught:
         llama.embed(model="nano", input="word " * 2100, truncate=False)
     assert caught.value.status_code == 400
     assert len(llama.embed(model="nano", input="word " * 2100).embeddings) == 1

@@ -174,7 +174,7 @@ def test_every_command_and_subcommand_is_in_the_reference() -> None:
 
 
 def test_a_page_without_a_place_for_the_commands_is_refused() -> None:
-    with pytest.raises(ValueError, match="no place for commands"):
+    with pytest.raises(ValueError, match="no markers for commands"):
         commands.rewrite("# Command line\n")
 
 

@@ -14,6 +14,10 @@ from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 
 
+_KIT_CASES = 100
+"""What third parties run: some of what is broken here shows in one case of fifty."""
+
+
 @cache
 def info(kind: Kind, name: str) -> StrategyInfo[Any]:
     return PluginHost(Catalog.installed()).info(kind, name)
@@ -26,7 +30,11 @@ def fails(case: Any, name: str) -> bool:
         if hasattr(test, "hypothesis"):
             # A failure is all that is wanted here, not the smallest example of it.
             own = test.__func__._hypothesis_internal_use_settings
-            hasty = settings(own, phases=[Phase.explicit, Phase.generate])
+            hasty = settings(
+                own,
+                max_examples=max(own.max_examples, _KIT_CASES),
+                phases=[Phase.explicit, Phase.generate],
+            )
             patch.setattr(test.__func__, "_hypothesis_internal_use_settings", hasty)
         try:
             test()

@@ -114,7 +114,7 @@ def test_tokens_are_the_same_however_they_come(
         "max_running": 8,
         "max_batch_tokens": 100,
     }
-    each = 8
+    each = 4
     said = expected(form, small(), len(PROMPTS) // each)
     Combination(fields, 2, is_shaken=True, inline_bytes=0).check(make_engine, said, each)
 

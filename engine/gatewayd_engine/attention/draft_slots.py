@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -126,6 +127,7 @@ class _Slots(RotatingAttend):
         return self._out.flatten(1)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class MixedAttend(RotatingAttend):
     """Attention of a step in two parts, each by its own implementation.
 
@@ -136,15 +138,10 @@ class MixedAttend(RotatingAttend):
         out: output of both, concatenated, shape ``[num_tokens, heads, head_dim]``.
     """
 
-    __slots__ = ("_first", "_num_first", "_out", "_rest")
-
-    def __init__(
-        self, first: RotatingAttend, rest: RotatingAttend, num_first: int, out: torch.Tensor
-    ) -> None:
-        self._first = first
-        self._rest = rest
-        self._num_first = num_first
-        self._out = out
+    _first: RotatingAttend
+    _rest: RotatingAttend
+    _num_first: int
+    _out: torch.Tensor
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""

@@ -100,28 +100,17 @@ class PagedAttention:
         return _Lines(first, end, inputs.pages.index_select(0, table), seen)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Step(RotatingAttend):
     """Attention of the layers of one step."""
 
-    __slots__ = ("_append", "_decode", "_groups", "_inputs", "_out", "_pool", "_shape")
-
-    def __init__(
-        self,
-        shape: AttentionShape,
-        pool: KvPool,
-        append: Append,
-        inputs: StepInputs,
-        groups: list[_Lines],
-        out: torch.Tensor | None,
-        decode: EagerDecode | None,
-    ) -> None:
-        self._shape = shape
-        self._pool = pool
-        self._append = append
-        self._inputs = inputs
-        self._groups = groups
-        self._out = out
-        self._decode = decode
+    _shape: AttentionShape
+    _pool: KvPool
+    _append: Append
+    _inputs: StepInputs
+    _groups: list[_Lines]
+    _out: torch.Tensor | None
+    _decode: EagerDecode | None
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""

@@ -11,6 +11,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,7 @@ class ForLengths(CapturedAttention):
         self._inner.plan(host)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class DecodeChoice:
     """Autotuned choices of decode attention for one model.
 
@@ -90,21 +92,13 @@ class DecodeChoice:
         clock: measures cases that are not in the table.
     """
 
-    def __init__(
-        self,
-        shape: AttentionShape,
-        pool: KvPool,
-        kernels: Kernels,
-        table: TuningTable,
-        clock: LaunchClock,
-    ) -> None:
-        self._shape = shape
-        self._pool = pool
-        self._kernels = kernels
-        self._table = table
-        self._clock = clock
-        self._known: dict[tuple[int, bool], list[str]] = {}
-        self._lacked_memory = False
+    _shape: AttentionShape
+    _pool: KvPool
+    _kernels: Kernels
+    _table: TuningTable
+    _clock: LaunchClock
+    _known: dict[tuple[int, bool], list[str]] = field(default_factory=dict)
+    _lacked_memory: bool = False
 
     def names(self, inputs: StepInputs, candidates: Mapping[str, CapturedAttention]) -> list[str]:
         """Return the fastest candidate at each of ``CONTEXTS``, in the current launch mode.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from gatewayd_engine.cache.page_keys import PageKeys
@@ -39,6 +39,7 @@ class _Wait:
     is_over: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class TierLookup:
     """Connection of the pool, the prefix cache and waiting sequences with the KV tiers.
 
@@ -51,26 +52,19 @@ class TierLookup:
         hits: counter of prompt tokens found, by tier.
     """
 
-    def __init__(
-        self,
-        pool: KvPool,
-        pages: Pages,
-        chain: TierChain,
-        contents: PageKeys,
-        computing: CostLine,
-        hits: Counter[str],
-    ) -> None:
-        self._pool = pool
-        self._pages = pages
-        self._chain = chain
-        self._contents = contents
-        self._computing = computing
-        self._key_of: dict[int, bytes] = {}
-        self._located: dict[int, tuple[int, int, list[Located]]] = {}
-        self._waits: dict[int, _Wait] = {}
-        self._slow_count = 0
-        self._hits = hits
-        pages.on_evict = self._write_back
+    _pool: KvPool
+    _pages: Pages
+    _chain: TierChain
+    _contents: PageKeys
+    _computing: CostLine
+    _hits: Counter[str]
+    _key_of: dict[int, bytes] = field(default_factory=dict)
+    _located: dict[int, tuple[int, int, list[Located]]] = field(default_factory=dict)
+    _waits: dict[int, _Wait] = field(default_factory=dict)
+    _slow_count: int = 0
+
+    def __post_init__(self) -> None:
+        self._pages.on_evict = self._write_back
 
     def discard(self, sequence: Sequence) -> None:
         """Discard the lookup results of a sequence that no longer waits."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence as Many
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -28,6 +29,7 @@ _MOST_EVICTED = 8192
 """Pages evicted at most between two steps: some 40 ms."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class OperatorActions:
     """Operator actions on sequences and cached pages.
 
@@ -40,23 +42,14 @@ class OperatorActions:
         attribution: notified of running sequences whose computed tokens are lost.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        pages: Pages,
-        placement: Placement,
-        strategies: Strategies,
-        lifecycle: SequenceLifecycle,
-        attribution: TimeAttribution,
-    ) -> None:
-        self._queue = queue
-        self._pages = pages
-        self._placement = placement
-        self._strategies = strategies
-        self._lifecycle = lifecycle
-        self._attribution = attribution
-        self._held: set[int] = set()
-        self._pending: set[int] = set()  # held ids that are not parked yet
+    _queue: Queue
+    _pages: Pages
+    _placement: Placement
+    _strategies: Strategies
+    _lifecycle: SequenceLifecycle
+    _attribution: TimeAttribution
+    _held: set[int] = field(default_factory=set)
+    _pending: set[int] = field(default_factory=set)  # held ids that are not parked yet
 
     def hold_sequences(self, sequence_ids: Many[int]) -> None:
         """Stop the progress of sequences from the next step on; unknown ids are ignored.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,7 @@ NO_STATS = EngineStats()
 """Placeholder until the step is over."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class StepCompletion:
     """Processing of the results of computed steps.
 
@@ -44,28 +46,15 @@ class StepCompletion:
         eos: end-of-sequence tokens of the model.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        rows: RunningBatch,
-        pages: Pages,
-        placement: Placement,
-        lifecycle: SequenceLifecycle,
-        speculation: Speculation,
-        engine_time: EngineTimeAccounting,
-        compactor: Compactor,
-        eos: NDArray[np.int32],
-    ) -> None:
-        self._queue = queue
-        self._rows = rows
-        self._pages = pages
-        self._placement = placement
-        self._lifecycle = lifecycle
-        self._recovery = lifecycle.recovery
-        self._speculation = speculation
-        self._engine_time = engine_time
-        self._compactor = compactor
-        self._eos = eos
+    _queue: Queue
+    _rows: RunningBatch
+    _pages: Pages
+    _placement: Placement
+    _lifecycle: SequenceLifecycle
+    _speculation: Speculation
+    _engine_time: EngineTimeAccounting
+    _compactor: Compactor
+    _eos: NDArray[np.int32]
 
     def complete(self, flight: InFlightSteps, began: float, *, is_last: bool) -> StepOutput:
         """Wait for a step and commit what it produced.
@@ -83,9 +72,11 @@ class StepCompletion:
         if not is_alive.all():
             result = result.of(is_alive, batch.rows)
         # Before sequences end, because it refers to their rows.
-        self._recovery.fenced(partial(self._speculation.observe, batch, result), redo=False)
+        self._lifecycle.recovery.fenced(
+            partial(self._speculation.observe, batch, result), redo=False
+        )
         output = self._commit(batch, result, is_alive)
-        self._recovery.fenced(
+        self._lifecycle.recovery.fenced(
             lambda: self._speculation.report(batch, result, time.perf_counter() - began),
             redo=False,
         )
@@ -130,7 +121,9 @@ class StepCompletion:
             sequence = queue[int(batch.slots[entry])]
             self._placement.scrub(sequence)
             self._lifecycle.finish(sequence, ERROR, error=(code, sentence))
-        self._recovery.fenced(partial(self._compactor.compact_completed, batch), redo=False)
+        self._lifecycle.recovery.fenced(
+            partial(self._compactor.compact_completed, batch), redo=False
+        )
         return StepOutput(
             stats=NO_STATS,
             sequences=np.repeat(ids[tokens.entries], committed.visible).tobytes(),
@@ -145,4 +138,4 @@ class StepCompletion:
         )
 
     def _publish(self, slots: NDArray[np.int32]) -> None:
-        self._recovery.fenced(lambda: self._placement.prefixes.publish(slots), redo=False)
+        self._lifecycle.recovery.fenced(lambda: self._placement.prefixes.publish(slots), redo=False)

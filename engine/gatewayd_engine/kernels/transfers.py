@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,21 +22,14 @@ def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     return pinned(array, device).to(device, non_blocking=True)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingHostCopy:
     """Tensors that are being copied to the host."""
 
-    __slots__ = ("_arrived", "_hosts", "_sources")
-
-    def __init__(
-        self,
-        hosts: list[torch.Tensor],
-        sources: Sequence[torch.Tensor],
-        arrived: torch.cuda.Event | None,
-    ) -> None:
-        self._hosts = hosts
-        # Referenced so that their memory is not reused before the copy is complete.
-        self._sources = sources
-        self._arrived = arrived
+    _hosts: list[torch.Tensor]
+    # Referenced so that their memory is not reused before the copy is complete.
+    _sources: Sequence[torch.Tensor]
+    _arrived: torch.cuda.Event | None
 
     def read(self) -> list[NDArray[Any]]:
         """Wait for the copy and return the arrays."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ _INLINE_BYTES = 1 << 20
 """Up to this size copies are synchronous: starting a thread would take as long."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class HostTransfers:
     """Transfers of a pool in host memory; one thread requests and waits, another copies.
 
@@ -28,30 +30,16 @@ class HostTransfers:
         on_copied: called with the number of pages copied and the seconds that took.
     """
 
-    __slots__ = (
-        "_arrived",
-        "_changed",
-        "_ended",
-        "_jobs",
-        "_seconds",
-        "_target",
-        "_thens",
-        "_worker",
-        "on_copied",
-        "pending",
-    )
-
-    def __init__(self, target: NDArray[np.uint8]) -> None:
-        self._target = target
-        self._jobs: list[tuple[int, NDArray[np.uint8]]] = []
-        self._thens: list[Callable[[], None]] = []
-        self._worker: threading.Thread | None = None
-        self._changed = threading.Condition()
-        self._arrived = 0
-        self._ended = False
-        self._seconds = 0.0
-        self.pending = False
-        self.on_copied: Callable[[int, float], None] = lambda pages, seconds: None
+    _target: NDArray[np.uint8]
+    _jobs: list[tuple[int, NDArray[np.uint8]]] = field(default_factory=list)
+    _thens: list[Callable[[], None]] = field(default_factory=list)
+    _worker: threading.Thread | None = None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _arrived: int = 0
+    _ended: bool = False
+    _seconds: float = 0.0
+    pending: bool = False
+    on_copied: Callable[[int, float], None] = lambda pages, seconds: None
 
     def add(
         self,

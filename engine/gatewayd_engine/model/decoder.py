@@ -7,6 +7,7 @@ sequence boundaries. The caller must be in ``torch.inference_mode``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gatewayd_engine.model.spec import ModelSpec
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Attention:
     """QKV projection, per-head norms and rotary embedding, then the step's ``attend``.
 
@@ -31,23 +33,12 @@ class Attention:
         out: the output projection, which the decoder layer applies.
     """
 
-    __slots__ = ("_buffers", "_index", "_qk_norm", "_rotary", "entry", "out")
-
-    def __init__(
-        self,
-        index: int,
-        rotary: Rotary,
-        buffers: HeadBuffers,
-        qkv: LinearOp,
-        out: LinearOp,
-        qk_norm: Callable[[torch.Tensor], object] | None,
-    ) -> None:
-        self._index = index
-        self._rotary = rotary
-        self._buffers = buffers
-        self.entry = qkv
-        self._qk_norm = qk_norm
-        self.out = out
+    _index: int
+    _rotary: Rotary
+    _buffers: HeadBuffers
+    entry: LinearOp
+    out: LinearOp
+    _qk_norm: Callable[[torch.Tensor], object] | None
 
     def __call__(
         self, x: torch.Tensor, rotation: torch.Tensor | None, attend: Attend | RotatingAttend
@@ -85,33 +76,16 @@ class Mlp(Protocol):
         """See ``LinearOp``."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class DecoderLayer:
     """Attention and feed-forward parts, each added to the residual stream."""
 
-    __slots__ = (
-        "_after_attention",
-        "_after_mlp",
-        "_attention",
-        "_before_attention",
-        "_before_mlp",
-        "_mlp",
-    )
-
-    def __init__(
-        self,
-        attention: Attention,
-        mlp: Mlp,
-        before_attention: Norm,
-        before_mlp: Norm,
-        after_attention: Norm | None,
-        after_mlp: Norm | None,
-    ) -> None:
-        self._attention = attention
-        self._mlp = mlp
-        self._before_attention = before_attention
-        self._before_mlp = before_mlp
-        self._after_attention = after_attention
-        self._after_mlp = after_mlp
+    _attention: Attention
+    _mlp: Mlp
+    _before_attention: Norm
+    _before_mlp: Norm
+    _after_attention: Norm | None
+    _after_mlp: Norm | None
 
     def __call__(
         self,

@@ -8,6 +8,7 @@ experts included; quantized ones are in ``linears``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -161,6 +162,7 @@ class Gated(BatchInvariantMode):
         return (gated[0] if len(gated) == 1 else torch.cat(gated)).mul_(up)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class FeedForward:
     """Gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up fused.
 
@@ -173,14 +175,9 @@ class FeedForward:
         entry: ``gate_up``, the only consumer of the part's input.
     """
 
-    __slots__ = ("_down", "_gated", "entry")
-
-    def __init__(
-        self, gate_up: LinearOp, down: LinearOp, gated: Callable[[torch.Tensor], torch.Tensor]
-    ) -> None:
-        self.entry = gate_up
-        self._down = down
-        self._gated = gated
+    entry: LinearOp
+    _down: LinearOp
+    _gated: Callable[[torch.Tensor], torch.Tensor]
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -92,6 +93,7 @@ class MixtureOfExperts:
         return None
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GroupedExperts:
     """Mixture of experts as grouped GPU matrix products, independent of the routing.
 
@@ -105,17 +107,12 @@ class GroupedExperts:
         kernels: of the device.
     """
 
-    __slots__ = ("_act", "_down", "_gate_up", "_kernels", "_router")
+    _router: Router
+    _gate_up: Stack
+    _down: Stack
+    _act: Activation
+    _kernels: Kernels
     entry = None
-
-    def __init__(
-        self, router: Router, gate_up: Stack, down: Stack, act: Activation, kernels: Kernels
-    ) -> None:
-        self._router = router
-        self._gate_up = gate_up
-        self._down = down
-        self._act = act
-        self._kernels = kernels
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class _ComputedPrefix(NamedTuple):
     """The prefix cache match, if pages from a KV tier or swapped pages follow it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Admission:
     """Assignment of batch rows and KV pages to waiting sequences.
 
@@ -49,26 +51,19 @@ class Admission:
             ceiling, or of other tenants' floors; else 0.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        rows: RunningBatch,
-        pages: Pages,
-        block_tables: BlockTables,
-        prefixes: PrefixCache,
-        offload: KvOffload,
-        strategies: Strategies,
-    ) -> None:
-        self._queue = queue
-        self._rows = rows
-        self._pages = pages
-        self._block_tables = block_tables
-        self._prefixes = prefixes
-        self._offload = offload
-        self._strategies = strategies
-        self._page_size = rows.page_size
-        self.admitted: list[Admitted] = []
-        self.quota_shortfall = 0
+    _queue: Queue
+    _rows: RunningBatch
+    _pages: Pages
+    _block_tables: BlockTables
+    _prefixes: PrefixCache
+    _offload: KvOffload
+    _strategies: Strategies
+    _page_size: int = field(init=False)
+    admitted: list[Admitted] = field(default_factory=list)
+    quota_shortfall: int = 0
+
+    def __post_init__(self) -> None:
+        self._page_size = self._rows.page_size
 
     def try_admit(self, slot: int, grant: int) -> int:
         """Move a waiting sequence into the batch; returns the tokens it computes, 0 for no room.

@@ -7,6 +7,7 @@ being compiled, or their tenant is at its quota. Only deferred sequences are rev
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
@@ -54,6 +55,7 @@ class _ForQuota(NamedTuple):
     """Pages that it needs."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Deferral:
     """Deferred waiting sequences: which, for which reason, and until when.
 
@@ -70,29 +72,22 @@ class Deferral:
             waiting for one that the scheduler holds back would be in vain.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        prefixes: PrefixCache,
-        offload: KvOffload,
-        strategies: Strategies,
-        page_size: int,
-        headroom: Callable[[int], int],
-    ) -> None:
-        self._queue = queue
-        self._headroom = headroom
-        self._prefixes = prefixes
-        self._offload = offload
-        self._strategies = strategies
-        self._page_size = page_size
-        self._new: dict[int, None] = {}
-        self._for_leader: dict[int, _ForLeader] = {}
-        self._for_tier: dict[int, int] = {}  # ids by slot, least recently reviewed first
-        self._for_grammar: dict[int, int] = {}  # ids by slot, least recently reviewed first
-        self._for_quota: dict[int, _ForQuota] = {}
-        self._last_headroom: dict[int, int] = {}  # headroom of tenants at the last review
-        self._reviews = 0
-        self.computing: NDArray[np.int32] = np.zeros(0, np.int32)
+    _queue: Queue
+    _prefixes: PrefixCache
+    _offload: KvOffload
+    _strategies: Strategies
+    _page_size: int
+    _headroom: Callable[[int], int]
+    _new: dict[int, None] = field(default_factory=dict)
+    _for_leader: dict[int, _ForLeader] = field(default_factory=dict)
+    # Ids by slot, least recently reviewed first.
+    _for_tier: dict[int, int] = field(default_factory=dict)
+    _for_grammar: dict[int, int] = field(default_factory=dict)
+    _for_quota: dict[int, _ForQuota] = field(default_factory=dict)
+    # Headroom of tenants at the last review.
+    _last_headroom: dict[int, int] = field(default_factory=dict)
+    _reviews: int = 0
+    computing: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
 
     @property
     def waits_for_external(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,7 @@ from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class PageGrowth:
     """Allocator of the pages that running sequences grow into.
 
@@ -25,21 +28,12 @@ class PageGrowth:
         page_size: tokens per page.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        pages: Pages,
-        block_tables: BlockTables,
-        admission: Admission,
-        preemption: Preemption,
-        page_size: int,
-    ) -> None:
-        self._queue = queue
-        self._pages = pages
-        self._block_tables = block_tables
-        self._admission = admission
-        self._preemption = preemption
-        self._page_size = page_size
+    _queue: Queue
+    _pages: Pages
+    _block_tables: BlockTables
+    _admission: Admission
+    _preemption: Preemption
+    _page_size: int
 
     @property
     def may_preempt(self) -> bool:

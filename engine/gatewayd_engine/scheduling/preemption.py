@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +21,7 @@ from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Preemption:
     """Return of running sequences to the queue.
 
@@ -26,21 +29,13 @@ class Preemption:
         count: number of preemptions since the start.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        rows: RunningBatch,
-        admission: Admission,
-        offload: KvOffload,
-        strategies: Strategies,
-    ) -> None:
-        self._queue = queue
-        self._rows = rows
-        self._admission = admission
-        self._offload = offload
-        self._strategies = strategies
-        self.count = 0
-        self._preempted: list[int] = []
+    _queue: Queue
+    _rows: RunningBatch
+    _admission: Admission
+    _offload: KvOffload
+    _strategies: Strategies
+    count: int = 0
+    _preempted: list[int] = field(default_factory=list)
 
     def preempt_planned(self, plan: Plan) -> None:
         """Preempt the sequences that a plan names, before anything else of it is carried out.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gatewayd_engine.cache.offload import KvOffload
 from gatewayd_engine.kv.compacted_prefix import NO_PAGE, only_pages
 from gatewayd_engine.kv.key_biases import bias_pages, write_front
@@ -15,6 +17,7 @@ from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_hooks.preemption import PreemptionMode
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PromptShortening:
     """Replacement of the pages of a prompt's prefix by those of a compacted prefix.
 
@@ -31,23 +34,14 @@ class PromptShortening:
         saved_pages: pages released by these, less the new ones.
     """
 
-    def __init__(
-        self,
-        pool: KvPool,
-        pages: Pages,
-        block_tables: BlockTables,
-        growth: PageGrowth,
-        preemption: Preemption,
-        offload: KvOffload,
-    ) -> None:
-        self._pool = pool
-        self._pages = pages
-        self._block_tables = block_tables
-        self._growth = growth
-        self._preemption = preemption
-        self._offload = offload
-        self.count = 0
-        self.saved_pages = 0
+    _pool: KvPool
+    _pages: Pages
+    _block_tables: BlockTables
+    _growth: PageGrowth
+    _preemption: Preemption
+    _offload: KvOffload
+    count: int = 0
+    saved_pages: int = 0
 
     def discard_swapped(self, sequence: Sequence) -> None:
         """Discard the swapped pages of a sequence that was preempted before its compaction.

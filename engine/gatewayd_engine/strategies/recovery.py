@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 from gatewayd_engine.process.config import FIXED_KINDS
@@ -57,6 +58,7 @@ def launch_isolating(
     return Done(StepResult.merge(results))
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Recovery:
     """Fault isolation of code that calls strategies, with fallback to the default of a failed one.
 
@@ -66,15 +68,9 @@ class Recovery:
         fail: ends a request that cannot be served.
     """
 
-    def __init__(
-        self,
-        strategies: Strategies,
-        rebuild: Callable[[Kind], None],
-        fail: Callable[[RequestFault], None],
-    ) -> None:
-        self._strategies = strategies
-        self._rebuild = rebuild
-        self._fail = fail
+    _strategies: Strategies
+    _rebuild: Callable[[Kind], None]
+    _fail: Callable[[RequestFault], None]
 
     def fenced(self, action: Callable[[], T], *, redo: bool) -> T | None:
         """Run code that calls strategies; on a fault, fall back to the default.

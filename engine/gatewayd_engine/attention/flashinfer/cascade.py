@@ -7,6 +7,8 @@ Hydragen, arXiv 2402.05099.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state_in_place
 
@@ -80,18 +82,12 @@ class CascadeAttention(FlashAttention):
         return AttentionPart(n, {0: _Merged(self._shared, self._own)})
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Merged:
     """Attention to shared pages and to each sequence's own pages, merged."""
 
-    __slots__ = ("_own", "_shared")
-
-    def __init__(
-        self,
-        shared: BatchPrefillWithPagedKVCacheWrapper,
-        own: BatchPrefillWithPagedKVCacheWrapper,
-    ) -> None:
-        self._shared = shared
-        self._own = own
+    _shared: BatchPrefillWithPagedKVCacheWrapper
+    _own: BatchPrefillWithPagedKVCacheWrapper
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
         """See ``LayerRun``."""

@@ -9,6 +9,8 @@ cascade inference (FlashInfer, Ye et al., arXiv 2501.01005, section 3.1).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from flashinfer import (
     BatchPrefillWithPagedKVCacheWrapper,
@@ -121,20 +123,13 @@ class _Own:
         self._run.run(q, _behind(q, self._kv_heads), out=out)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class _Merged:
     """Attention to the keys and values of the step and to cached ones, merged."""
 
-    __slots__ = ("_cached", "_kv_heads", "_own")
-
-    def __init__(
-        self,
-        own: BatchPrefillWithRaggedKVCacheWrapper,
-        cached: BatchPrefillWithPagedKVCacheWrapper,
-        kv_heads: int,
-    ) -> None:
-        self._own = own
-        self._cached = cached
-        self._kv_heads = kv_heads
+    _own: BatchPrefillWithRaggedKVCacheWrapper
+    _cached: BatchPrefillWithPagedKVCacheWrapper
+    _kv_heads: int
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
         """See ``LayerRun``."""

@@ -6,6 +6,7 @@ Anything that needs a Python loop over pages is left out.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -35,6 +36,7 @@ _LETTERS = np.frombuffer(PAGE_STATES.encode(), np.uint8)
 _UNKNOWN = -1
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Inspection:
     """Snapshots of the state of the engine's components.
 
@@ -46,19 +48,11 @@ class Inspection:
         meter: resource usage of the engine process.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        pages: Pages,
-        placement: Placement,
-        strategies: Strategies,
-        meter: Meter,
-    ) -> None:
-        self._queue = queue
-        self._pages = pages
-        self._placement = placement
-        self._strategies = strategies
-        self._meter = meter
+    _queue: Queue
+    _pages: Pages
+    _placement: Placement
+    _strategies: Strategies
+    _meter: Meter
 
     def look(self, number: int) -> Inspected:
         """Return the state of all sequences, of the pool, and of the machine.

@@ -6,6 +6,7 @@ block by block for each product, into scratch memory shared by all matrices.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.quantized.packing import PackedWeight
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GroupedLinear:
     """``x @ (codes * scales + offsets).T + bias`` with unquantized activations.
 
@@ -27,21 +29,15 @@ class GroupedLinear:
         room: scratch memory, reserved for the matrix.
     """
 
-    __slots__ = ("_at_once", "_bias", "_kernels", "_room", "_weight")
+    _weight: PackedWeight
+    _bias: torch.Tensor | None
+    _kernels: Kernels
+    _room: DequantizeScratch
+    _at_once: int = field(init=False)
     rounds_inputs = False
 
-    def __init__(
-        self,
-        weight: PackedWeight,
-        bias: torch.Tensor | None,
-        kernels: Kernels,
-        room: DequantizeScratch,
-    ) -> None:
-        self._weight = weight
-        self._bias = bias
-        self._kernels = kernels
-        self._room = room
-        self._at_once = room.rows_at_once(weight)
+    def __post_init__(self) -> None:
+        self._at_once = self._room.rows_at_once(self._weight)
 
     @property
     def nbytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 from weakref import ref
 
@@ -122,6 +123,7 @@ class DeviceLinears:
         return StaticLinear(self.make(inner, None, dtype), weight, bias)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class DenseGpuLinear:
     """Float linear layer that defers residual additions to the next norm.
 
@@ -139,32 +141,17 @@ class DenseGpuLinear:
         launches: tuned kernels that beat torch's product, by number of rows.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_fusion",
-        "_kernels",
-        "_weight",
-        "act",
-        "bias",
-        "launches",
-        "matrix",
-    )
+    matrix: torch.Tensor
+    bias: torch.Tensor | None
+    _kernels: Kernels
+    _fusion: Fusion
+    act: Activation | None = None
+    launches: dict[int, Launch] = field(default_factory=dict)
+    _weight: torch.Tensor = field(init=False)
     rounds_inputs = False
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        kernels: Kernels,
-        fusion: Fusion,
-    ) -> None:
-        self._kernels = kernels
-        self._fusion = fusion
-        self.act: Activation | None = None
-        self.matrix = weight
-        self.bias = bias
-        self.launches: dict[int, Launch] = {}
-        self._weight = weight.t()
+    def __post_init__(self) -> None:
+        self._weight = self.matrix.t()
 
     @property
     def nbytes(self) -> int:

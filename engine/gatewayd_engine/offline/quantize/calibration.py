@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -53,6 +54,7 @@ class FittedPart(NamedTuple):
     stream: Stream
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Calibration:
     """Quantizes a part of a layer: a whole dense layer, or a MoE layer's attention or an expert.
 
@@ -64,20 +66,12 @@ class Calibration:
         advance: called with the fraction of the part that is done.
     """
 
-    def __init__(
-        self,
-        build: Open,
-        tensors: LayerTensors,
-        writer: CheckpointQuantizer,
-        stream: Stream,
-        advance: Callable[[float], None],
-    ) -> None:
-        self._build = build
-        self._tensors = tensors
-        self._writer = writer
-        self._stream = stream
-        self._advance = advance
-        self._fitted = FittedPart({}, [], [])
+    _build: Open
+    _tensors: LayerTensors
+    _writer: CheckpointQuantizer
+    _stream: Stream
+    _advance: Callable[[float], None]
+    _fitted: FittedPart = field(default_factory=lambda: FittedPart({}, [], []))
 
     def run(self, groups: Sequence[InputGroup]) -> FittedPart:
         """Quantize the matrices of all input groups.

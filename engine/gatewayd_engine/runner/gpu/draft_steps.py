@@ -13,7 +13,7 @@ the next drafts depend on the tokens of this step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -58,6 +58,7 @@ class _CapturedLines:
     forward: Replay
 
 
+@dataclass(eq=False, repr=False)
 class DraftedSteps:
     """Executor of steps with drafts, and of steps whose hidden states a drafter needs.
 
@@ -72,27 +73,16 @@ class DraftedSteps:
         max_lines: most sequences of a step.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        attention: DeviceAttention,
-        slots: SlotAttention,
-        state: DeviceRows,
-        gathering: Gathering,
-        verifier: Verifier,
-        hidden: Callable[[StepBatch], torch.Tensor],
-        max_lines: int,
-    ) -> None:
-        self._decoder = decoder
-        self._attention = attention
-        self._slots = slots
-        self._state = state
-        self._gathering = gathering
-        self._verifier = verifier
-        self._hidden = hidden
-        self._max_lines = max_lines
-        self._made: DraftSlotInputs | None = None
-        self._graphs: dict[int, Graphs[_CapturedLines]] = {}
+    _decoder: Decoder
+    _attention: DeviceAttention
+    _slots: SlotAttention
+    _state: DeviceRows
+    _gathering: Gathering
+    _verifier: Verifier
+    _hidden: Callable[[StepBatch], torch.Tensor]
+    _max_lines: int
+    _made: DraftSlotInputs | None = None
+    _graphs: dict[int, Graphs[_CapturedLines]] = field(default_factory=dict)
 
     @property
     def _inputs(self) -> DraftSlotInputs:

@@ -69,6 +69,7 @@ class _Slots:
     width: int
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Verifier:
     """Samples all slots of a step at once, and accepts drafts.
 
@@ -86,25 +87,14 @@ class Verifier:
         launch: runs a batch without drafts.
     """
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        pool: KvPool,
-        rows: RunningBatch,
-        processors: GuidedProcessors,
-        state: DeviceRows,
-        kernels: Kernels,
-        copier: HostCopier,
-        launch: Callable[[StepBatch], Launched],
-    ) -> None:
-        self._decoder = decoder
-        self._pool = pool
-        self._rows = rows
-        self._processors = processors
-        self._state = state
-        self._kernels = kernels
-        self._copier = copier
-        self._launch = launch
+    _decoder: Decoder
+    _pool: KvPool
+    _rows: RunningBatch
+    _processors: GuidedProcessors
+    _state: DeviceRows
+    _kernels: Kernels
+    _copier: HostCopier
+    _launch: Callable[[StepBatch], Launched]
 
     def launch(
         self,

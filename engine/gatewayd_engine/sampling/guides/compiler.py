@@ -43,6 +43,7 @@ class Guide:
     users: WeakSet[CompiledGrammar] = field(default_factory=WeakSet)
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class CompiledGrammar:
     """Compilation of a request's grammar: pending, complete, or refused.
 
@@ -61,46 +62,23 @@ class CompiledGrammar:
         is_settled: whether its outcome, complete or refused, is final.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_is_over",
-        "_token_bytes",
-        "began",
-        "boundary",
-        "bounds",
-        "error",
-        "grammar",
-        "guide",
-        "is_settled",
-        "refusal",
-        "seconds",
-        "spec",
-        "tenant",
-        "until",
-    )
+    spec: GuideSpec
+    guide: Guide
+    bounds: Bounds | None = None
+    _token_bytes: TokenBytes | None = None
+    tenant: str = ""
+    boundary: ReasoningBoundary | None = None
+    grammar: Grammar | None = None
+    refusal: tuple[str, str] | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    began: float = 0.0
+    until: float = 0.0
+    is_settled: bool = False
+    _is_over: threading.Event = field(default_factory=threading.Event)
 
-    def __init__(
-        self,
-        spec: GuideSpec,
-        guide: Guide,
-        bounds: Bounds | None = None,
-        token_bytes: TokenBytes | None = None,
-        tenant: str = "",
-    ) -> None:
-        self.spec = spec
-        self.tenant = tenant
-        self.guide = guide
-        self.bounds = bounds
-        self._token_bytes = token_bytes
-        self.boundary: ReasoningBoundary | None = None
-        self.grammar: Grammar | None = None
-        self.refusal: tuple[str, str] | None = None
-        self.error: BaseException | None = None
-        self.seconds = 0.0
-        self.began = self.until = 0.0
-        self.is_settled = False
-        self._is_over = threading.Event()
-        guide.users.add(self)
+    def __post_init__(self) -> None:
+        self.guide.users.add(self)
 
     @property
     def key(self) -> _Key:

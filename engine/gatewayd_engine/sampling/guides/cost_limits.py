@@ -6,6 +6,8 @@ token. Each sequence has its own limit, and all of them together have a share of
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gatewayd_engine.process.config import GuideLimits
 from gatewayd_hooks.guiding import GuideFailed
 
@@ -19,6 +21,7 @@ _COSTLY = 0.002
 """Seconds per token up to which a sequence is not ended for exceeding the shared limit."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class GrammarCostLimit:
     """Leaky bucket of the time that a sequence's grammar takes beyond its allowance per token.
 
@@ -30,22 +33,13 @@ class GrammarCostLimit:
         mask_seconds: time of its last mask, or the average of those computed together.
     """
 
-    __slots__ = (
-        "_before",
-        "_earlier",
-        "_most",
-        "_now",
-        "_over",
-        "_token_seconds",
-        "mask_seconds",
-    )
-
-    def __init__(self, token_seconds: float, most: float) -> None:
-        self._token_seconds = token_seconds
-        self._most = most
-        self._over = 0.0
-        self.mask_seconds = _UNKNOWN
-        self._now = self._before = self._earlier = 0.0
+    _token_seconds: float
+    _most: float
+    _over: float = 0.0
+    mask_seconds: float = _UNKNOWN
+    _now: float = 0.0
+    _before: float = 0.0
+    _earlier: float = 0.0
 
     @property
     def cost(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -43,6 +44,7 @@ _log = logging.getLogger(__name__)
 _PROMPT_BYTES = 8 * 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Admin:
     """Handlers of strategies, limits, pins and request timelines.
 
@@ -55,21 +57,12 @@ class Admin:
         archive: stored timelines of older requests; None without an archive.
     """
 
-    def __init__(
-        self,
-        control: Control,
-        pinning: Pinning,
-        recent: RecentLedgers,
-        record: AuditRecord,
-        live: LiveRequests[Generation],
-        archive: Archive | None,
-    ) -> None:
-        self._control = control
-        self._pinning = pinning
-        self._recent = recent
-        self._live = live
-        self._record = record
-        self._archive = archive
+    _control: Control
+    _pinning: Pinning
+    _recent: RecentLedgers
+    _record: AuditRecord
+    _live: LiveRequests[Generation]
+    _archive: Archive | None
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
         """Return chosen strategies, their costs, and the limits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from starlette.routing import Route
 
@@ -34,6 +35,7 @@ _MOST_PAUSE = 7 * 24 * 3600.0
 _MOST_UNLOAD = 3600.0
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Operations:
     """Handlers of operator actions.
 
@@ -46,21 +48,12 @@ class Operations:
         record: audits actions.
     """
 
-    def __init__(
-        self,
-        live: LiveRequests[Generation],
-        fleet: EngineFleet,
-        control: Control,
-        model: str,
-        drain: Callable[[str], None],
-        record: AuditRecord,
-    ) -> None:
-        self._live = live
-        self._fleet = fleet
-        self._control = control
-        self._model = model
-        self._drain = drain
-        self._record = record
+    _live: LiveRequests[Generation]
+    _fleet: EngineFleet
+    _control: Control
+    _model: str
+    _drain: Callable[[str], None]
+    _record: AuditRecord
 
     # One request
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import EngineJob
@@ -17,6 +17,7 @@ class EvictionRefused(Exception):
     """No pages were evicted; the message has the reason."""
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class EngineOperating:
     """Sends operator actions to the engine of a job; a pending job carries its state along.
 
@@ -26,16 +27,10 @@ class EngineOperating:
         deadlines: targets for the time to first token, seconds, by ``Priority``.
     """
 
-    def __init__(
-        self,
-        replicas: Sequence[Replica],
-        backlog: Backlog,
-        deadlines: Callable[[], Sequence[float | None]],
-    ) -> None:
-        self._replicas = replicas
-        self._backlog = backlog
-        self._deadlines = deadlines
-        self._calls: PendingCalls[Evicted] = PendingCalls()
+    _replicas: Sequence[Replica]
+    _backlog: Backlog
+    _deadlines: Callable[[], Sequence[float | None]]
+    _calls: PendingCalls[Evicted] = field(default_factory=PendingCalls)
 
     def hold(self, job: EngineJob) -> None:
         """Hold a job, so that it makes no progress until it is released."""

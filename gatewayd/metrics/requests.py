@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -232,6 +233,7 @@ _SPLIT_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
 )
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RequestCollector(Collector):
     """Prometheus collector of request metrics by engine.
 
@@ -242,18 +244,11 @@ class RequestCollector(Collector):
         running: returns the generated tokens of running requests by engine.
     """
 
-    def __init__(
-        self,
-        fleet: Fleet,
-        model_name: str,
-        max_model_len: int,
-        running: Callable[[], Mapping[int | None, int]] = dict,
-    ) -> None:
-        self._running = running
-        self._fleet = fleet
-        self._model_name = model_name
-        self._max_model_len = max_model_len
-        self._engines: dict[int | None, EngineRequests] = {}
+    _fleet: Fleet
+    _model_name: str
+    _max_model_len: int
+    _running: Callable[[], Mapping[int | None, int]] = dict
+    _engines: dict[int | None, EngineRequests] = field(default_factory=dict)
 
     def ended(self, engine: int | None, request: EndedRequest) -> None:
         """Record an ended request; the engine is None if it never reached one."""

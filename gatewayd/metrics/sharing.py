@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 from gatewayd.fairness.fair_queue import QueueStats
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SharingCollector(Collector):
     """Prometheus collector of queue and refusal counts, without tenant labels.
 
@@ -19,15 +21,9 @@ class SharingCollector(Collector):
         refusals: returns refusals since the start for causes other than full queues.
     """
 
-    def __init__(
-        self,
-        queues: Callable[[], Mapping[str, QueueStats]],
-        body_bytes: Callable[[], int],
-        refusals: Callable[[], Mapping[str, int]],
-    ) -> None:
-        self._queues = queues
-        self._body_bytes = body_bytes
-        self._refusals = refusals
+    _queues: Callable[[], Mapping[str, QueueStats]]
+    _body_bytes: Callable[[], int]
+    _refusals: Callable[[], Mapping[str, int]]
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import Connection, select, update
@@ -33,6 +34,7 @@ class ExpiredObjects(NamedTuple):
     batches: int
 
 
+@dataclass(eq=False, repr=False)
 class Expiry:
     """Deletes expired objects.
 
@@ -44,19 +46,11 @@ class Expiry:
         batch_seconds: lifetime of batches, from their end.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        vault: ContentStore,
-        clock: StoreClock,
-        keep_seconds: float,
-        batch_seconds: float,
-    ) -> None:
-        self._database = database
-        self._vault = vault
-        self._clock = clock
-        self._keep_seconds = keep_seconds
-        self._batch_seconds = batch_seconds
+    _database: Database
+    _vault: ContentStore
+    _clock: StoreClock
+    _keep_seconds: float
+    _batch_seconds: float
 
     async def sweep(self) -> None:
         """Delete all expired objects; other requests proceed between transactions.

@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -84,6 +85,7 @@ class _QuotaFigures(NamedTuple):
     is_set: bool
 
 
+@dataclass(eq=False, repr=False)
 class DiskQuota:
     """Decides whether new data fits.
 
@@ -103,18 +105,18 @@ class DiskQuota:
         floor: free bytes to keep.
     """
 
-    def __init__(
-        self, file: Path, database: Database, contents: Contents, *, limit: int, floor: int
-    ) -> None:
-        self.limit = limit
-        self.floor = floor
-        self.used = Used()
-        self.kept: Mapping[str, StoredBytes] = {}
-        self.coming = IncomingBytes()
-        self.refusals = Counter({"bytes": 0, "free_bytes": 0, "store_bytes": 0})
-        self._file = file
-        self._database = database
-        self._contents = contents
+    _file: Path
+    _database: Database
+    _contents: Contents
+    _: KW_ONLY
+    limit: int
+    floor: int
+    used: Used = field(default_factory=Used)
+    kept: Mapping[str, StoredBytes] = field(default_factory=dict)
+    coming: IncomingBytes = field(default_factory=IncomingBytes)
+    refusals: Counter[str] = field(
+        default_factory=lambda: Counter({"bytes": 0, "free_bytes": 0, "store_bytes": 0})
+    )
 
     async def measure(self) -> Used:
         """Measure the usage of the store and of each tenant.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gatewayd.errors import PermissionDenied
@@ -125,6 +126,7 @@ class TenantAccount:
         return Ticket(self._gate, ledger, entry, taken, mark_slot, held)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Ticket:
     """Reservation of one admitted request; ends with ``settle`` or ``cancel``.
 
@@ -132,24 +134,13 @@ class Ticket:
     the first two before the final usage is known.
     """
 
-    __slots__ = ("_gate", "_held", "_is_inside", "_ledger", "_mark_slot", "_taken", "entry")
-
-    def __init__(
-        self,
-        gate: RateGate,
-        ledger: BudgetLedger,
-        entry: LedgerEntry,
-        taken: int,
-        mark_slot: int | None,
-        held: ConcurrencySlot | None,
-    ) -> None:
-        self._gate = gate
-        self._ledger = ledger
-        self._taken = taken
-        self._mark_slot = mark_slot
-        self._is_inside = True
-        self._held = held
-        self.entry = entry
+    _gate: RateGate
+    _ledger: BudgetLedger
+    entry: LedgerEntry
+    _taken: int
+    _mark_slot: int | None
+    _held: ConcurrencySlot | None
+    _is_inside: bool = True
 
     @property
     def is_marked(self) -> bool:

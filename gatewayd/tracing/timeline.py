@@ -9,6 +9,7 @@ prefills of other sequences in the same steps, and strategies.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -105,6 +106,7 @@ class StepTimeTotals:
         self.at = now
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Timeline:
     """Timeline of one choice.
 
@@ -112,32 +114,20 @@ class Timeline:
         end: time of its end; None while it runs.
     """
 
-    __slots__ = (
-        "_begun",
-        "_cause",
-        "_others",
-        "_pace",
-        "_plugins",
-        "_silence",
-        "_since",
-        "_split_until",
-        "_stretches",
-        "_sums",
-        "end",
-    )
+    now: InitVar[float]
+    end: float | None = None
+    _stretches: list[Stretch] = field(default_factory=list)
+    _sums: dict[int, Stretch] = field(default_factory=dict)
+    _pace: StepTimeTotals = field(default_factory=StepTimeTotals)
+    _silence: Cause = Cause.TURN
+    _cause: int = field(init=False)
+    _since: float = field(init=False)
+    _others: float = field(init=False)
+    _plugins: float = field(init=False)
+    _split_until: float = field(init=False)
+    _begun: Totals = field(init=False)
 
-    _cause: int
-    _since: float
-    _others: float
-    _plugins: float
-    _split_until: float
-
-    def __init__(self, now: float) -> None:
-        self._stretches: list[Stretch] = []
-        self._sums: dict[int, Stretch] = {}
-        self.end: float | None = None
-        self._pace = StepTimeTotals()
-        self._silence = Cause.TURN
+    def __post_init__(self, now: float) -> None:
         self._open_stretch(NO_ENGINE, now, _NOTHING)
 
     @property

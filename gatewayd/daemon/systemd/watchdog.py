@@ -11,6 +11,7 @@ import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from gatewayd.errors import GatewayError
 
@@ -36,6 +37,7 @@ def interval(environ: Mapping[str, str]) -> float | None:
     return min(int(usec) / 1e6 / 4, _MOST_SECONDS)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class LivenessProgress:
     """Checks that the parts of the daemon make progress.
 
@@ -45,18 +47,12 @@ class LivenessProgress:
         clock: seconds.
     """
 
-    def __init__(
-        self,
-        engines: Callable[[], Sequence[str]],
-        store: Callable[[], Awaitable[object]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._engines = engines
-        self._store = store
-        self._clock = clock
-        self._lag = 0.0
-        self._probe: asyncio.Task[None] | None = None
-        self._asked_at = 0.0
+    _engines: Callable[[], Sequence[str]]
+    _store: Callable[[], Awaitable[object]]
+    _clock: Callable[[], float] = time.monotonic
+    _lag: float = 0.0
+    _probe: asyncio.Task[None] | None = None
+    _asked_at: float = 0.0
 
     async def sleep(self, seconds: float) -> None:
         """Sleep, and record the delay of the event loop."""

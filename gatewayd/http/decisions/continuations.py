@@ -9,6 +9,7 @@ prompt that is in the prefix cache.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -45,47 +46,37 @@ class ContinuationNode(NamedTuple):
     suffix: Ids
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class ContinuationScorer:
     """Scores continuations on the engines, for one request.
 
+    Args:
+        services: of the gateway.
+        base: template of all engine requests.
+        disconnect: signal of the client.
+
     Attributes:
+        endpoint: the route.
+        arrival: time of the request's arrival, by the gateway's clock.
+        principal: the authenticated client.
+        model: name of the model.
         input_tokens: of the prompts, each counted once.
         cached_tokens: of these, prefix-cache hits.
         headers: of the response.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        base: EngineRequest,
-        disconnect: DisconnectSignal,
-        *,
-        endpoint: str,
-        arrival: float,
-        principal: Principal,
-        model: str,
-    ) -> None:
-        """Create a scorer.
-
-        Args:
-            services: of the gateway.
-            base: template of all engine requests.
-            disconnect: signal of the client.
-            endpoint: the route.
-            arrival: time of the request's arrival, by the gateway's clock.
-            principal: the authenticated client.
-            model: name of the model.
-        """
-        self._services = services
-        self._base = base
-        self._disconnect = disconnect
-        self._endpoint = endpoint
-        self._arrival = arrival
-        self._principal = principal
-        self._model = model
-        self._num_requests = 0
-        self.input_tokens = self.cached_tokens = 0
-        self.headers: list[Header] = []
+    _services: Services
+    _base: EngineRequest
+    _disconnect: DisconnectSignal
+    _: KW_ONLY
+    endpoint: str
+    arrival: float
+    principal: Principal
+    model: str
+    _num_requests: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    headers: list[Header] = field(default_factory=list)
 
     async def scores(
         self, prompts: Sequence[Sequence[int]], labels: Sequence[Sequence[Ids]], vocab_size: int
@@ -153,13 +144,13 @@ class ContinuationScorer:
         for some in self._waves(self._requests(prompts, queries)):
             work = Work(
                 request_id=self._base.request_id,
-                endpoint=self._endpoint,
+                endpoint=self.endpoint,
                 requests=some,
                 num_choices=1,
                 options=non_streaming_options(self._services, discard=False),
-                arrival=self._arrival,
-                principal=self._principal,
-                model=self._model,
+                arrival=self.arrival,
+                principal=self.principal,
+                model=self.model,
             )
             async with run_prompts(self._services, work, self._disconnect) as generation:
                 logprobs += [_read(generation, at) for at in range(len(some))]

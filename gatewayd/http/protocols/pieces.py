@@ -4,49 +4,43 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 from gatewayd.http.asgi import Header, Send
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PieceWriter:
     """Writer of one streamed response of a protocol.
 
     The response starts with its first piece, so that earlier failures have their own status.
 
+    Args:
+        send: sends ASGI messages to the client.
+        status: of the response.
+        headers: called for the headers when the response starts.
+
     Attributes:
+        keepalive: written while idle; empty for nothing.
+        seconds: maximum idle time.
         has_started: whether the status was sent.
     """
 
-    def __init__(
-        self,
-        send: Send,
-        status: int,
-        headers: Callable[[], Sequence[Header]],
-        *,
-        keepalive: bytes,
-        seconds: float,
-    ) -> None:
-        """Create a writer before the first piece is known.
-
-        Args:
-            send: sends ASGI messages to the client.
-            status: of the response.
-            headers: called for the headers when the response starts.
-            keepalive: written while idle; empty for nothing.
-            seconds: maximum idle time.
-        """
-        self.has_started = False
-        self._send = send
-        self._status = status
-        self._headers = headers
-        self._keepalive = keepalive
-        self._seconds = seconds
-        self._is_sending = self._is_silent = False
-        self._pinging: asyncio.Task[None] | None = None
+    _send: Send
+    _status: int
+    _headers: Callable[[], Sequence[Header]]
+    _: KW_ONLY
+    keepalive: bytes
+    seconds: float
+    has_started: bool = False
+    _is_sending: bool = False
+    _is_silent: bool = False
+    _pinging: asyncio.Task[None] | None = None
+    _timer: asyncio.TimerHandle = field(init=False)
 
     async def write(self, body: AsyncIterator[bytes]) -> None:
         """Write all pieces; exceptions of the iterator propagate."""
-        timer = self._arm() if self._keepalive else None
+        timer = self._arm() if self.keepalive else None
         try:
             async for piece in body:
                 if self._pinging is not None:
@@ -83,12 +77,12 @@ class PieceWriter:
     async def _ping(self) -> None:
         if not self.has_started:
             await self._start()
-        await self._send({"type": "http.response.body", "body": self._keepalive, "more_body": True})
+        await self._send({"type": "http.response.body", "body": self.keepalive, "more_body": True})
 
     def _arm(self) -> asyncio.TimerHandle:
         """Start the timer that checks for idleness, twice per maximum idle time."""
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self._seconds / 2, self._tick)
+        self._timer = loop.call_later(self.seconds / 2, self._tick)
         return self._timer
 
     def _tick(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -83,6 +84,7 @@ class DisconnectHandler:
             self._task.cancel()
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ProtocolRoute(ProtocolEndpoint):
     """Route for all methods of one path.
 
@@ -90,19 +92,11 @@ class ProtocolRoute(ProtocolEndpoint):
         label: in metrics.
     """
 
-    def __init__(
-        self,
-        path: str,
-        mount: MountedProtocol,
-        handlers: Mapping[str, Handler],
-        gateway: ServedGateway,
-        services: Services,
-    ) -> None:
-        self.label = path
-        self._mount = mount
-        self._handlers = handlers
-        self._gateway = gateway
-        self._services = services
+    label: str
+    _mount: MountedProtocol
+    _handlers: Mapping[str, Handler]
+    _gateway: ServedGateway
+    _services: Services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -10,6 +10,7 @@ import heapq
 import time
 from collections import deque
 from collections.abc import Callable, Container
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -45,6 +46,7 @@ class _PendingRetry(NamedTuple):
     losses: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingLines:
     """Yields lines to run, one by one.
 
@@ -56,25 +58,17 @@ class PendingLines:
         clock: seconds; monotonic.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        endpoint: str,
-        *,
-        total: int,
-        done: Container[int],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._path = path
-        self._endpoint = endpoint
-        self._total = total
-        self._done = done
-        self._clock = clock
-        self._position: Position | None = Position()
-        self._read_ahead: deque[BatchLine] = deque()
-        self._refused: list[_PendingRetry] = []
-        self._num_out = 0
-        self._changed = asyncio.Event()
+    _path: Path
+    _endpoint: str
+    _: KW_ONLY
+    total: int
+    done: Container[int]
+    clock: Callable[[], float] = time.monotonic
+    _position: Position | None = field(default_factory=Position)
+    _read_ahead: deque[BatchLine] = field(default_factory=deque)
+    _refused: list[_PendingRetry] = field(default_factory=list)
+    _num_out: int = 0
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def has_more(self) -> bool:
         """Wait until there may be a line to run; return False once all have results."""
@@ -99,8 +93,8 @@ class PendingLines:
                 self._path,
                 self._endpoint,
                 self._position,
-                total=self._total,
-                without=self._done,
+                total=self.total,
+                without=self.done,
             )
             self._read_ahead.extend(found)
         if self._read_ahead:
@@ -112,7 +106,7 @@ class PendingLines:
         """Schedule a retry of a line, not before this many seconds."""
         backoff = min(seconds * 2.0**todo.refusals, max(seconds, _MOST_SECONDS))
         one = _PendingRetry(
-            self._clock() + backoff,
+            self.clock() + backoff,
             todo.line.number,
             todo.line.offset,
             min(todo.refusals + 1, 64),
@@ -129,7 +123,7 @@ class PendingLines:
     def _is_refused_next(self) -> bool:
         if not self._refused:
             return False
-        return self._refused[0].at <= self._clock() or len(self._refused) > _MOST_REFUSED
+        return self._refused[0].at <= self.clock() or len(self._refused) > _MOST_REFUSED
 
     async def _again(self) -> PendingLine:
         one = heapq.heappop(self._refused)

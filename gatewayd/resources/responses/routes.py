@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -61,22 +62,15 @@ class _Given(NamedTuple):
     chain_cut: Cut | None
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ResponseCreate:
     """``POST /v1/responses``."""
 
-    def __init__(
-        self,
-        services: Services,
-        database: Database,
-        conversations: Conversations,
-        background: Background,
-        room: DiskQuota,
-    ) -> None:
-        self._services = services
-        self._conversations = conversations
-        self._database = database
-        self._background = background
-        self._room = room
+    _services: Services
+    _database: Database
+    _conversations: Conversations
+    _background: Background
+    _room: DiskQuota
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gatewayd_sched_fair.service import Service
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Division:
     """Distributes budgets: decodes, then prompts, in both the least served tenant first.
 
@@ -30,21 +32,13 @@ class Division:
         lead: cost by which a tenant may be ahead of one that has prompts left.
     """
 
-    def __init__(
-        self,
-        accounts: Accounts,
-        service: Service,
-        crowd: Contention,
-        crowd_share: float,
-        crowd_pause: int,
-    ) -> None:
-        self._accounts = accounts
-        self._service = service
-        self._contention = crowd
-        self._contention_share = crowd_share
-        self._contention_pause = crowd_pause
-        self._paused = 0  # consecutive steps
-        self.lead = 0.0
+    _accounts: Accounts
+    _service: Service
+    _contention: Contention
+    _contention_share: float
+    _contention_pause: int
+    _paused: int = 0  # consecutive steps
+    lead: float = 0.0
 
     def divide(
         self,

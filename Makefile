@@ -102,8 +102,8 @@ bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, abo
 	$(BIN)/python tests/bench/prefix_match.py
 	$(BIN)/python tests/bench/cache_traces.py
 	$(BIN)/python tests/bench/batching.py
-	$(BIN)/python tests/bench/guide_cost.py
-	$(BIN)/python -m tests.bench.guided_cost
+	$(BIN)/python tests/bench/grammar_mask_cost.py
+	$(BIN)/python -m tests.bench.guided_decoding_throughput
 	$(BIN)/python tests/bench/protocol_cost.py
 	-$(BIN)/python tests/bench/llama_cpp.py
 	$(BIN)/python tests/bench/cpu_numbers.py

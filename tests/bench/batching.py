@@ -14,7 +14,7 @@ import sys
 
 from gatewayd_hooks.strategy import Kind
 from tests.bench import report
-from tests.bench.inprocess import Drive, Job, Outcome, make_core
+from tests.bench.in_process_engine import Drive, Job, Outcome, make_core
 from tests.bench.static_scheduler import StaticScheduler
 
 TARGET = 1.8

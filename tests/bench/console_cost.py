@@ -26,7 +26,7 @@ import httpx
 from gatewayd_engine.core.engine_core import EngineCore
 from gatewayd_engine.process.inspect_messages import Inspect
 from tests.bench import report, servers
-from tests.bench.inprocess import Drive, Job, make_core
+from tests.bench.in_process_engine import Drive, Job, make_core
 
 AT_LEAST = 0.99
 AT_MOST = 0.01

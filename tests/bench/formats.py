@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gatewayd_engine.model import embedded
-from tests.engine.core.test_formats import written
+from tests.engine.core.models.test_formats import written
 from tests.engine.gguf_blocks import BLOCKS
 from tests.engine.gguf_files import convert
 from tests.plugins.quantized.writers import WRITERS

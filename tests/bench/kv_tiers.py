@@ -20,7 +20,7 @@ from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
 from tests.bench import report
-from tests.bench.inprocess import Drive, Job, make_core
+from tests.bench.in_process_engine import Drive, Job, make_core
 
 LENGTHS = (64, 256, 1024, 1984)
 SOURCES = ("computed", "pool", "host", "disk")

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from gatewayd_hooks.strategy import Kind
 from tests.bench import report
-from tests.bench.inprocess import Drive, Job, make_core
+from tests.bench.in_process_engine import Drive, Job, make_core
 
 if TYPE_CHECKING:
     import torch  # at run time only after ``inprocess`` has settled its threads

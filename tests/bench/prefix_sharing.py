@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 
 from tests.bench import report
-from tests.bench.inprocess import Drive, Job, make_core
+from tests.bench.in_process_engine import Drive, Job, make_core
 
 SHARED, OWN = 1000, 50
 

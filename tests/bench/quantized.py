@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 
 from tests.bench import report
-from tests.bench.inprocess import Drive, Job, make_core
+from tests.bench.in_process_engine import Drive, Job, make_core
 
 # The engine's threads come before numpy's.
 # isort: split

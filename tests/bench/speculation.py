@@ -17,8 +17,8 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from tests.bench import report
-from tests.bench.inprocess import Drive, Job, make_core
-from tests.bench.speculated import Compared, Step, calm
+from tests.bench.draft_statistics import Compared, Step, calm
+from tests.bench.in_process_engine import Drive, Job, make_core
 
 # The engine's threads come before numpy's.
 # isort: split

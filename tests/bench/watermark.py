@@ -26,7 +26,7 @@ from gatewayd_hooks.testing.logits import Sampling
 from gatewayd_logits_watermark.config import WatermarkConfig
 from gatewayd_logits_watermark.detector import MarkDetector, detect
 from tests.engine.core.conftest import Harness
-from tests.engine.core.test_watermark import NEW, SECRET, SETTINGS, TEXTS
+from tests.engine.core.requests.test_watermark import NEW, SECRET, SETTINGS, TEXTS
 
 TENANTS = ("", "acme", "globex")
 MARKS: dict[str, dict[str, float] | None] = {

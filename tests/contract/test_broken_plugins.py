@@ -9,7 +9,7 @@ import pytest
 
 from gatewayd_hooks.host.errors import BadSettings, LoadFailed
 from gatewayd_hooks.strategy import Kind
-from tests.contract.sources import OFFER, SCHEDULER, SOUND, host, row_of
+from tests.contract.plugin_sources import OFFER, SCHEDULER, SOUND, host, row_of
 
 Install = Callable[..., None]
 

@@ -22,7 +22,7 @@ from gatewayd_hooks.host.errors import (
 from gatewayd_hooks.host.loading import PluginRow
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
-from tests.contract.sources import OFFER, SCHEDULER, SOUND, host, row_of
+from tests.contract.plugin_sources import OFFER, SCHEDULER, SOUND, host, row_of
 
 Install = Callable[..., None]
 

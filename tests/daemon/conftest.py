@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon.forking import FAKE_DAEMON, ROOT, SERVE, Forked, forker
+from tests.daemon.forked_daemons import FAKE_DAEMON, ROOT, SERVE, Forked, forker
 
 NANO_DAEMON = (*SERVE, "--port", "0")
 

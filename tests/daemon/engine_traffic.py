@@ -29,7 +29,7 @@ from gatewayd_engine.process.messages import (
 from gatewayd_exec_local.strategy import Local, LocalProcess
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.helpers.children import environment
-from tests.daemon.engine_asking import Asking, Request
+from tests.daemon.random_engine_requests import Asking, Request
 
 OUTSTANDING = 160
 """Requests that run or wait at any time."""

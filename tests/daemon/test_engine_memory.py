@@ -21,9 +21,9 @@ from gatewayd.config.tables import Config
 from gatewayd.engines.replicas.launch import engine_config
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
-from tests.daemon.engine_asking import KINDS
 from tests.daemon.engine_traffic import Traffic
-from tests.daemon.soaking import Held, slope
+from tests.daemon.random_engine_requests import KINDS
+from tests.daemon.soak_faults import Held, slope
 
 REQUESTS = int(os.environ.get("GATEWAYD_ENGINE_REQUESTS", "150000"))
 MODEL = os.environ.get("GATEWAYD_ENGINE_MODEL", "nano")

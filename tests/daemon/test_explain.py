@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from gatewayd.tracing.causes import CAUSES
-from tests.daemon.explaining import Asked, Subject, serving
+from tests.daemon.explained_requests import Asked, Subject, serving
 
 # One engine for all of them.
 pytestmark = pytest.mark.asyncio(loop_scope="module")

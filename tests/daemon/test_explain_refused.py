@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gatewayd.admin.client import AdminError, call
-from tests.gatewayd.tenants.desk import bearer
+from tests.gatewayd.tenants.tenant_gateway import bearer
 
 BODY = {"model": "nano", "prompt": [7, 8, 9], "max_tokens": 300, "ignore_eos": True}
 

@@ -20,11 +20,11 @@ import pytest
 
 from gatewayd.store.tables import usage
 from tests.daemon.conftest import Running
-from tests.daemon.forking import FAKE_DAEMON
+from tests.daemon.forked_daemons import FAKE_DAEMON
 from tests.daemon.small_disk import SmallDisk, small_disk, why_not
 from tests.daemon.test_tenants import act, rows, settled
-from tests.gatewayd.durables import copy_of
-from tests.gatewayd.tenants.desk import bearer
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import bearer
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 

@@ -27,7 +27,7 @@ from gatewayd.errors import MISTAKE
 from gatewayd.store.tables import usage
 from tests.daemon.conftest import Running, nano_daemon
 from tests.daemon.request_fuzz import MOST_TOKENS, bodies
-from tests.daemon.streams import ANTHROPIC_TYPES, Told, told_by
+from tests.daemon.stream_ends import ANTHROPIC_TYPES, Told, told_by
 from tests.daemon.test_tenants import rows
 from tests.docs.test_errors import documented
 

@@ -19,7 +19,7 @@ import pytest
 from gatewayd.admin.client import AdminError, call
 from gatewayd.tenants.actions import action_of
 from gatewayd.wire.tenants import Nothing
-from tests.gatewayd.durables import opened
+from tests.gatewayd.store_fixtures import opened
 
 Start = Callable[..., Any]
 NANO = ("-m", "gatewayd", "serve", "--port", "0")

@@ -25,7 +25,7 @@ import httpx
 import pytest
 
 from gatewayd.tracing.recent import MOST as LEDGERS
-from tests.daemon.soaking import Faults, Held, figure, held_by, installed, slope
+from tests.daemon.soak_faults import Faults, Held, figure, held_by, installed, slope
 
 MINUTES = float(os.environ.get("GATEWAYD_SOAK_MINUTES", "30"))
 NANO = ("-m", "gatewayd", "serve", "--port", "0")

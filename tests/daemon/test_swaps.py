@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from gatewayd.admin.client import AdminError, call
-from tests.daemon.test_stuck import installed
+from tests.daemon.test_blocked_strategies import installed
 
 Start = Callable[..., Any]
 NANO = ("-m", "gatewayd", "serve", "--port", "0")

@@ -12,7 +12,7 @@ import httpx
 
 from gatewayd.admin.client import call
 from tests.daemon.conftest import NANO_DAEMON
-from tests.gatewayd.tenants.desk import bearer
+from tests.gatewayd.tenants.tenant_gateway import bearer
 
 PROMPT = [300 + i * 7 % 3001 for i in range(160)]
 PAGES = 96

@@ -26,8 +26,8 @@ from gatewayd.store.tables import audit, budgets, reservations, usage
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.tamper_evidence.audit import BROKEN
 from gatewayd.tenants.tenancy import act_offline
-from tests.gatewayd.durables import copy_of
-from tests.gatewayd.tenants.desk import bearer, check_books
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import bearer, check_books
 
 CLIENTS = 64
 MOST = 12

@@ -23,7 +23,7 @@ from gatewayd_engine.model.weights import to_device
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
-from tests.engine.core.test_formats import catalog, written
+from tests.engine.core.models.test_formats import catalog, written
 from tests.engine.kernels import checks
 from tests.engine.kernels.blocked import block_mm, in_blocks
 from tests.engine.kernels.weights import KINDS, grouped

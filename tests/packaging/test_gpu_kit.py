@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.engine.attention.wheel import wheel
+from tests.engine.attention.flashinfer_wheel import wheel
 from tests.gpu.kit import environment, pack, parts
 from tests.gpu.kit.lock import FLASHINFER, ROOT, names, pinned
 from tests.gpu.kit.travel import MIB, MOST, Travel, tree_bytes

@@ -87,7 +87,7 @@ device._interpreted = Others
 """
 """A kernel that takes the device down where it is launched, and one that ends the process."""
 ABSENT = {"xqa", "xqa e4m3", "cublaslt"}
-"""What a CPU has nothing for: signatures are compared with the library's, see test_signatures."""
+"""What a CPU has nothing for; ``test_flashinfer_signatures`` compares their signatures."""
 BOTH = ("", " early")
 NAMES = {
     "attention": {

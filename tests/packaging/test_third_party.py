@@ -18,7 +18,7 @@ import pytest
 from gatewayd.cli.authoring.kit import conformance_of
 from gatewayd.plugins.imports import imports_outside_contract
 from gatewayd_hooks.strategy import Kind
-from tests.inner_pytest import QUICKLY
+from tests.nested_pytest import QUICKLY
 
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]

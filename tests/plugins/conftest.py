@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import save_file
 
 from gatewayd_engine.offline.train.heads_checkpoint import write_heads
-from tests.plugins.heads import ACCURACY, WORDS, network
+from tests.plugins.draft_heads import ACCURACY, WORDS, network
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_slo.config import SloConfig
 from gatewayd_sched_slo.strategy import LeastSlack
-from tests.plugins.traffic import Answered, Ask, Machine, Run, poisson
+from tests.plugins.simulated_traffic import Answered, Ask, Machine, Run, poisson
 
 SECONDS = 120.0
 ASKED = AdmissionRequest(100, 50, 1, 1, "a", 1.0)

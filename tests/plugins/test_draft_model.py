@@ -13,7 +13,7 @@ from gatewayd_draft_model.strategy import SmallModel
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
-from tests.plugins.drafting import batch_of
+from tests.plugins.draft_calls import batch_of
 
 
 class Bigrams:

@@ -13,7 +13,7 @@ import torch
 from gatewayd_draft_eagle.config import EagleConfig
 from gatewayd_draft_eagle.strategy import Eagle
 from gatewayd_hooks.speculation import Drafts
-from tests.plugins.heads import (
+from tests.plugins.draft_heads import (
     ROWS,
     WORDS,
     HeadsConformance,

@@ -11,7 +11,7 @@ import torch
 from gatewayd_draft_medusa.config import MedusaConfig
 from gatewayd_draft_medusa.strategy import Medusa
 from gatewayd_draft_medusa.tree import grow
-from tests.plugins.heads import (
+from tests.plugins.draft_heads import (
     ACCURACY,
     WORDS,
     HeadsConformance,

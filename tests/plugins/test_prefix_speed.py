@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.prefix_match import LENGTHS, MOST_SECONDS_PER_BLOCK, PAGE, measure
-from tests.growth import TIMES, check_linear
+from tests.complexity import TIMES, check_linear
 
 
 @pytest.mark.parametrize("name", ["hash", "radix"])

@@ -4,8 +4,8 @@ import pytest
 
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_sched_priority.config import PriorityConfig
-from tests.plugins.classes import BATCH, REALTIME, STANDARD, TEN_FIVE_ONE, Load, queue_of
-from tests.plugins.queues import granted
+from tests.plugins.fake_queue import granted
+from tests.plugins.priority_classes import BATCH, REALTIME, STANDARD, TEN_FIVE_ONE, Load, queue_of
 
 
 def test_shares_are_as_the_weights_where_the_token_budget_binds() -> None:

@@ -26,7 +26,7 @@ from gatewayd_quant_gptq.strategy import Gptq
 from gatewayd_quant_humming.config import HummingConfig
 from gatewayd_quant_humming.packing import pack, packed
 from gatewayd_quant_humming.strategy import Humming
-from tests.plugins.humming import HummingLayer, humming, unpacked
+from tests.plugins.fake_humming import HummingLayer, humming, unpacked
 from tests.plugins.quantized.writers import WRITERS
 
 __all__ = ["humming"]

@@ -22,9 +22,9 @@ import torch
 from gatewayd_hooks.testing import multiplying
 from gatewayd_hooks.testing.weights.few_bits import dense
 from gatewayd_quant_humming.packing import pack, packed
-from tests.plugins import humming as stand_in
-from tests.plugins.humming import unpacked
-from tests.plugins.quantized.cases import CASES
+from tests.plugins import fake_humming as stand_in
+from tests.plugins.fake_humming import unpacked
+from tests.plugins.quantized.format_cases import CASES
 
 layer = pytest.importorskip("humming.layer", reason="humming-kernels is not installed")
 schema = pytest.importorskip("humming.schema", reason="humming-kernels is not installed")

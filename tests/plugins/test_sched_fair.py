@@ -22,8 +22,8 @@ from gatewayd_sched_fair.config import FairConfig
 from gatewayd_sched_fair.strategy import Fair
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
-from tests.plugins.queues import granted
-from tests.plugins.traffic import Ask, Machine, Run, p, poisson
+from tests.plugins.fake_queue import granted
+from tests.plugins.simulated_traffic import Ask, Machine, Run, p, poisson
 
 CONTEXT = 512
 MAXIMAL = 2.0 * CONTEXT

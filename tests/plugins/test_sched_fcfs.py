@@ -10,7 +10,7 @@ from gatewayd_hooks.scheduling import QueueView
 from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
-from tests.plugins.queues import granted
+from tests.plugins.fake_queue import granted
 
 
 def queue_of(chunk: int = 0, patience: float = 0.0, **sizes: int) -> FakeQueue:

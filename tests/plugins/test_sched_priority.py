@@ -9,8 +9,8 @@ from gatewayd_hooks.scheduling import Priority, QueueView
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_sched_priority.config import PriorityConfig
 from gatewayd_sched_priority.strategy import WeightedClasses
-from tests.plugins.classes import BATCH, REALTIME, STANDARD, Load, queue_of
-from tests.plugins.queues import granted
+from tests.plugins.fake_queue import granted
+from tests.plugins.priority_classes import BATCH, REALTIME, STANDARD, Load, queue_of
 
 
 def test_a_running_sequence_gets_nothing_while_its_class_has_used_its_share() -> None:

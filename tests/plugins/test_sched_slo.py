@@ -15,8 +15,8 @@ from gatewayd_sched_slo.config import SloConfig
 from gatewayd_sched_slo.pace import TokenPaceEstimate
 from gatewayd_sched_slo.slots import Slots
 from gatewayd_sched_slo.strategy import LeastSlack
-from tests.plugins.queues import granted
-from tests.plugins.traffic import Ask, Machine, Run, poisson
+from tests.plugins.fake_queue import granted
+from tests.plugins.simulated_traffic import Ask, Machine, Run, poisson
 
 REALTIME, STANDARD, BATCH = Priority
 SECONDS = 60.0

@@ -15,7 +15,7 @@ from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import Choices
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
-from tests.plugins.drafting import batch_of
+from tests.plugins.draft_calls import batch_of
 
 
 class TestNgram(DrafterConformance):

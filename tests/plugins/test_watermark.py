@@ -20,7 +20,7 @@ from gatewayd_logits_watermark.config import WatermarkConfig
 from gatewayd_logits_watermark.detector import detect
 from gatewayd_logits_watermark.keys import keys_of
 from gatewayd_logits_watermark.strategy import Watermark
-from tests.plugins.watermarking import SECRET, config, is_green
+from tests.plugins.watermark_oracle import SECRET, config, is_green
 
 VOCAB = 997
 

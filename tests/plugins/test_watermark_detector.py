@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 from gatewayd_logits_watermark.detector import MarkDetector, detect, judge
 from gatewayd_logits_watermark.keys import keys_of
-from tests.plugins.watermarking import config, is_green
+from tests.plugins.watermark_oracle import config, is_green
 
 
 @pytest.mark.parametrize(("context", "gamma"), [(1, 0.25), (2, 0.5)])

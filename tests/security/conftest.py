@@ -9,8 +9,8 @@ import pytest
 from gatewayd.text.text_model import TextModel
 from gatewayd_engine.model.embedded import folder as embedded
 from tests.daemon.conftest import start_daemon
-from tests.gatewayd.durables import copy_of
-from tests.security.killed import Killed, kill
+from tests.gatewayd.store_fixtures import copy_of
+from tests.security.killed_store import Killed, kill
 
 __all__ = ["folder", "killed", "killed_once", "start_daemon", "text"]
 

@@ -60,7 +60,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2026-5760: a model's template leaves its sandbox",
-        "gatewayd/text/test_model.py",
+        "gatewayd/text/test_text_model.py",
         "test_a_template_cannot_leave_its_sandbox",
     ),
     Shown(
@@ -80,12 +80,12 @@ SHOWN = [
     ),
     Shown(
         "CVE-2024-28224: a name that is bound to localhost",
-        "gatewayd/http/test_guard.py",
+        "gatewayd/http/test_authentication.py",
         "test_a_foreign_host_sees_the_health_checks_alone",
     ),
     Shown(
         "CVE-2025-62593: another page that speaks to localhost",
-        "gatewayd/http/test_cross_origin.py",
+        "gatewayd/http/test_cors.py",
         "test_another_page_is_told_nothing",
     ),
     Shown(
@@ -115,17 +115,17 @@ SHOWN = [
     ),
     Shown(
         "CVE-2026-105757: a grammar's error that ends the engine",
-        "engine/core/test_guide_faults.py",
+        "engine/core/guides/test_guide_faults.py",
         "test_a_matcher_that_raises_fails_its_own_request",
     ),
     Shown(
         "CVE-2025-48943: a grammar that nobody can compile",
-        "engine/core/test_guide_faults.py",
+        "engine/core/guides/test_guide_faults.py",
         "test_a_grammar_that_is_refused_fails_its_request",
     ),
     Shown(
         "CVE-2026-55574: a grammar that takes for ever",
-        "engine/core/test_guide_faults.py",
+        "engine/core/guides/test_guide_faults.py",
         "test_what_takes_too_long_is_given_up_and_others_are_compiled",
     ),
     Shown(
@@ -135,12 +135,12 @@ SHOWN = [
     ),
     Shown(
         "CVE-2025-46560: work that grows faster than its input",
-        "gatewayd/http/test_large_lag.py",
+        "gatewayd/http/test_large_body_lag.py",
         "test_a_large_body_keeps_nobody_waiting",
     ),
     Shown(
         "CVE-2026-44222: text that spells special tokens",
-        "gatewayd/text/test_model.py",
+        "gatewayd/text/test_text_model.py",
         "test_a_special_token_spelled_in_a_message_stays_text",
     ),
     Shown(
@@ -160,7 +160,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2026-53923: memory that another's request left",
-        "engine/core/test_nan.py",
+        "engine/core/faults/test_nan.py",
         "test_pages_that_saw_a_nan_do_not_poison_their_next_owner",
     ),
     Shown(
@@ -170,12 +170,12 @@ SHOWN = [
     ),
     Shown(
         "a flood of the KV cache gives up what others have cached",
-        "engine/core/test_quotas.py",
+        "engine/core/scheduling/test_quotas.py",
         "test_cached_pages_below_the_floor_stay_whoever_floods_the_pool",
     ),
     Shown(
         "Fill and Squeeze: whoever fills the cache puts others out",
-        "engine/core/test_quotas.py",
+        "engine/core/scheduling/test_quotas.py",
         "test_who_outgrows_its_ceiling_puts_out_its_own",
     ),
     Shown(
@@ -190,7 +190,7 @@ SHOWN = [
     ),
     Shown(
         "GHSA-5mg7-485q-xm76: a wheel that runs code at every start",
-        "contract/test_startup_files.py",
+        "contract/test_pth_files.py",
         "test_a_distribution_whose_files_run_code_at_every_start_is_not_loaded",
     ),
     Shown(
@@ -220,22 +220,22 @@ SHOWN = [
     ),
     Shown(
         "code beside the weights, where the daemon is started",
-        "security/test_children.py",
+        "security/test_child_processes.py",
         "test_nothing_of_the_working_folder_is_run",
     ),
     Shown(
         "keys in the environment of what computes",
-        "security/test_children.py",
+        "security/test_child_processes.py",
         "test_children_have_what_is_listed_and_no_secret",
     ),
     Shown(
         "a compiler of grammars that was taken over",
-        "security/test_children.py",
+        "security/test_child_processes.py",
         "test_what_compiles_grammars_has_given_up_the_rest",
     ),
     Shown(
         "a library's release that takes a limit away",
-        "security/test_foreign_parts.py",
+        "security/test_library_internals.py",
         "test_a_connection_has_the_methods_that_the_edge_knows",
     ),
     Shown(
@@ -265,7 +265,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2026-48710: a host that is none",
-        "gatewayd/http/test_guard.py",
+        "gatewayd/http/test_authentication.py",
         "test_a_host_that_is_none_is_refused_on_every_route",
     ),
     Shown(
@@ -300,7 +300,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2020-7694: a word that drives the console's terminal",
-        "tui/test_cleaning.py",
+        "tui/test_terminal_escapes.py",
         "test_no_screen_writes_what_a_terminal_obeys",
     ),
     Shown(

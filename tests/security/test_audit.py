@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.tenants.tamper_evidence import audit
-from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.store_fixtures import copy_of, opened
 from tests.gatewayd.tenants.test_audit import act, execute, fault
 
 CHANGES = 6

@@ -34,12 +34,12 @@ from gatewayd.tenants.tamper_evidence import audit, integrity
 from gatewayd.tenants.tamper_evidence.secret import secret_of
 from gatewayd.text.text_model import TextModel
 from tests.daemon.test_tenants import act as act_at
-from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import after, says
 from tests.gatewayd.gateway import until
-from tests.gatewayd.tenants.desk import bearer, reserve_one, town
+from tests.gatewayd.store_fixtures import opened
+from tests.gatewayd.tenants.tenant_gateway import bearer, reserve_one, town
 from tests.gatewayd.tenants.test_audit import act, execute
-from tests.security.killed import (
+from tests.security.killed_store import (
     EXACT,
     NOW,
     OLD,

@@ -30,7 +30,7 @@ class Finding(NamedTuple):
 
 
 _HOSTILE = "security/hostile/test_hostile.py"
-_CHARGES = "daemon/test_charges.py"
+_CHARGES = "daemon/test_charged_usage.py"
 _GATE = "gatewayd/http/test_request_gate.py"
 
 FINDINGS = {
@@ -40,7 +40,7 @@ FINDINGS = {
         (
             f"{_HOSTILE}::test_one_kind_of_neighbour_hurts_nobody",
             "daemon/test_flood.py::test_requests_whose_answers_nobody_reads_cost_little",
-            "gatewayd/http/test_edge_pieces.py"
+            "gatewayd/http/test_edge_chunks.py"
             "::test_any_pieces_get_the_answers_of_one_request_for_each_connection",
         ),
     ),
@@ -48,8 +48,8 @@ FINDINGS = {
         "code in the working folder is run by engines",
         "A checkpoint",
         (
-            "security/test_children.py::test_nothing_of_the_working_folder_is_run",
-            "security/test_children.py::test_no_command_reads_the_working_folder",
+            "security/test_child_processes.py::test_nothing_of_the_working_folder_is_run",
+            "security/test_child_processes.py::test_no_command_reads_the_working_folder",
             "security/test_sources.py::test_every_process_is_started_in_one_place",
         ),
     ),
@@ -67,7 +67,7 @@ FINDINGS = {
         "An API key",
         (
             f"{_HOSTILE}::test_a_batch_passes_one_that_is_rate_limited",
-            "gatewayd/resources/batches/test_shares.py"
+            "gatewayd/resources/batches/test_tenant_isolation.py"
             "::test_a_tenant_at_its_limit_is_in_nobodys_way_and_costs_next_to_nothing",
         ),
     ),
@@ -92,7 +92,7 @@ FINDINGS = {
         "An API key",
         (
             f"{_HOSTILE}::test_who_fills_the_store_fills_it_for_nobody_else",
-            "gatewayd/store/test_shares.py"
+            "gatewayd/store/test_tenant_shares.py"
             "::test_nobody_is_refused_its_part_however_the_others_take",
         ),
     ),
@@ -131,14 +131,14 @@ FINDINGS = {
         "An API key",
         (
             f"{_HOSTILE}::test_one_kind_of_neighbour_hurts_nobody",
-            "gatewayd/resources/responses/test_chain.py::test_what_is_too_much_is_not_read",
+            "gatewayd/resources/responses/test_previous_responses.py::test_what_is_too_much_is_not_read",
         ),
     ),
     13: Finding(
         "nested offers of an upgrade end in a RecursionError and fill the log",
         "A connection without a key",
         (
-            "gatewayd/http/test_edge_pieces.py::test_offers_in_one_write_are_read_one_by_one",
+            "gatewayd/http/test_edge_chunks.py::test_offers_in_one_write_are_read_one_by_one",
             "gatewayd/tracing/test_log_rate_limit.py"
             "::test_a_request_that_always_fails_does_not_fill_the_journal",
         ),
@@ -152,15 +152,15 @@ FINDINGS = {
         "a key's expiry and rotation end no stream",
         "An API key",
         (
-            "gatewayd/tenants/test_leases.py::test_a_keys_expiry_ends_its_streams_at_their_time",
-            "gatewayd/tenants/test_leases.py"
+            "gatewayd/tenants/test_live_key.py::test_a_keys_expiry_ends_its_streams_at_their_time",
+            "gatewayd/tenants/test_live_key.py"
             "::test_a_rotation_ends_the_streams_of_the_old_secret_only",
         ),
     ),
     16: Finding(
         "the operator's key is in the environment of engines",
         "A process of gatewayd",
-        ("security/test_children.py::test_children_have_what_is_listed_and_no_secret",),
+        ("security/test_child_processes.py::test_children_have_what_is_listed_and_no_secret",),
     ),
     17: Finding(
         "answers that are not streamed are settled at nothing after a kill",
@@ -171,9 +171,9 @@ FINDINGS = {
         "time tells which grammars others have used",
         "An API key",
         (
-            "gatewayd/engines/grammar_checks/test_turns.py"
+            "gatewayd/engines/grammar_checks/test_tenants.py"
             "::test_an_answer_is_known_to_the_tenant_that_has_asked_and_to_no_other",
-            "engine/core/test_guide_tenants.py::test_each_tenant_has_a_grammar_compiled_once",
+            "engine/core/guides/test_guide_tenants.py::test_each_tenant_has_a_grammar_compiled_once",
         ),
     ),
     19: Finding(
@@ -181,7 +181,7 @@ FINDINGS = {
         "An API key",
         (
             "security/test_advisories.py::test_what_is_not_here_has_not_come_since",
-            "security/test_foreign_parts.py::test_every_private_part_of_a_library_is_listed",
+            "security/test_library_internals.py::test_every_private_part_of_a_library_is_listed",
             "packaging/test_lock.py::test_an_installation_takes_files_by_their_hashes",
             "gatewayd/tenants/test_grants.py"
             "::test_every_field_of_every_route_that_buys_urgency_or_cache_is_bound",

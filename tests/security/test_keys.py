@@ -28,7 +28,7 @@ from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.gateway import CHAT
-from tests.gatewayd.tenants.desk import town
+from tests.gatewayd.tenants.tenant_gateway import town
 
 OPERATOR = "the key of the operator"
 

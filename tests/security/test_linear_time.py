@@ -33,7 +33,7 @@ from gatewayd_guide_xgrammar.expressions import check_counts, whole
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 from gatewayd_hooks.helpers.grammars import read_choices, read_structural_tag
 from gatewayd_hooks.requests.nesting import field_too_deep
-from tests.growth import MOST_GROWTH, TIMES, best_seconds, check_linear
+from tests.complexity import MOST_GROWTH, TIMES, best_seconds, check_linear
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("gatewayd", "engine/gatewayd_engine", "plugins")

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
+from tests.gatewayd.store_fixtures import opened
 
 KEY = "an operator's key"
 ENCODED = (

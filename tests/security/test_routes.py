@@ -25,7 +25,7 @@ from gatewayd.tenants.principal import BATCHES, FILES, INFER, METRICS, MODELS, P
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
-from tests.gatewayd.tenants.desk import bearer, town
+from tests.gatewayd.tenants.tenant_gateway import bearer, town
 
 KEY = "an operator's key"
 RIGHTS = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 from gatewayd.store.database import connect
 from gatewayd.tenants.tamper_evidence import seals
 from gatewayd_migrations import steps
-from tests.gatewayd.durables import opened
+from tests.gatewayd.store_fixtures import opened
 from tests.gatewayd.tenants.test_audit import act, execute
-from tests.security.killed import EXACT, OLD, SPENT, Killed, X, Y, Z, put, state_now
+from tests.security.killed_store import EXACT, OLD, SPENT, Killed, X, Y, Z, put, state_now
 from tests.security.test_seals import replaced, rows_of
 
 

@@ -27,8 +27,8 @@ from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlemen
 from gatewayd.tenants.billing.prices import Price
 from gatewayd.tenants.tamper_evidence import audit, integrity, sealing, seals
 from gatewayd.tenants.tamper_evidence.secret import secret_of
-from tests.gatewayd.durables import copy_of, opened
-from tests.gatewayd.tenants.desk import SECRET, reserve_one
+from tests.gatewayd.store_fixtures import copy_of, opened
+from tests.gatewayd.tenants.tenant_gateway import SECRET, reserve_one
 from tests.gatewayd.tenants.test_audit import act, execute
 
 KINDS = tuple(seals.TABLES)

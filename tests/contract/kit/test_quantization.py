@@ -13,7 +13,7 @@ from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_int8.strategy import Int8Quantizer
 from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.contract.kit.conftest import fails
-from tests.engine.nibbles import Nibbles
+from tests.engine.four_bit_format_plugin import Nibbles
 
 
 class _Case(QuantizerConformance):

@@ -13,7 +13,7 @@ from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_gptq.config import GptqConfig
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.contract.kit.conftest import fails
-from tests.plugins.quantized.cases import CASES
+from tests.plugins.quantized.format_cases import CASES
 
 
 class _Case(QuantizerConformance):

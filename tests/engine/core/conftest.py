@@ -39,7 +39,7 @@ from gatewayd_engine.runner.cpu import Runner
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.prompts import answers
-from tests.engine.core.small import small
+from tests.engine.core.small_model import small
 
 torch.set_num_threads(1)
 

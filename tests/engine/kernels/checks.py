@@ -12,7 +12,7 @@ from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.weights import to_device
 from gatewayd_hooks.quantization import GroupedWeight
 from gatewayd_hooks.resources import PenaltyColumns
-from tests.engine.kernels.edges import Filters, may_differ
+from tests.engine.kernels.near_ties import Filters, may_differ
 from tests.engine.kernels.weights import grouped
 
 TWIN = TorchKernels()

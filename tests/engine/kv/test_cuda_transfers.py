@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kv.cuda_transfers import CudaTransfers
-from tests.engine.kv.streams import Gpu
+from tests.engine.kv.simulated_streams import Gpu
 
 PAGES, LAYERS, BYTES = 12, 3, 4
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]

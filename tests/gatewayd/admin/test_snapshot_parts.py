@@ -18,7 +18,7 @@ from gatewayd.metrics.registry import Metrics
 from gatewayd.tracing.recent import RecentLedgers
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl
-from tests.gatewayd.tracing.test_ledger import ledger
+from tests.gatewayd.tracing.test_time_ledger import ledger
 
 
 class Once(Collector):

@@ -14,7 +14,7 @@ import pytest
 
 from gatewayd import __version__
 from gatewayd.cli.lazy import COMMANDS
-from tests.inner_pytest import BRIEFLY
+from tests.nested_pytest import BRIEFLY
 
 
 def _run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.offline.quantize.job import REPORT
-from tests.engine.core.small import small
+from tests.engine.core.small_model import small
 
 COMMAND = [sys.executable, "-m", "gatewayd", "quantize"]
 

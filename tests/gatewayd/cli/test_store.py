@@ -15,7 +15,7 @@ from gatewayd.cli.store import app
 from gatewayd.resources.files import records
 from gatewayd.resources.files.records import FileRow
 from gatewayd_migrations import HEAD
-from tests.gatewayd.durables import opened
+from tests.gatewayd.store_fixtures import opened
 
 run = CliRunner().invoke
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from gatewayd.cli.tenants import key, price, tenant
 from gatewayd.cli.tenants.tenant import micros_of, money
 from gatewayd.cli.tenants.usage import audit, usage
-from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.store_fixtures import copy_of, opened
 
 Run = Callable[..., str]
 

@@ -13,10 +13,10 @@ from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.http.bodies import FREE_BYTES, BodyBudget
 from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running, until
-from tests.gatewayd.tenants.desk import bearer, town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import bearer, town
 
 SIZE = 120_000
 

@@ -8,7 +8,7 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.scheduling import Priority
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
-from tests.gatewayd.http.events import MESSAGES, events
+from tests.gatewayd.http.sse_events import MESSAGES, events
 
 SAMPLE = "na\u00efve \U0001f469\u200d\U0001f4bb \u4f60\u597d!"
 

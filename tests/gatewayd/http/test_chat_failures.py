@@ -12,7 +12,7 @@ from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, says
 from tests.gatewayd.gateway import CHAT, running
-from tests.gatewayd.http.events import MESSAGES, events
+from tests.gatewayd.http.sse_events import MESSAGES, events
 
 
 async def test_a_restarted_answer_forgets_what_was_generated(text: TextModel) -> None:

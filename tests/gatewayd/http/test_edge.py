@@ -12,7 +12,7 @@ from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, Gateway, running, until
-from tests.gatewayd.http.sockets import POST, error_code, exchange
+from tests.gatewayd.http.raw_sockets import POST, error_code, exchange
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import running, until
-from tests.gatewayd.http.sockets import POST
-from tests.gatewayd.http.wires import Connection, Wire
-from tests.leaping import leaping_time
+from tests.gatewayd.http.in_memory_connections import Connection, Wire
+from tests.gatewayd.http.raw_sockets import POST
+from tests.virtual_time import leaping_time
 
 
 class Full(Wire):

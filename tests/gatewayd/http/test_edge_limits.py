@@ -12,7 +12,7 @@ from gatewayd.http.services import RequestLimits
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
-from tests.gatewayd.http.sockets import POST, error_code, exchange
+from tests.gatewayd.http.raw_sockets import POST, error_code, exchange
 
 
 @pytest.mark.parametrize(

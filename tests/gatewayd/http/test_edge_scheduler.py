@@ -8,7 +8,7 @@ import pytest
 
 from gatewayd.http.server.edge_scheduler import MOST, REST_SECONDS, ConnectionScheduler
 from gatewayd.tenants.principal import OPERATOR, Principal
-from tests.leaping import leaping_time
+from tests.virtual_time import leaping_time
 
 
 class Connections:

@@ -16,8 +16,8 @@ from gatewayd.http.server.client_address import subscriber
 from gatewayd.http.server.edge_limits import EdgeLimits
 from gatewayd.http.server.edge_scheduler import MOST, ConnectionScheduler
 from gatewayd.tenants.principal import IN_SCOPE, Principal
-from tests.gatewayd.http.wires import Connection
-from tests.leaping import leaping_time
+from tests.gatewayd.http.in_memory_connections import Connection
+from tests.virtual_time import leaping_time
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from gatewayd.http.openai.chat_prompt import most_counted
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import CONTEXT, FakeFleet, Job, hangs, scored
 from tests.gatewayd.gateway import COMPLETION, Gateway, running, until
-from tests.gatewayd.http.gaps import gaps
+from tests.gatewayd.http.event_loop_gaps import gaps
 
 NUM_PROMPTS, LENGTH, K = 48, 2000, 20
 PROMPT = [300 + i for i in range(LENGTH)]

@@ -19,7 +19,7 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.requests.tables import RequestTable
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, running
-from tests.gatewayd.http.corpus import BAD_MESSAGES, BROKEN_JSON, bad_fields, with_field
+from tests.gatewayd.http.malformed_bodies import BAD_MESSAGES, BROKEN_JSON, bad_fields, with_field
 
 JSON = {"content-type": "application/json"}
 ROUTES: list[tuple[str, type[RequestTable], dict[str, Any]]] = [

@@ -19,7 +19,7 @@ from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import Gateway, running
-from tests.gatewayd.http.corpus import bad_fields, with_field
+from tests.gatewayd.http.malformed_bodies import bad_fields, with_field
 from tests.gatewayd.http.test_operations import references
 
 JSON = {"content-type": "application/json"}

@@ -21,12 +21,12 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
-from tests.gatewayd.batching import jsonl, line
-from tests.gatewayd.durables import copy_of
+from tests.gatewayd.batch_gateway import jsonl, line
 from tests.gatewayd.fake_fleet import hangs, says
 from tests.gatewayd.gateway import until
 from tests.gatewayd.http.test_bodies import recorded
-from tests.gatewayd.tenants.desk import Town, bearer, town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import Town, bearer, town
 
 COMPLETIONS = "/v1/completions"
 ASK = {"model": "nano", "prompt": [7, 8], "max_tokens": 1}

@@ -9,7 +9,7 @@ import pytest
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, running
-from tests.gatewayd.vocabularies import FIRST_BYTE, sentencepiece
+from tests.gatewayd.small_tokenizers import FIRST_BYTE, sentencepiece
 
 IDS = [3, 4, *(FIRST_BYTE + byte for byte in "\n\u4f60".encode()), 9]
 TEXT = " hello world\n\u4f60!"

@@ -17,7 +17,7 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.services import Services
 from gatewayd_engine.model import embedded
 from tests.gatewayd.gateway import CHAT
-from tests.gatewayd.http.parsers import parsers
+from tests.gatewayd.http.fake_parsers import parsers
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from gatewayd.text.text_model import TextModel
 from gatewayd_engine.offline.train.chats import LOOKUP
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import Gateway, running
-from tests.gatewayd.http.events import MESSAGES
-from tests.gatewayd.http.parsers import parsers
+from tests.gatewayd.http.fake_parsers import parsers
+from tests.gatewayd.http.sse_events import MESSAGES
 from tests.gatewayd.http.test_tools import CALL, OTHER, THOUGHT, ask, script
 
 STRICT = {"type": "function", "function": {"name": "keep", "strict": True}}

@@ -17,8 +17,8 @@ from gatewayd_tools_hermes.config import HermesConfig
 from gatewayd_tools_hermes.strategy import Hermes
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, Gateway, running
-from tests.gatewayd.http.events import MESSAGES, events
-from tests.gatewayd.http.parsers import mistral, parsers
+from tests.gatewayd.http.fake_parsers import mistral, parsers
+from tests.gatewayd.http.sse_events import MESSAGES, events
 
 TOOLS: Any = [LOOKUP]
 CALL = '<tool_call>\n{"name": "lookup", "arguments": {"symbol": "a.b"}}\n</tool_call>'

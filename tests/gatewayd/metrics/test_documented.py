@@ -9,9 +9,9 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
+from tests.gatewayd.store_fixtures import opened
 
 OPERATIONS = Path(__file__).parents[3] / "docs/operations/observe.md"
 

@@ -10,7 +10,7 @@ import pytest
 from gatewayd.config.slo import ClassTargets, SloTable
 from gatewayd.metrics.slo import SloCollector, judge
 from gatewayd.metrics.slo_windows import BUCKET_SECONDS, NUM_BUCKETS, SloWindows
-from tests.gatewayd.tracing.test_ledger import ledger
+from tests.gatewayd.tracing.test_time_ledger import ledger
 
 
 class Clock:

@@ -18,7 +18,7 @@ from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.tamper_evidence import audit
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret, secret_of
 from gatewayd.tenants.tenancy import act_offline, prepare_tenancy
-from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.store_fixtures import copy_of, opened
 
 ROWS = 8
 

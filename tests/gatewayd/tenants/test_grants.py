@@ -19,11 +19,11 @@ from gatewayd_hooks.scheduling import Priority
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
-from tests.gatewayd.batching import jsonl, line
-from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.batch_gateway import jsonl, line
 from tests.gatewayd.fake_fleet import FakeFleet, fails, says
 from tests.gatewayd.gateway import running
-from tests.gatewayd.tenants.desk import Town, bearer, town
+from tests.gatewayd.store_fixtures import copy_of, opened
+from tests.gatewayd.tenants.tenant_gateway import Town, bearer, town
 from tests.gatewayd.tenants.test_isolation import over, upload
 
 HI = [{"role": "user", "content": "hi"}]

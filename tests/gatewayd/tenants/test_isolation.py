@@ -11,11 +11,11 @@ import pytest
 
 from gatewayd.store.tables import usage
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.batching import jsonl, line
-from tests.gatewayd.durables import copy_of
+from tests.gatewayd.batch_gateway import jsonl, line
 from tests.gatewayd.fake_fleet import Job, hangs, says
 from tests.gatewayd.gateway import CHAT, until
-from tests.gatewayd.tenants.desk import Town, bearer, town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import Town, bearer, town
 
 CHATS = "/v1/chat/completions"
 

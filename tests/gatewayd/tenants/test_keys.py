@@ -16,11 +16,11 @@ from gatewayd.store.tables import keys
 from gatewayd.tenants import directory as directories
 from gatewayd.tenants.keys import parsed
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import hangs_after, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, until
-from tests.gatewayd.http.test_guard import routes
-from tests.gatewayd.tenants.desk import bearer, town
+from tests.gatewayd.http.test_authentication import routes
+from tests.gatewayd.store_fixtures import copy_of, opened
+from tests.gatewayd.tenants.tenant_gateway import bearer, town
 
 CHATS = "/v1/chat/completions"
 

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, says
-from tests.gatewayd.tenants.desk import Town, bearer, town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import Town, bearer, town
 
 PATH, USAGE = "/v1/completions", "/v1/gateway/usage"
 ASK = {"model": "nano", "prompt": [7, 8, 9], "max_tokens": 4}

@@ -21,9 +21,9 @@ from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlemen
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
-from tests.gatewayd.tenants.desk import Town, town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import Town, town
 
 BAD = "use_bad"
 """With it begins what cannot be reserved, for a reason of its own."""

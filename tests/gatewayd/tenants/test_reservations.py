@@ -18,10 +18,10 @@ from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import after, says
 from tests.gatewayd.gateway import until
-from tests.gatewayd.tenants.desk import town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import town
 
 PATH = "/v1/completions"
 

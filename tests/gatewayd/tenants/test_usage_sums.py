@@ -25,9 +25,9 @@ from gatewayd.tenants.billing.costs import LedgerEntry, RequestedCost, Settlemen
 from gatewayd.tenants.billing.prices import FREE
 from gatewayd.tenants.billing.usage import BY, summed
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
-from tests.gatewayd.tenants.desk import SECRET, check_books, town
+from tests.gatewayd.store_fixtures import copy_of
+from tests.gatewayd.tenants.tenant_gateway import SECRET, check_books, town
 
 HOUR, DAY = 3600, 86_400
 NOON = 20_000 * DAY + 12 * HOUR

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gatewayd.text.detokenizer import Detokenizer, WindowDetokenizer
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.vocabularies import FIRST_BYTE, metaspace, sentencepiece, wordpiece
+from tests.gatewayd.small_tokenizers import FIRST_BYTE, metaspace, sentencepiece, wordpiece
 
 CORPUS = [
     "plain words, and more",

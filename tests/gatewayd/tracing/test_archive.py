@@ -17,9 +17,9 @@ from gatewayd.tracing.archive import AT_ONCE, REFUSED_AT_ONCE
 from gatewayd.tracing.explanation import explanation
 from gatewayd.tracing.recent import RecentLedgers
 from gatewayd.tracing.time_ledger import TimeLedger
-from tests.gatewayd.admin.test_explaining import get
-from tests.gatewayd.durables import opened
-from tests.gatewayd.tracing.test_ledger import ledger
+from tests.gatewayd.admin.test_explain import get
+from tests.gatewayd.store_fixtures import opened
+from tests.gatewayd.tracing.test_time_ledger import ledger
 
 
 def of(number: int, *, answered: str = "", unix: float | None = None) -> TimeLedger:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.plugins.quantized.cases import Case
+from tests.plugins.quantized.format_cases import Case
 
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The column that each nibble of a word holds, from the low end."""

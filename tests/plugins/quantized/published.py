@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.plugins.quantized.cases import CASES, GROUP, Case
+from tests.plugins.quantized.format_cases import CASES, GROUP, Case
 
 ROWS, COLUMNS = 64, 128
 

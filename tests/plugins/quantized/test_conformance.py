@@ -14,7 +14,7 @@ from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
 from gatewayd_quant_fp8.config import Fp8QuantizerConfig
 from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.strategy import Gptq
-from tests.plugins.quantized.cases import CASES
+from tests.plugins.quantized.format_cases import CASES
 
 Damages = Sequence[tuple[Mapping[str, Any], str]]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gatewayd_hooks.quantization import Announcement
-from tests.plugins.quantized.cases import CASES
-from tests.plugins.quantized.test_meaning import READERS
+from tests.plugins.quantized.format_cases import CASES
+from tests.plugins.quantized.test_decoded_values import READERS
 
 TRANSFORM = {"config_groups": {"u": {"type": "hadamard", "apply": [{"targets": ["Linear"]}]}}}
 

@@ -17,7 +17,7 @@ from gatewayd_quant_fp8.strategy import Fp8Quantizer
 from gatewayd_quant_gptq.config import GptqConfig
 from gatewayd_quant_gptq.fitting import Rounding
 from gatewayd_quant_gptq.strategy import Gptq
-from tests.plugins.quantized.cases import Case
+from tests.plugins.quantized.format_cases import Case
 from tests.plugins.quantized.formulas import meant
 
 NAME = "model.layers.0.mlp.down_proj"

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from tests.plugins.quantized.cases import CASES
+from tests.plugins.quantized.format_cases import CASES
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

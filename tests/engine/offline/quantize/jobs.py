@@ -12,7 +12,7 @@ from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
-from tests.engine.core.small import small
+from tests.engine.core.small_model import small
 
 HOST = PluginHost(Catalog.installed())
 SETTINGS: dict[str, dict[str, Any]] = {"awq": {"group_size": 64}, "gptq": {"act_order": True}}

@@ -36,7 +36,7 @@ from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.engine.core.conftest import build
 from tests.engine.offline.quantize.jobs import HOST, reason, stopped, told
-from tests.engine.offline.quantize.test_running import dequantized, files
+from tests.engine.offline.quantize.test_run import dequantized, files
 
 torch.set_num_threads(1)
 

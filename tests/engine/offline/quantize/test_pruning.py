@@ -18,7 +18,7 @@ from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.engine.core.conftest import build
-from tests.engine.core.small import NUM_LAYERS, small
+from tests.engine.core.small_model import NUM_LAYERS, small
 from tests.engine.offline.quantize.jobs import HOST, job, reason, stopped, told
 
 PROMPT = [5, 9, 31, 7, 7, 60, 2]

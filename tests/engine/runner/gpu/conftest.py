@@ -32,7 +32,7 @@ from tests.engine.core.conftest import (
     small_model,
     undisturbed,
 )
-from tests.engine.runner.gpu.recorded import is_recording
+from tests.engine.runner.gpu.strict_capture import is_recording
 
 __all__ = [
     "flashinfer",

@@ -24,7 +24,7 @@ from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from gatewayd_engine.state.running_batch import RunningBatch
 from tests.engine.attention import fake_flashinfer
-from tests.engine.runner.gpu.unread import DEVICE, Unread, Waits
+from tests.engine.runner.gpu.no_host_reads import DEVICE, Unread, Waits
 
 MULTIPROCESSORS = 132
 LINES, MAX_LEN, PAGE_SIZE = 8, 512, 16

@@ -12,9 +12,9 @@ import torch
 
 from gatewayd_engine.process.config import StrategyChoice
 from tests.engine.core.golden import golden_model
+from tests.engine.core.models.test_tokens import compare
 from tests.engine.core.prompts import PROMPTS, answers
-from tests.engine.core.test_random_requests import check_random_requests
-from tests.engine.core.test_tokens import compare
+from tests.engine.core.requests.test_random_requests import check_random_requests
 from tests.random_cases import few_of
 
 pytestmark = pytest.mark.usefixtures("small_model")

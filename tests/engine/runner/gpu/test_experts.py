@@ -30,10 +30,10 @@ from gatewayd_engine.runner.gpu import warmup
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight, Weight
 from tests.engine.core.golden import golden_model
-from tests.engine.core.test_tokens import compare
+from tests.engine.core.models.test_tokens import compare
 from tests.engine.kernels.weights import grouped
 from tests.engine.runner.gpu.conftest import mixed_prompts
-from tests.engine.runner.gpu.recorded import Recorded, RecordedWhole, beside
+from tests.engine.runner.gpu.strict_capture import Recorded, RecordedWhole, beside
 from tests.engine.runner.gpu.test_quantized import exact
 
 Make = Callable[..., Any]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.process.config import StrategyChoice
-from tests.engine.core.guiding import LISTS, choice_of, text_of, with_guide
+from tests.engine.core.fake_guide import LISTS, choice_of, text_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 
 Make = Callable[..., Any]

@@ -14,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 
 from gatewayd_engine.runner.gpu.memory import run_largest
 from tests.engine.runner.gpu.meta_device import decoder_of, install
+from tests.engine.runner.gpu.no_host_reads import Unread
 from tests.engine.runner.gpu.test_kernel_count import LLAMA_8B
-from tests.engine.runner.gpu.unread import Unread
 
 GIB = 1 << 30
 TOKENS, LINES = 8192, 512

@@ -28,7 +28,7 @@ from gatewayd_engine.runner.gpu.memory import (
 )
 from gatewayd_engine.runner.gpu.warmup import _drafted_batch
 from gatewayd_engine.runner.gpu.widths import WIDTHS, captured_sizes
-from tests.engine.core.guessing import Guess, guess_with
+from tests.engine.core.fake_drafters import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 from tests.random_cases import few_of
 

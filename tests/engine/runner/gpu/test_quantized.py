@@ -24,9 +24,9 @@ from gatewayd_engine.model.linears.w8a8_gpu import (
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.quantization import GroupedWeight, Weight
+from tests.engine.core.models.test_formats import catalog, written
 from tests.engine.core.prompts import PROMPTS
-from tests.engine.core.small import small
-from tests.engine.core.test_formats import catalog, written
+from tests.engine.core.small_model import small
 from tests.gpu.engines import follow, greedy
 from tests.plugins.quantized.writers import WRITERS, Writer
 

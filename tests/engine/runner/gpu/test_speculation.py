@@ -12,10 +12,10 @@ from gatewayd_engine.kernels.transfers import PendingHostCopy
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.gpu import draft_steps, widths
 from gatewayd_engine.runner.gpu.draft_slots import MOST_SLOTS
-from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
+from tests.engine.core.fake_drafters import Always, Drawn, Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
-from tests.engine.core.test_speculation import REQUESTS, answers, known, speculating
-from tests.engine.runner.gpu.waiting import watch
+from tests.engine.core.speculation.test_speculation import REQUESTS, answers, known, speculating
+from tests.engine.runner.gpu.host_syncs import watch
 
 pytestmark = pytest.mark.usefixtures("small_model")
 

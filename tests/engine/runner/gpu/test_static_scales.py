@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.model.linears.w8a8_gpu import Fp8DeviceLinear, Int8DeviceLinear
+from tests.engine.core.models.test_formats import catalog
+from tests.engine.core.models.test_static_scales import PLAIN, STATIC, checkpoint_of, with_scales
 from tests.engine.core.prompts import PROMPTS
-from tests.engine.core.small import small
-from tests.engine.core.test_formats import catalog
-from tests.engine.core.test_static_scales import PLAIN, STATIC, checkpoint_of, with_scales
+from tests.engine.core.small_model import small
 from tests.gpu.engines import follow, greedy
 
 Make = Callable[..., Any]

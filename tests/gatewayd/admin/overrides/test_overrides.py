@@ -18,7 +18,7 @@ from gatewayd.config.tables import Config
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.store.database import connect
 from tests.gatewayd.admin.test_control import control_of
-from tests.gatewayd.durables import opened
+from tests.gatewayd.store_fixtures import opened
 
 FILE = {"scheduler": {"strategy": "fcfs", "fcfs": {"max_prefill_chunk": 64}}}
 

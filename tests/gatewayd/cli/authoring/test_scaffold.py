@@ -25,7 +25,7 @@ from gatewayd.cli.authoring.scaffold import (
 )
 from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.strategy import Kind, StrategyConfig
-from tests.inner_pytest import with_examples
+from tests.nested_pytest import with_examples
 from tests.random_cases import IS_NIGHTLY
 
 LONGEST = "l" * (MOST_LETTERS - 5) + "_2_de"

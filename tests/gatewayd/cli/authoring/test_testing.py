@@ -11,7 +11,7 @@ from gatewayd.cli.authoring import scaffold
 from gatewayd.cli.authoring.kit import conformance_of
 from gatewayd.cli.authoring.testing import CannotTest, PluginTestResult, find, run
 from gatewayd_hooks.strategy import Kind
-from tests.inner_pytest import BRIEFLY
+from tests.nested_pytest import BRIEFLY
 
 EVICTION = {
     name.removeprefix("test_").replace("_", " ") for name in conformance_of(Kind.EVICTION).tests

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gatewayd.durables import copy_of
+from tests.gatewayd.store_fixtures import copy_of
 
 
 @pytest.fixture

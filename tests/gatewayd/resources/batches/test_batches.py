@@ -33,7 +33,7 @@ from gatewayd.resources.files.records import OVER
 from gatewayd.store.ids import new_id
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.scheduling import Priority
-from tests.gatewayd.batching import (
+from tests.gatewayd.batch_gateway import (
     CHAT,
     create,
     every_other_hangs,
@@ -43,9 +43,9 @@ from tests.gatewayd.batching import (
     serving,
     until_status,
 )
-from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import Job, fails, hangs, says
 from tests.gatewayd.gateway import until
+from tests.gatewayd.store_fixtures import opened
 
 
 async def test_each_line_is_answered_as_the_route_would(text: TextModel, folder: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from gatewayd.resources.batches.lines import all_lines
 from gatewayd.resources.batches.validation import InputValidation, ValidationResult
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.batching import (
+from tests.gatewayd.batch_gateway import (
     CHAT,
     create,
     every_other_hangs,

@@ -24,9 +24,9 @@ from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.resources.files.records import FileRow
 from gatewayd.store.ids import new_id
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import Gateway, running
+from tests.gatewayd.store_fixtures import copy_of, opened
 
 
 @pytest.fixture

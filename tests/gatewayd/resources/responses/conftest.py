@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gatewayd.text.text_model import TextModel
-from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
 from tests.gatewayd.gateway import Gateway
-from tests.gatewayd.responding import ANSWER, serving
+from tests.gatewayd.responses_gateway import ANSWER, serving
+from tests.gatewayd.store_fixtures import copy_of
 
 
 @pytest.fixture

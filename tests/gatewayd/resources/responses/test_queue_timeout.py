@@ -11,7 +11,7 @@ import pytest
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, says
 from tests.gatewayd.gateway import until
-from tests.gatewayd.responding import ANSWER, ask, checked, serving
+from tests.gatewayd.responses_gateway import ANSWER, ask, checked, serving
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -15,7 +15,7 @@ from gatewayd.errors import EngineLost
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import fails, hangs, says
 from tests.gatewayd.gateway import Gateway, until
-from tests.gatewayd.responding import ANSWER, ORDER, ask, checked, message_of, serving
+from tests.gatewayd.responses_gateway import ANSWER, ORDER, ask, checked, message_of, serving
 
 STRICT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 

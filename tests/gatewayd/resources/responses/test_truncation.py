@@ -12,7 +12,7 @@ from gatewayd.resources.responses.items import stored_items
 from gatewayd.resources.responses.truncation import possible_starts, truncated
 from tests.gatewayd.fake_fleet import CONTEXT
 from tests.gatewayd.gateway import Gateway
-from tests.gatewayd.responding import ask
+from tests.gatewayd.responses_gateway import ask
 
 
 def user(text: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gatewayd.cli.bench.served.measure import level_rows, run
 from gatewayd.cli.bench.served.workloads import WORKLOADS
 from gatewayd.cli.bench.sweep import LoadLevel
 from gatewayd.cli.client.api import ApiClient
-from tests.daemon.forking import SERVE, forker
+from tests.daemon.forked_daemons import SERVE, forker
 
 COMMAND = (sys.executable, "-m", "gatewayd", "bench", "serve")
 

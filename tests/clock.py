@@ -1,4 +1,4 @@
-"""A time that passes when it is told to, for what measures strategies."""
+"""Manually advanced clock, for tests of strategies that measure time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the time of some work grows with its size, told from a measurement on a busy machine."""
+"""Growth of running time with input size, robust on a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a pytest that a test starts need not import: it takes longer than most of what it runs."""
+"""Nested pytest runs: options that skip plugins they do not need, to start faster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An event loop whose time leaps to what is due next: what it measures depends on no machine."""
+"""Event loop with virtual time: timers fire at once, on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rejects requests at once that would start too late, instead of queueing them in vain."""
+"""Admission by deadline: rejects at once what is forecast to start too late."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Computes predictions for later positions, and drafts them when the answer gets there.
+"""Lookahead drafting: n-grams from the model's predictions of later positions.
 
 Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): each step also computes a window of guesses
 after the last token. The model's output after each of them is the window of the next step (a Jacobi

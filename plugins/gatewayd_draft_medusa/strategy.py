@@ -1,4 +1,4 @@
-"""Predicts a tree of tokens from the last hidden state.
+"""Medusa drafting: predicts a tree of tokens from the last hidden state.
 
 Medusa (Cai et al. 2024, arXiv 2401.10774): small heads in addition to the model's own each predict
 one token further. They are independent of each other, so several candidates of each are verified,

@@ -1,4 +1,4 @@
-"""Finds an earlier occurrence of a sequence's last tokens, and drafts what followed there.
+"""N-gram (prompt lookup) drafting: finds the last tokens earlier, and drafts what followed there.
 
 Prompt lookup decoding (Saxena 2023): no model, microseconds per sequence, and accurate where
 answers copy: code, quotes, edits, extracted fields, answers about documents.

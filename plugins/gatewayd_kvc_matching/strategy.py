@@ -1,4 +1,4 @@
-"""Plans compaction, and fits it head by head."""
+"""KV compaction by attention matching: plans it, and fits keys and values head by head."""
 
 from __future__ import annotations
 

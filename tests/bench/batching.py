@@ -1,4 +1,4 @@
-"""Continuous batching beside static batching, on a trace of mixed lengths.
+"""Benchmark: continuous batching against static batching on a trace of mixed lengths.
 
 The same engine, model, batch size and requests; only the scheduler differs, and all must
 generate the same tokens. A static batch starts and ends together: its members compute until the

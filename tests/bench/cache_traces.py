@@ -1,4 +1,4 @@
-"""Hit rates of prefix caches and evictions on made-up traces, beside Belady's optimum.
+"""Benchmark: prefix cache and eviction hit rates on synthetic traces, against Belady's optimum.
 
 The strategies and the page accounts are the engine's; there is no model, and requests run one
 after the other. Three traces, the same at every run:

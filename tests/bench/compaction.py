@@ -1,4 +1,4 @@
-"""What few keys and values lose that stand for many, on the embedded model, and what others lose.
+"""Benchmark: quality loss of KV compaction by attention matching, against other methods.
 
 Contexts of up to 1,024 tokens of the texts that quality is measured on; beyond that the model
 was not trained and foresees nothing. Of each the first 832 tokens are the prompt, of which 768 are

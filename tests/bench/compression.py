@@ -1,4 +1,4 @@
-"""What KV compression that selects places loses: attention, words, looks.
+"""Benchmark: quality loss of sparse KV attention: attention mass, tokens, lookups.
 
 The last tokens of texts, chats and source that the network was not trained on, are decoded one by
 one, each after the text's own tokens. Selectors see of attention only what they would see in an

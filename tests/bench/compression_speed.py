@@ -1,4 +1,4 @@
-"""What a decoding step costs where it attends to few of many places, beside attention to all.
+"""Benchmark: decode step time with sparse KV attention, against dense attention.
 
 The embedded model's weights in contexts that are longer than its own: what a step costs does not
 depend on what is in it. Steps of all are taken by turns, so that a busy machine is busy for all.

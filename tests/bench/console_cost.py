@@ -1,4 +1,4 @@
-"""What a console costs: the engine's throughput with a watcher at 4 Hz, beside none.
+"""Benchmark: engine throughput with a console polling at 4 Hz, against none.
 
 First the engine alone, in this process: the same steps with a look at everything every quarter of a
 second, and without. Then a whole daemon under a steady load, with a stream of snapshots open and

@@ -1,4 +1,4 @@
-"""What planning, uploading and landing cost a CPU for each sequence of a step on a device.
+"""Benchmark: CPU time per sequence to plan, upload and complete a step on a device.
 
 The device computes nothing here: captured steps are empty, so that what is left is the host's part
 of a decode step. Launches, FlashInfer's planner and copies come on top on a GPU.

@@ -1,4 +1,4 @@
-"""One run, one machine, the embedded model in fp32: generate, the daemon and llama.cpp's server.
+"""Benchmark: CPU throughput in fp32 of generate, the daemon and llama.cpp's server.
 
 Prompts of 64 tokens, 128 out, greedy, end token ignored, over HTTP with streaming; then 200
 requests of 700 shared and 10 own tokens, 16 out. Both servers get the same token ids from the

@@ -1,4 +1,4 @@
-"""What steps with drafts and without were like, and what the formula makes of them."""
+"""Statistics of steps with and without drafts, and the speedup formula's prediction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A layer's experts on a GPU: microseconds by number of tokens, beside what the device could do.
+"""Benchmark: MoE layer time on a GPU by number of tokens, against the hardware limit.
 
     python -m tests.bench.experts [--experts 128] [--top-k 8] [--hidden 2048] [--inner 768]
         [--tokens 1,8,64] [--json FILE]

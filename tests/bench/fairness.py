@@ -1,4 +1,4 @@
-"""What schedulers promise to tenants and to deadlines, in simulated time: the same on any machine.
+"""Benchmark: scheduler fairness between tenants and deadlines met, in simulated time.
 
 Real schedulers; steps take 5 ms and 0.1 ms a token (``tests.plugins.simulated_traffic``).
 """

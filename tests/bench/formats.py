@@ -1,4 +1,4 @@
-"""What each format of quantized checkpoints costs the embedded model.
+"""Benchmark: quality loss of the embedded model in each quantized checkpoint format.
 
     python -m tests.bench.formats [--tokens 6000] [--only NAME]
 

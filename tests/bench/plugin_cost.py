@@ -1,4 +1,4 @@
-"""What plugins cost inside the engine: hook calls per step, and a plugin that does nothing.
+"""Benchmark: plugin overhead in the engine: hook calls per step, and a no-op plugin.
 
 Hooks register and protocols run, so a step must call no hook at all: every call of pluggy is
 counted over 1,000 steps. The plugin is a logits processor that wants every row and changes

@@ -1,4 +1,4 @@
-"""The time of a match in the prefix caches, for prompts of up to 128k tokens.
+"""Benchmark: prefix cache match time for prompts of up to 128k tokens.
 
 One sequence is published whole, then looked up at every length. The time must grow in proportion
 to the blocks of 16 tokens, with at most a microsecond for each.

@@ -1,4 +1,4 @@
-"""1000 requests with 1000 shared and 50 own tokens: what is computed, and the time it takes.
+"""Benchmark: 1000 requests with 1000 shared and 50 own tokens: tokens computed, and time.
 
 The first request computes its 1050 tokens, every later one its own 50. ``radix`` does so with any
 page; ``hash`` also computes what is left of the shared prefix in a page that is not full, ``1000 %

@@ -1,4 +1,4 @@
-"""CPU time of a streamed token through each API: a fleet that costs nothing, and no socket.
+"""Benchmark: CPU time per streamed token of each API, without a fleet's cost or a socket.
 
 The app is the daemon's; only the edge is left out, which is the same for all. The rounds go through
 the APIs in turn; their medians are compared with the chat completions'.

@@ -1,4 +1,4 @@
-"""Decoding with weights of few bits beside float32, by turns on the same machine.
+"""Benchmark: decode speed with low-bit weights against float32, interleaved on one machine.
 
 Engines of the embedded model decode as many sequences, a few dozen steps each in turn, so that a
 slow minute of the machine is shared. They run on one thread: each would set the number of threads

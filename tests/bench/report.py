@@ -1,4 +1,4 @@
-"""What a comparison found, beside what it should find, as a table or a document.
+"""Benchmark report: measured values against targets, as a table or JSON.
 
 A comparison never fails because a number is low: machines differ. It says so in its table, and
 ``--strict`` turns that into the exit status.

@@ -1,4 +1,4 @@
-"""Starts servers as processes of their own, and stops them whatever happens."""
+"""Server processes for benchmarks, always stopped at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculation beside none: acceptance, tokens per step, speed, and what the formula predicts.
+"""Benchmark: speculative decoding against none: acceptance, tokens per step, predicted speedup.
 
 Two sets of prompts: chats of the kind that the embedded model was made for, and chats that ask a
 second time for what stands in them already, whose answers copy. Each drafter runs with a fixed

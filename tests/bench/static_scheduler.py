@@ -1,4 +1,4 @@
-"""Static batching, as a scheduler: the baseline that continuous batching is measured against.
+"""Static batching scheduler: the baseline for continuous batching.
 
 A batch is filled once, from the front of the queue, and nobody joins until its last member has
 ended. Members that end early leave at once, which is kinder than batching by padding.

@@ -1,4 +1,4 @@
-"""The simulated traces, small: no strategy beats the optimum, the good ones come close."""
+"""Cache traces: no strategy beats the optimum on small traces, and good ones come close."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the comparisons count, which no machine's speed can change."""
+"""Benchmarks: exact counts that no machine's speed changes."""
 
 from __future__ import annotations
 

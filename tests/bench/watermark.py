@@ -1,4 +1,4 @@
-"""What a mark costs and what it brings: z, perplexity, false positives, time per step.
+"""Benchmark: watermark strength and cost: z, perplexity, false positives, time per step.
 
 Answers of 200 tokens by the embedded model, some of which it knows by heart, with each sampler
 setting: unmarked, marked as in the paper (the same addend everywhere), and by default. Perplexity

@@ -1,4 +1,4 @@
-"""Distributions made on the spot: a folder on ``sys.path`` with code and metadata."""
+"""Fixtures: temporary distributions on ``sys.path``, with code and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Import-linter's lists of built-ins in ``pyproject.toml``, which know no pattern for a name.
+"""Import-linter's lists of built-in plugins in ``pyproject.toml``, which has no name patterns.
 
 Writes them again, by the folders of ``plugins``:
 

@@ -1,4 +1,4 @@
-"""Plugins as source text, for tests."""
+"""Source text of test plugins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken plugins are reported by name and reason, and hurt nobody else."""
+"""Broken plugins: reported by name and reason, without effect on others."""
 
 from __future__ import annotations
 

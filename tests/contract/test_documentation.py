@@ -1,4 +1,4 @@
-"""What the contract and the plugins promise is written down, and what is written is so."""
+"""Plugin documentation: contract and plugins are documented, and the documents are true."""
 
 from __future__ import annotations
 

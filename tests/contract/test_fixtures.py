@@ -1,4 +1,4 @@
-"""The fixtures that every author of a plugin has."""
+"""Plugin author fixtures: what the kit provides to every plugin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every hook reaches a plugin that implements it, with its arguments, and none is per token."""
+"""Hooks: each reaches its plugins with its arguments, and none is called per token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Listing and choosing plugins is cheap: what is heavy is imported where it is used."""
+"""Plugin imports: listing and choosing are cheap, heavy modules load on use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A built-in is installed as a stranger's plugin is, and forgotten in no list."""
+"""Plugin layout: built-ins are installed like third-party plugins, and listed everywhere."""
 
 from __future__ import annotations
 

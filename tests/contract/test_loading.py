@@ -1,4 +1,4 @@
-"""Plugins are loaded by name, one at a time, with settings and a contract that fit."""
+"""Plugin loading: by name, one at a time, with valid settings and contract version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory that says which strategy runs, read by another process."""
+"""Strategy marker: shared memory names the running strategy to another process."""
 
 from __future__ import annotations
 

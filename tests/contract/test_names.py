@@ -1,4 +1,4 @@
-"""A public class is the only one of its name, and a folder can be looked over."""
+"""Module names: public classes are unique, and folders are small."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that have moved are found under the names by which plugins of before import them."""
+"""Moved modules: importable under their former names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin's wheel with a ``.pth`` that runs code, as a wheel of litellm had: it is not loaded."""
+"""Malicious ``.pth`` in a plugin's wheel (as once in litellm's): never loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine calls per step: bound methods, no hook, one record."""
+"""Step plan: bound methods per step, no hook, one record."""
 
 from __future__ import annotations
 

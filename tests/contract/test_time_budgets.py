@@ -1,4 +1,4 @@
-"""Budgets: who is slow is found, and a slow machine is nobody's fault."""
+"""Time budgets: slow strategies are found, and a slow machine is not blamed on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real daemon processes on free ports, over fake engines or over the embedded model."""
+"""Fixtures: real daemon processes on free ports, over fake engines or the embedded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine process by itself, and requests that come to it as fast as it serves them."""
+"""Engine process without a daemon, under requests as fast as it serves them."""
 
 from __future__ import annotations
 

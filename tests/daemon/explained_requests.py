@@ -1,4 +1,4 @@
-"""The whole gateway in this process over a real engine; requests are timed around their ASGI call.
+"""In-process gateway over a real engine, with requests timed around their ASGI call.
 
 Two plugins make things slow when they are told to: a scheduler, while a file exists, and a guide,
 by a word in the grammar.

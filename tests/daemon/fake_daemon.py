@@ -1,4 +1,4 @@
-"""The real daemon over fake engines: ``python fake_daemon.py KEY=VALUE...``.
+"""Real daemon over fake engines: ``python fake_daemon.py KEY=VALUE...``.
 
 Each argument is a dotted key of the configuration; ``FAKE_*`` variables reach the engines. SIGUSR1
 blocks the event loop for ``test.block`` seconds.

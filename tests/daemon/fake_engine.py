@@ -1,4 +1,4 @@
-"""An engine without a model: the real frames, tokens at no cost, and faults on demand.
+"""Fake engine process without a model: real frames, free tokens, faults on demand.
 
 ``python fake_engine.py --fd N`` is started as the real engine is. The tokens of a prompt are
 ``token_at(prompt, k)``. The environment shapes it:

@@ -1,4 +1,4 @@
-"""Daemons from a process that has imported all they need: each start saves a second of a processor.
+"""Daemons forked from a process with preloaded imports: saves a CPU second per start.
 
 ``python -m tests.daemon.forked_daemons FD ADDRESS`` is that process, one per test process. From
 the socket ``FD`` it reads lines of JSON: ``argv`` as a Python is given it, ``env``, ``cwd`` and

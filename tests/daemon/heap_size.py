@@ -1,4 +1,4 @@
-"""What a Python process has allocated and not freed, to the byte; its heap may be larger.
+"""Exact bytes allocated and not freed by a Python process.
 
 Resident memory cannot tell a leak of ten bytes a request: it is as high as the worst moment so far,
 and what is freed between two things that stay is not given back.

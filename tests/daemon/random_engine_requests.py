@@ -1,4 +1,4 @@
-"""What comes to an engine: requests of all kinds, and what operators do; drawn by chance."""
+"""Random engine requests of all kinds and operator actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that are nearly right, drawn from the description of the API."""
+"""Almost valid request bodies, drawn from the API's OpenAPI description."""
 
 from __future__ import annotations
 

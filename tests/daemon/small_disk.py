@@ -1,4 +1,4 @@
-"""A disk of a few MiB that a test may fill: a tmpfs in a mount namespace of its own.
+"""Small disk that a test may fill: a tmpfs of a few MiB in its own mount namespace.
 
 Daemons are started in that namespace; the test reaches the same files by the way of /proc.
 """

@@ -1,4 +1,4 @@
-"""What a soak is made of: a plugin that breaks, faults by name, and what processes hold."""
+"""Parts of the soak test: a faulty plugin, injected faults, resource usage of processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream of each API says at its end, and whether it failed before."""
+"""Ends of streams in each API, and whether one failed before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine with systemd and gatewayd in it, for as long as a test lasts.
+"""Machine with systemd and gatewayd, for the length of a test.
 
 The new root is an overlay of ours, so it has all that is installed here. gatewayd is put where a
 sandboxed service sees it: the interpreter, its packages and the checkout are mounted below one

@@ -1,4 +1,4 @@
-"""Hundreds of bad requests against the real daemon: no 500, and the engine never notices."""
+"""Bad requests: hundreds against a real daemon, no 500 and no effect on the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches through kills of daemon and engine: real processes, one store.
+"""Batches: survive kills of daemon and engine on one store.
 
 What must hold at the end: the output has every custom_id once, in order, with the answer that an
 undisturbed daemon gives. ``pytest -m slow tests/daemon/test_batches.py -s`` kills twenty times.

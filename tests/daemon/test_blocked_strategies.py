@@ -1,4 +1,4 @@
-"""A strategy that no signal reaches ends its engine; the next one starts without it."""
+"""Uninterruptible strategies: end their engine, and the next starts without them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines compute is charged, on every route and whatever ends a request; on a real engine.
+"""Charged usage: all computed tokens are charged on a real engine, on every route and ending.
 
 The oracle is the engine's own count of tokens: prompts that nobody has sent before and answers of
 one token are computed once, so what was charged, less what was cached, is what was computed.

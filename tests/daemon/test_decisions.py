@@ -1,4 +1,4 @@
-"""Decisions of a real daemon against transformers' log-probabilities of the same model."""
+"""Decisions: log-probabilities equal transformers' for the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vectors of a real daemon against transformers' hidden states of the same model."""
+"""Embeddings: vectors equal transformers' hidden states of the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real daemon whose engine is killed, hangs or does not start, under real clients."""
+"""Engine loss: a killed, hung or unstartable engine under real clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One engine that nobody kills, and 150,000 requests of all kinds: it does not grow with them.
+"""Engine memory: constant over 150,000 requests of all kinds.
 
 Where ``test_soak`` has faults that end engines, this one lives to the end. The daemon is not there:
 requests come straight over the engine's socket, and something is done to it all the while. What is

@@ -1,4 +1,4 @@
-"""Where requests' time went: parts add up to what was measured outside, and causes are named."""
+"""Request time explanation: parts sum to the time measured outside, and causes are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was refused or given up before an engine had it is explained: its time, and why."""
+"""Refused and abandoned requests: explained with time and reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that waits or runs is explained so far, and afterwards as it was."""
+"""Running requests: explained so far, consistent with the final explanation."""
 
 from __future__ import annotations
 

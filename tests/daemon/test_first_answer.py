@@ -1,4 +1,4 @@
-"""``etc/first-answer.sh``, which is what ``make run`` does, over a daemon with fake engines."""
+"""``etc/first-answer.sh`` (``make run``): works over a daemon with fake engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strangers who send much and read nothing: what they cost a daemon and a neighbour."""
+"""Flooding clients: bounded cost to the daemon and to other clients."""
 
 from __future__ import annotations
 

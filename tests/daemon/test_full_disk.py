@@ -1,4 +1,4 @@
-"""A disk that is full or read-only under the store of a real daemon, over fake engines.
+"""Full or read-only disk under a store: a real daemon over fake engines keeps serving.
 
 What must hold: no daemon ends for it while it serves, budgets are exact once there is room again,
 and a start serves, or says in one sentence why it ends.

@@ -1,4 +1,4 @@
-"""Nearly right requests against a real daemon: a clear answer to each, by the same engine."""
+"""Fuzzed requests: a clear answer to each from the same engine."""
 
 from __future__ import annotations
 

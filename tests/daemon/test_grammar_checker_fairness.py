@@ -1,4 +1,4 @@
-"""Grammars that end checkers, from four connections for ever, beside another tenant's small schema.
+"""Grammar checker fairness: checker-killing grammars do not block another tenant's schema.
 
 Against a real daemon and real checkers. The routes that render prompts check grammars too, and ask
 no engine: what is timed is the check.

@@ -1,4 +1,4 @@
-"""Answers that follow grammars, from a real daemon; and those that can follow none."""
+"""Guided decoding: answers follow their grammar, and impossible grammars are refused."""
 
 from __future__ import annotations
 

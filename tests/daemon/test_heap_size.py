@@ -1,4 +1,4 @@
-"""What is held, against what is allocated."""
+"""Heap size: held bytes against allocated bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs of the library run against a real daemon over the embedded model."""
+"""Lang programs: run against a real daemon over the embedded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting and stopping a real daemon: signals, drain, messages for operators."""
+"""Daemon lifecycle: signals, drain, messages for operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/metrics`` of a real daemon: every count and sum is what was sent, and nothing else."""
+"""``/metrics`` of a real daemon: every count and sum equals what was sent."""
 
 from __future__ import annotations
 

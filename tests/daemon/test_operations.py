@@ -1,4 +1,4 @@
-"""An operator acts on a running daemon over its admin socket: on requests, pages, models."""
+"""Operator actions over the admin socket: requests, pages, models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator changed on a running daemon is there in its next life, if it can be used."""
+"""Operator overrides: survive a restart where they are still valid."""
 
 from __future__ import annotations
 

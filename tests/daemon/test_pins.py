@@ -1,4 +1,4 @@
-"""An operator pins a prompt in a running daemon, over its admin socket and by command."""
+"""Prefix pins: set in a running daemon by admin socket and by command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The clients of Anthropic and Ollama over a real port: a real daemon with the embedded model."""
+"""Anthropic and Ollama clients: served over a real port by the embedded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kills at random moments, with the embedded model and clients that never stop sending.
+"""Random kills: clients that never stop sending lose nothing silently.
 
 What must hold after each: no client hangs, no request that had not begun is lost, every stream
 that had begun ends with an error event, and the same prompt gives the same answer as before.

@@ -1,4 +1,4 @@
-"""All log lines of a request have the gateway's own id and its client's, in daemon and engine."""
+"""Request ids: gateway's and client's id on all log lines of daemon and engine."""
 
 from __future__ import annotations
 

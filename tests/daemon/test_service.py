@@ -1,4 +1,4 @@
-"""The daemon as a service manager sees it, over a real notify socket and real listening sockets."""
+"""Service manager protocol: real notify socket and socket activation."""
 
 from __future__ import annotations
 

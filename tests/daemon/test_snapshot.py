@@ -1,4 +1,4 @@
-"""A running daemon is shown as it is: against ``/metrics``, and against what was sent to it."""
+"""Snapshots: agree with ``/metrics`` and with what was sent."""
 
 from __future__ import annotations
 

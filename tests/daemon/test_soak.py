@@ -1,4 +1,4 @@
-"""A daemon for half an hour at 80 % of what it can do, while things go wrong all the time.
+"""Soak: half an hour at 80 % load under continuous faults.
 
 What must hold: no request is lost and every answer is right; the daemon holds less than 1 MiB more
 after 10^5 requests, and its engine grows by less; at the end no sequence is open, and descriptors,

@@ -1,4 +1,4 @@
-"""What is kept, over the embedded model: responses, and a batch whose engine is killed.
+"""Stored responses and batches: kept when the embedded model's engine is killed.
 
 One daemon for all; ``pytest -m slow`` on this file kills the engine twelve times.
 """

@@ -1,4 +1,4 @@
-"""A running daemon gets other strategies and limits: over its admin socket, and by SIGHUP."""
+"""Hot swap: strategies and limits of a running daemon, by admin socket and SIGHUP."""
 
 from __future__ import annotations
 

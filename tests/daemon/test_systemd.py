@@ -1,4 +1,4 @@
-"""The service in a real systemd: the tests are one machine's life, in their order.
+"""systemd service: one machine's life, in test order.
 
 Run them with ``pytest -m slow tests/daemon/test_systemd.py``, as root.
 """

@@ -1,4 +1,4 @@
-"""Two tenants on a real engine: what one sends costs the other no cache, nor shows in it."""
+"""Tenant isolation: one tenant neither evicts nor observes another's cache on a real engine."""
 
 from __future__ import annotations
 

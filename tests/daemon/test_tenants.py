@@ -1,4 +1,4 @@
-"""A budget through kills of the daemon at random moments, and tenants over its admin socket.
+"""Tenants: budgets survive random kills; managed over the admin socket.
 
 What must hold at each start: nothing is reserved, what was used is the sum of usage, within the
 budget, and no less than what clients were told. ``pytest -m slow tests/daemon/test_tenants.py -s``

@@ -1,4 +1,4 @@
-"""Daemons with KV tiers: what was computed is found again after a restart, and after a kill."""
+"""KV tiers: computed pages are found again after a restart and after a kill."""
 
 from __future__ import annotations
 

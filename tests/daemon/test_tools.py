@@ -1,4 +1,4 @@
-"""The embedded model calls a tool: openai's client over a real daemon, from question to answer."""
+"""Tool calls: a full round trip of openai's client with the embedded model."""
 
 from __future__ import annotations
 

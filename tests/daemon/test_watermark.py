@@ -1,4 +1,4 @@
-"""Marked answers of a real daemon on the embedded model, found by it and by the command line."""
+"""Watermark: marked answers are detected by the daemon and the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The project's files as text, and what its Markdown says."""
+"""Project files as text, and parsed Markdown."""
 
 from __future__ import annotations
 

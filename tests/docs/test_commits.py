@@ -1,4 +1,4 @@
-"""The commit-msg hook holds the rules of CONTRIBUTING."""
+"""Commit-msg hook: enforces the rules of CONTRIBUTING."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/console.md beside the keys that the console has."""
+"""docs/console.md: lists exactly the console's keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say is so: paths, links, names, commands and snippets."""
+"""Documents: paths, links, names, commands and snippets are valid."""
 
 from __future__ import annotations
 

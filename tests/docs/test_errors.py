@@ -1,4 +1,4 @@
-"""The table of docs/api/errors.md has every code that the gateway answers with, and no other."""
+"""docs/api/errors.md: lists exactly the codes that the gateway answers with."""
 
 from __future__ import annotations
 

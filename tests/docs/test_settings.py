@@ -1,4 +1,4 @@
-"""Settings that documents name are there: ``[table] key`` in backticks."""
+"""Settings in documents: every ``[table] key`` exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files themselves: they say what they are, stay small, and belong to no machine."""
+"""Source files: described, short, and free of machine-specific paths."""
 
 from __future__ import annotations
 

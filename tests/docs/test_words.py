@@ -1,4 +1,4 @@
-"""Words that hide a term of the field: no document uses them.
+"""Forbidden words: no document hides a term of the field.
 
 A reader searches for "eviction", "speculative decoding" or "persistent", and finds nothing where
 a text says "given up", "guessing ahead" or "what is kept".

@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of every architecture, written by transformers itself."""
+"""Fixtures: tiny random checkpoints of every architecture, written by transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A quantizer of a stranger that reads nothing and multiplies: in float64, or wrongly."""
+"""Third-party quantizer plugin that only multiplies: in float64, or wrongly."""
 
 from __future__ import annotations
 

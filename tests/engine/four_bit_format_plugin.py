@@ -1,4 +1,4 @@
-"""A quantizer of a stranger: a format of 4 bits that is written here, read, and made of floats."""
+"""Third-party quantizer plugin with a 4-bit format of its own: written, read, rounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of GGUF files: numbers roughly rounded to them, and what they mean.
+"""GGUF blocks: naive quantization, and their meaning.
 
 ``number`` is the published formula of each type for one number of a block: the measure for what
 unpacks whole rows at once.

@@ -1,4 +1,4 @@
-"""GGUF files, written byte by byte: whole ones of a model, and headers that say anything."""
+"""GGUF files written byte by byte: whole models, and arbitrary headers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with a store, and what tests ask of its batches."""
+"""Gateway with a store, and requests for its batches."""
 
 from __future__ import annotations
 

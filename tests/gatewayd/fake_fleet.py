@@ -1,4 +1,4 @@
-"""A fleet without engines: each request is answered by a script."""
+"""Fake fleet without engines: each request is answered by a script."""
 
 from __future__ import annotations
 

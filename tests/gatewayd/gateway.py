@@ -1,4 +1,4 @@
-"""The gateway on a real port, over a fake fleet."""
+"""Gateway on a real port, over a fake fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A gateway with a store, and what tests of responses ask of it."""
+"""Gateway with a store, and requests for its responses."""
 
 from __future__ import annotations
 

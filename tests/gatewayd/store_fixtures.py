@@ -1,4 +1,4 @@
-"""Stores for tests: one that is ready at once, and another life of it."""
+"""Stores for tests: a new one, and one reopened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that says what it is told to."""
+"""Fixtures: a scripted completions server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of completions that says what it is told to, and notes what it was asked.
+"""Scripted completions server that records its requests.
 
 A token is a character; special tokens lie beyond Unicode. Its chat template frames turns, and can
 be told to leave old thoughts out of earlier turns, as real ones do.

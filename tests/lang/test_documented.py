@@ -1,4 +1,4 @@
-"""The examples of the documentation run."""
+"""Documented examples: run as printed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong is told, by name, to whoever reads it."""
+"""Errors: raised by name to whoever reads the value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events come out whole, however the network cuts them."""
+"""Server-sent events: same for any split of the network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sync, awaited, streamed, in batches: the same program."""
+"""Execution: sync, async, streamed and batched runs are the same program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches begin with the same ids, computed once, and go at the same time."""
+"""Forks: same ids, prefix computed once, concurrent branches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a ``gen`` asks for."""
+"""``gen``: its request parameters."""
 
 from __future__ import annotations
 

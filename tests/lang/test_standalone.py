@@ -1,4 +1,4 @@
-"""The library stands alone, under both of its names."""
+"""Standalone library: imports nothing else, under both of its names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is appended is sent as token ids, in order, and what came of it can be read."""
+"""State: appended parts become token ids in order, and results are readable."""
 
 from __future__ import annotations
 

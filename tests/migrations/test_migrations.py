@@ -1,4 +1,4 @@
-"""Every way through the revisions ends at the tables that the program knows."""
+"""Migrations: every path through the revisions ends at the program's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin for a pytest that a test starts: the kit draws few cases and does not shrink a failure.
+"""Pytest plugin for nested runs: the kit draws few cases and does not shrink failures.
 
 Ten are for tests of what runs the kit, more, by ``KIT_EXAMPLES``, for those of strategies and
 templates. All cases of the kit are drawn for the built-in strategies, in ``test_conformance``.

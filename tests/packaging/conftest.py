@@ -1,4 +1,4 @@
-"""Wheels built from this tree, and environments that have nothing else of it.
+"""Fixtures: wheels built from this tree, and environments with nothing else of it.
 
 No network, no second torch: an environment borrows every other package from the one that runs the
 tests, through a path file.

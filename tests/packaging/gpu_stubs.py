@@ -1,4 +1,4 @@
-"""Wheels and compiled modules of next to nothing: a kit is packed without a network."""
+"""Stub wheels and compiled modules: a kit is packed without a network."""
 
 from __future__ import annotations
 

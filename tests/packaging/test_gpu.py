@@ -1,4 +1,4 @@
-"""The project on a machine with a GPU, where it is on the path and not installed."""
+"""GPU machine: the project on the path but not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first run on a GPU, rehearsed on a CPU: its commands are true, and the figures arrive."""
+"""First GPU run, rehearsed on a CPU: valid commands, figures arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit for a GPU machine: what is in it, that it is found there, that it may travel."""
+"""GPU kit: content, discovery, transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe's rehearsal on a CPU: each row is launched as on a GPU, and none stops the others."""
+"""GPU probe, rehearsed on a CPU: rows launch as on a GPU, and none stops the others."""
 
 from __future__ import annotations
 

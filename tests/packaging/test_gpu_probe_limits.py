@@ -1,4 +1,4 @@
-"""What the probe does with kernels that take too long: to compile, and to run."""
+"""GPU probe limits: kernels that take too long to compile or run."""
 
 from __future__ import annotations
 

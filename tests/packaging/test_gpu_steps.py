@@ -1,4 +1,4 @@
-"""Steps have limits, and what fails or hangs keeps nothing else from running."""
+"""GPU kit steps: limited in time, independent of failed or hung ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ``make install`` calls pip: what goes wrong is shown, what does not matter is not."""
+"""``make install``: pip's errors are shown, its noise is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The locks: everything that is installed has hashes, and is what ``pyproject.toml`` allows."""
+"""Lock files: hashes for every package, within ``pyproject.toml``'s bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wheel holds the whole project and nothing else."""
+"""Wheel: holds the whole project and nothing else."""
 
 from __future__ import annotations
 

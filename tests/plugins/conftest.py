@@ -1,4 +1,4 @@
-"""A checkpoint with heads beside it."""
+"""Fixtures: a checkpoint with draft heads."""
 
 from __future__ import annotations
 

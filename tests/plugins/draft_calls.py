@@ -1,4 +1,4 @@
-"""What drafters are asked in tests."""
+"""Calls of drafters, for tests."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""A small model, heads for it, and drafters that see its hidden states."""
+"""Small model with draft heads, and drafters that see its hidden states."""
 
 from __future__ import annotations
 

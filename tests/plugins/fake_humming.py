@@ -1,4 +1,4 @@
-"""What stands for humming-kernels without a GPU: its signatures, and products from its form.
+"""humming-kernels stand-in without a GPU: its signatures, and matmuls of its format.
 
 The signatures are compared with the wheel's where that can be imported.
 """

@@ -1,4 +1,4 @@
-"""What a scheduler grants in a fake queue, for tests."""
+"""Fake queue: what a scheduler grants."""
 
 from gatewayd_hooks.testing.fakes import FakeQueue, FakeSequence
 

@@ -1,4 +1,4 @@
-"""The corpus of schemas and expressions, and walks through what a guide allows."""
+"""Corpus of schemas and expressions, and walks through a guide's allowed tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues of the scheduler ``priority``, and load for its classes, for tests."""
+"""Queues and load of the ``priority`` scheduler's classes, for tests."""
 
 import random
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Open-loop traffic for a scheduler in a machine whose steps take a known time; no model.
+"""Open-loop traffic for a scheduler, with known step times and no model.
 
 The scheduler is the real one, the engine's rules are ``FakeQueue``'s, and the clock only moves by
 what steps are said to take, so every run of the same traffic gives the same figures.

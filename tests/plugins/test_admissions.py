@@ -1,4 +1,4 @@
-"""What the admissions promise: room for others, and forecasts that hold as often as they say."""
+"""Admission plugins: reserve room, and forecasts hold as often as stated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Messages API calls the places that are refused or ignored."""
+"""Anthropic error locations: Messages API names of refused or ignored fields."""
 
 from __future__ import annotations
 

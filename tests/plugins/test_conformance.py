@@ -1,4 +1,4 @@
-"""Every built-in strategy against the kit that strangers' strategies run."""
+"""Built-in strategies: pass the kit for third-party plugins."""
 
 from pathlib import Path
 

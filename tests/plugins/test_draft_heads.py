@@ -1,4 +1,4 @@
-"""What drafters with trained heads have in common: when they guess, and what they refuse."""
+"""Drafters with trained heads: when they draft, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drafter with a smaller model: the kit, and what it guesses, reads and refuses."""
+"""``draft_model``: the kit, drafts, loading and refusals."""
 
 from __future__ import annotations
 

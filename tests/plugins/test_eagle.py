@@ -1,4 +1,4 @@
-"""EAGLE: the kit, and the same guesses as the recipe's own network."""
+"""EAGLE: the kit, and drafts equal the training recipe's network."""
 
 from __future__ import annotations
 

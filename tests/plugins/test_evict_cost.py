@@ -1,4 +1,4 @@
-"""``cost`` against a list: ends of prefixes first, the deeper the later."""
+"""``cost``: equals a list; prefix ends first, deeper later."""
 
 from __future__ import annotations
 

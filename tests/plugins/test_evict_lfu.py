@@ -1,4 +1,4 @@
-"""``lfu`` against a list, and against ``lru`` where popular prefixes come between many others."""
+"""``lfu``: equals a list, and beats ``lru`` on popular prefixes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lru`` against a list, over a long run."""
+"""``lru``: equals a list, over a long run."""
 
 import random
 import time

@@ -1,4 +1,4 @@
-"""``retention`` against a list, with a clock that only the test moves."""
+"""``retention``: equals a list, by a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines as child processes: connected, undisturbed, and never left behind."""
+"""``exec_local``: child engines are connected, isolated, and never left behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schemas and expressions of all kinds: what guides allow is what jsonschema and re accept."""
+"""Guide corpus: accepted texts equal jsonschema's and re's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a guide's users rely on beside the schema: marks, ends, whitespace, other grammars."""
+"""Guide details: marks, ends, whitespace, other grammars."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forms that are put together: what each guide accepts of them, and what it refuses."""
+"""Combined formats: accepted and refused by each guide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars that cost too much are refused with a sentence, soon, and end no process."""
+"""Guide cost limits: expensive grammars are refused soon, and end no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What grammars have grown by where they were followed is given back."""
+"""Guide memory: growth by matching is freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Masks of a batch are the same in threads and without; threads are for those that take long."""
+"""Guide threads: same masks as without; used only for slow masks."""
 
 from __future__ import annotations
 

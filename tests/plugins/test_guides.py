@@ -1,4 +1,4 @@
-"""Both guides against the kit."""
+"""Guides: both pass the kit."""
 
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance

@@ -1,4 +1,4 @@
-"""What takes the state of another decides as the other would have: against a twin that was kept."""
+"""State handover: a successor decides as the predecessor would have."""
 
 from __future__ import annotations
 

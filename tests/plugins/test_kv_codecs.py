@@ -1,4 +1,4 @@
-"""KV codecs: the kit with what each may lose, and their numbers against torch's own."""
+"""KV codecs: the kit with each one's tolerance, and torch's values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV compressions built in keep the contract, and select what they say."""
+"""KV compression plugins: contract and selected positions."""
 
 from __future__ import annotations
 

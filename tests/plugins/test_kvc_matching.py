@@ -1,4 +1,4 @@
-"""Attention matching: each fit against what defines it, and the kit."""
+"""``matching`` KV compression: each fit equals its definition; the kit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three logits processors against their formulas in plain Python."""
+"""Logits processors: equal their formulas in plain Python."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Logits processors on a device never make the host wait for it.
+"""Logits processors on a device: no host sync.
 
 The device is ``meta``: its tensors have no numbers, so that reading any raises. What is brought to
 it has to be copied without waiting.

@@ -1,4 +1,4 @@
-"""What each built-in package says of itself: hook, name, settings, README."""
+"""Package metadata of built-ins: hook, name, settings, README."""
 
 import importlib
 import subprocess

@@ -1,4 +1,4 @@
-"""The built-in parsers: the contract of their kinds, and what models of their families say."""
+"""Built-in output parsers: contract, and outputs of their model families."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``recompute`` chooses by class, then by arrival, then by admission."""
+"""``recompute``: victims by class, then arrival, then admission."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""``swap`` swaps from the length on from which the measured lines say that it pays."""
+"""``swap``: swaps from the measured break-even length on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``hash`` over a long run, its speed, and the secrecy of its digests."""
+"""``hash``: long runs, speed, secret digests."""
 
 import random
 import time

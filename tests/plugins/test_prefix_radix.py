@@ -1,4 +1,4 @@
-"""``radix`` against brute force: a list of all that was published and is still there."""
+"""``radix``: equals a list of everything published."""
 
 from __future__ import annotations
 

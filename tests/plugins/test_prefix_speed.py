@@ -1,4 +1,4 @@
-"""A match takes time in proportion to the prompt, and little of it."""
+"""Prefix match speed: linear in the prompt."""
 
 from __future__ import annotations
 

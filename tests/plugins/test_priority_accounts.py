@@ -1,4 +1,4 @@
-"""The accounts of the classes, alone."""
+"""``priority`` class accounts: by themselves."""
 
 import random
 

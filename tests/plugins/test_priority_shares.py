@@ -1,4 +1,4 @@
-"""The shares of ``priority``: as the weights whatever binds, and no credit for idling."""
+"""``priority`` shares: proportional to weights, no credit for idling."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The Messages API: requests in the gateway's words, and its events from parts in any pieces."""
+"""Anthropic Messages API: request conversion, and events for any split of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ollama's API: requests in the gateway's words, and its lines from parts in any pieces."""
+"""Ollama API: request conversion, and lines for any split of parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``quantizer.fp8`` rounding while it loads: the kit, and a search among all 256 codes."""
+"""``quantizer.fp8``: the kit, and rounding equals a search of all 256 codes."""
 
 from __future__ import annotations
 

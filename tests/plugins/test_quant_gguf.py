@@ -1,4 +1,4 @@
-"""``gguf`` reads every bit of a block: the kit, the published formulas, gguf-py's own numbers."""
+"""``gguf``: the kit, published formulas, and gguf-py's values, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``quantizer.humming``: what it takes, how it packs, what it asks of the library."""
+"""``quantizer.humming``: accepted formats, packing, and library calls."""
 
 from __future__ import annotations
 

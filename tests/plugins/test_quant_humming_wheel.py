@@ -1,4 +1,4 @@
-"""``quantizer.humming`` against the wheel itself, as far as that goes without a GPU.
+"""``quantizer.humming``: checked against the wheel, as far as no GPU allows.
 
 It is imported where it is installed, or lies unpacked on ``PYTHONPATH`` with ``cuda-bindings``:
 

@@ -1,4 +1,4 @@
-"""``quantizer.int4`` against the kit, and its codes against a search among all sixteen numbers."""
+"""``quantizer.int4``: the kit, and codes equal a search of all sixteen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``quantizer.int8`` against the kit, and its codes against division in 64 bits."""
+"""``quantizer.int8``: the kit, and codes equal float64 division."""
 
 from __future__ import annotations
 

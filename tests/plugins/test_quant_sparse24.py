@@ -1,4 +1,4 @@
-"""``quantizer.sparse24`` against the kit, and against a search among all pairs of four."""
+"""``quantizer.sparse24``: the kit, and pairs equal a search of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both routers against their definitions."""
+"""Routers: equal their definitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``fair`` promises: a bound between backlogged tenants, and peace for those who want little.
+"""``fair``: bounded gap between backlogged tenants, low latency for light ones.
 
 The oracle counts useful tokens itself, from what the queue computed, and knows no counter.
 """

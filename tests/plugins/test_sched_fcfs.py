@@ -1,4 +1,4 @@
-"""What ``fcfs`` promises beyond the rules of every scheduler."""
+"""``fcfs``: properties beyond the kit's rules."""
 
 import time
 from types import SimpleNamespace

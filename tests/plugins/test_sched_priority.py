@@ -1,4 +1,4 @@
-"""The order of ``priority``: who goes first, who is admitted, and how fast it plans."""
+"""``priority``: order, admission, planning speed."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What ``slo`` promises: at overload many in time instead of none, and nobody forgotten."""
+"""``slo``: most deadlines met at overload, nobody starved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No field that the vendors' own clients can send is missing in a protocol's tables."""
+"""SDK fields: every field of the vendors' clients is in a protocol's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Built-in controllers of speculation: the kit, and what each does beside it."""
+"""Speculation controllers: the kit, and each one's rule."""
 
 from __future__ import annotations
 

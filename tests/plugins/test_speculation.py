@@ -1,4 +1,4 @@
-"""Drafters without a model: the kit, and what each guesses."""
+"""Model-free drafters: the kit, and drafts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages in host memory, where there is a GPU beside it."""
+"""``host`` tier: pages in host memory beside a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The line of waiting sequences against a list that is sorted each time."""
+"""Wait queue: equals a list sorted each time."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The watermark's arithmetic against plain integers, and who is marked."""
+"""Watermark: arithmetic equals plain integers; marked requests."""
 
 from __future__ import annotations
 

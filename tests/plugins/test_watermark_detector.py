@@ -1,4 +1,4 @@
-"""The watermark's detector, against the definition and against chance."""
+"""Watermark detector: equals its definition; false positives as by chance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The watermark by its definition, in plain integers, for tests."""
+"""Watermark oracle: the definition in plain integers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures: the embedded model's text side, an empty store, and daemons over fake engines."""
+"""Fixtures: the embedded model's text side, an empty store, daemons over fake engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store whose daemon was killed while requests ran, and what a start makes of it."""
+"""Store whose daemon was killed under load, and the next start's repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which test shows that a class of advisories has no hole here, where it is not one of this folder.
+"""Advisory classes: the tests outside this folder that cover them.
 
 What a test is called says what it does; its class and the advisories are said here. Those of code
 that is loaded, of routes, keys, requests and processes are in the other files of this folder.

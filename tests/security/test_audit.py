@@ -1,4 +1,4 @@
-"""A record of changes that somebody has changed: edits, exchanges, and an end that is cut off.
+"""Audit tampering: edits, swaps and truncation are found.
 
 A chain of seals alone does not show what was cut off its end, the usual hole of such records.
 Beside it stand a sealed file, and what the store was told to make.

@@ -1,4 +1,4 @@
-"""What child processes have of the daemon, and that nothing of a working folder is run.
+"""Child processes: inherit no secret, and run nothing of a working folder.
 
 The folder is a checkpoint's in which every name that a process could import is a module that leaves
 a trace.

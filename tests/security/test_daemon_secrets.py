@@ -1,4 +1,4 @@
-"""A real daemon that is given secrets in every place, and whose engine is killed.
+"""Daemon secrets: in every place, through a killed engine.
 
 Of the classes of CVE-2024-9606, CVE-2025-0330 and GHSA-69x8-hrgq-fjj8 (keys and digests in logs,
 traces and answers), CVE-2025-47277 and CVE-2026-7301 (sockets that nobody asked for) and

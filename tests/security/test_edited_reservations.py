@@ -1,4 +1,4 @@
-"""Reservations that were edited, deleted, forged or restored: what the next start charges.
+"""Edited reservations: deleted, forged or restored ones are charged at the next start.
 
 The oracle is what was delivered: no request becomes cheaper than that, no tenant is charged for
 rows that no daemon wrote, and untouched requests are charged exactly.

@@ -1,4 +1,4 @@
-"""The findings of the first hostile review, and the tests that fail where one of them comes back.
+"""Hostile review findings: the tests that fail if one returns.
 
 Each stands for a class; ``docs/threat-model.md`` says what is promised of it, and to whom.
 """

@@ -1,4 +1,4 @@
-"""When a store is sealed: once, on record, and never silently again."""
+"""First sealing of a store: once, recorded, never repeated silently."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys that can be guessed byte by byte, or found in the time that a refusal takes.
+"""Key guessing: no byte-by-byte or timing oracle.
 
 Of the class of CVE-2025-59425 (``==`` on the key), CVE-2026-35030 (a cache by the first characters)
 and CVE-2026-42208 (a key in a statement).

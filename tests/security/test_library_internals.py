@@ -1,4 +1,4 @@
-"""Parts of libraries that we override or call and nobody has promised: as they were when we looked.
+"""Library internals in use: private parts that we override or call, unchanged.
 
 A release that renames a callback of the HTTP parser takes one of our limits away without an error.
 Here it fails. Look at what has changed, mend our side, and only then raise the ceiling in

@@ -1,4 +1,4 @@
-"""No expression or scan over what clients write takes more than time in proportion to its length.
+"""Linear time: expressions and scans over client input.
 
 The inventory is the source itself: every call of ``re`` in the rooms that serve requests is found
 in its syntax tree, and a file that nobody has classified fails here.

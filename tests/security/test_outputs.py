@@ -1,4 +1,4 @@
-"""What models and their folders bring: words that are code, files that are bombs, half characters.
+"""Model outputs and folders: code, decompression bombs, lone surrogates.
 
 Of the classes of CVE-2025-9141 (a parser that evaluates what a model says), CVE-2025-66448 and
 CVE-2026-46517 (code of a checkpoint), CVE-2026-7482 (a header that says more than there is),

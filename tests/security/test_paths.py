@@ -1,4 +1,4 @@
-"""Paths that are written in another way, names that are paths, on a real port.
+"""Paths: alternative spellings, and names that are paths, on a real port.
 
 Of the classes of CVE-2026-48746 (a check that reads another path than the router), CVE-2023-6021
 and CVE-2024-37032 (names that are joined to a folder), CVE-2026-22778 (errors that tell addresses).

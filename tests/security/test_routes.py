@@ -1,4 +1,4 @@
-"""Routes that nobody meant to open: a closed list of both apps, and everything else is denied.
+"""Routes: a closed list in both apps, everything else is denied.
 
 Of the class of CVE-2026-48746 (a key that guards some prefixes), CVE-2025-10164 and CVE-2026-42203
 (routes that take weights or templates), CVE-2026-44556 (a router that forgot the check of its

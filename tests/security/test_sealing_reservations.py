@@ -1,4 +1,4 @@
-"""Reservations that run while a gateway is upgraded to one that seals them."""
+"""Running reservations: sealed during an upgrade to a sealing gateway."""
 
 from __future__ import annotations
 

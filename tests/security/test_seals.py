@@ -1,4 +1,4 @@
-"""Rows of tenants, keys, prices and budgets that somebody has changed without the server's secret.
+"""Seals: edited tenants, keys, prices and budgets are found without the server's secret.
 
 The oracle is what was done: every column of every row is edited, every row deleted, copied and put
 back as it was, and every set of tables put back together; only a store whose parts are all of one

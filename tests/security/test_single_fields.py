@@ -1,4 +1,4 @@
-"""One field of a request that ends the engine for everybody: the largest class of advisories.
+"""Single request fields: none ends the engine for everybody.
 
 Each is refused before an engine hears of it, with a sentence that names the field. That engines
 outlive hundreds of such requests is shown in tests/daemon, on a real one.

@@ -1,4 +1,4 @@
-"""What no line of the product does: advisories that are closed by not having the code."""
+"""Source code bans: classes of advisories closed by absent code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake daemon for each module, and consoles that watch it."""
+"""Fixtures: a fake daemon per module, and consoles that watch it."""
 
 from __future__ import annotations
 

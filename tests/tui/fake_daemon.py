@@ -1,4 +1,4 @@
-"""A daemon's admin socket without the daemon: it streams what tests give it and notes calls."""
+"""Fake admin socket: streams what tests give it and records calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of the console's screens, of a real daemon under load; a script, ``make pictures``.
+"""Screenshots of the console over a real daemon under load (``make pictures``).
 
     python tests/tui/pictures.py docs/pictures
 

@@ -1,4 +1,4 @@
-"""Snapshots such as a daemon sends, made of a few numbers."""
+"""Sample snapshots as a daemon sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frame of the console: screens, keys, what is lost and comes back, what may not be changed."""
+"""Console: screens, keys, lost and restored connections, read-only mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number that a screen shows of a real daemon is what ``/metrics`` says at that instant."""
+"""Figures on screen: equal ``/metrics`` of a real daemon at that instant."""
 
 from __future__ import annotations
 

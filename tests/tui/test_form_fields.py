@@ -1,4 +1,4 @@
-"""Forms from bodies: what a form lets through the body takes, and what it shows is what is so."""
+"""Form fields: accept what the API accepts, and show current values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The KV map: every page has its character, and is drawn anew only where it has changed."""
+"""KV map: a character per page, redrawn only on change."""
 
 from __future__ import annotations
 

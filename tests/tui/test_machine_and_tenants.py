@@ -1,4 +1,4 @@
-"""The screens of the machine and of its tenants as text, in a small terminal and a large one."""
+"""Machine and tenant screens: text snapshots in small and large terminals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GPUs on the overview, and processes where there are none; recordings that know of neither."""
+"""Machine usage: GPUs or processes on the overview; old recordings."""
 
 from __future__ import annotations
 

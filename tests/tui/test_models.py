@@ -1,4 +1,4 @@
-"""The model and its engines, at a real socket."""
+"""Models screen: the model and its engines, at a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The overview: what it says, and what it can stop."""
+"""Overview: contents, and actions that stop clients."""
 
 from __future__ import annotations
 

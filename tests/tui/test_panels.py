@@ -1,4 +1,4 @@
-"""Plugins that add to the console: a stranger's works, and a broken one disturbs nobody."""
+"""Plugin panels: third-party ones work, broken ones disturb nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of plugins: what decides, what is installed, and another choice while it serves."""
+"""Plugins screen: active, installed, and swapped while serving."""
 
 from __future__ import annotations
 

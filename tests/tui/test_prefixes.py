@@ -1,4 +1,4 @@
-"""The tree of prefixes: what is opened is asked for, once, and what is done is done to one page."""
+"""Prefix tree: opened nodes are fetched once; actions reach one page."""
 
 from __future__ import annotations
 

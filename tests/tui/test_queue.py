@@ -1,4 +1,4 @@
-"""The queue's screen, at a real socket."""
+"""Queue screen: at a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console at a real daemon: what it shows is so, and what it does happens."""
+"""Console on a real daemon: true display, effective actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests on their way: the screens of what runs, of the log, and of why one took so long."""
+"""Request screens: running, log, and explanation of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console in a browser, over a real port."""
+"""Console in a browser: over a real port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promises: the arithmetic of budgets by hand, and targets that are changed."""
+"""SLO screen: budget arithmetic by hand, and changed targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A daemon and a recording as sources: what comes, what is said when nothing does."""
+"""Snapshot sources: a daemon and a recording, and the message when nothing comes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console remembers, and how it writes numbers."""
+"""Console state: what is remembered, and number formats."""
 
 from __future__ import annotations
 

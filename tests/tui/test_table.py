@@ -1,4 +1,4 @@
-"""The table that changes only what differs, against tables built afresh."""
+"""Table: incremental updates equal tables built afresh."""
 
 from __future__ import annotations
 

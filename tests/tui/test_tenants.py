@@ -1,4 +1,4 @@
-"""Tenants and keys: what is typed is asked for, and a secret is shown once and left nowhere."""
+"""Tenants screen: input is requested, and a secret is shown once and kept nowhere."""
 
 from __future__ import annotations
 

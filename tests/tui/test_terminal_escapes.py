@@ -1,4 +1,4 @@
-"""Texts of strangers on every screen, on a terminal that would obey them."""
+"""Terminal escapes in strangers' texts: neutralized on every screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The console without a screen, and the options that both have."""
+"""``gatewayd top``: without a screen, and the shared options."""
 
 from __future__ import annotations
 

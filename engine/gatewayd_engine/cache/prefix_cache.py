@@ -1,4 +1,4 @@
-"""The engine's side of the prefix cache: lookups of sequences, and publication of their pages."""
+"""Prefix cache: page lookup and publication; its index is a plugin (prefix_hash, prefix_radix)."""
 
 from __future__ import annotations
 

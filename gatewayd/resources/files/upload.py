@@ -1,4 +1,4 @@
-"""Upload of a file: from the multipart form to the vault, then to its row."""
+"""Upload of a file: from the multipart form to the content store, then to its row."""
 
 from __future__ import annotations
 

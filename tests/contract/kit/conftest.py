@@ -1,4 +1,4 @@
-"""Runs a conformance class of the kit on a strategy that is sound or broken on purpose."""
+"""Fixtures: run a conformance class on a correct or deliberately broken strategy."""
 
 from __future__ import annotations
 

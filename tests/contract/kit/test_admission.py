@@ -1,4 +1,4 @@
-"""The kit catches admissions that do not say why, or shut the door for good."""
+"""Admission conformance: rejects refusals without a reason and permanent refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches panels and actions that a console could not show or would be misled by."""
+"""Console conformance: rejects panels and actions that cannot be shown or mislead."""
 
 from __future__ import annotations
 

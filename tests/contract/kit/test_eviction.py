@@ -1,4 +1,4 @@
-"""The kit catches evictions that give up the wrong page."""
+"""Eviction conformance: rejects evictions of the wrong page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches strategies that leave or take a state that is not whole, or not theirs."""
+"""State handover conformance: rejects incomplete or foreign state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches KV codecs that lose more than they say, or look at their neighbours."""
+"""KV codec conformance: rejects larger errors than declared, and dependence on neighbours."""
 
 from __future__ import annotations
 

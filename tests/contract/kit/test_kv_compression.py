@@ -1,4 +1,4 @@
-"""The kit catches KV compression that selects what is not there, and that remembers too long."""
+"""KV compression conformance: rejects invalid selections and state kept too long."""
 
 from __future__ import annotations
 

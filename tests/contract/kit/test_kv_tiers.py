@@ -1,4 +1,4 @@
-"""The kit catches KV tiers that lose count, or bytes."""
+"""KV tier conformance: rejects lost counts and lost bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches logits processors that touch or forget too much."""
+"""Logits processor conformance: rejects writes to other rows and lost state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches products that are wrong, write where they must not, or say what is not so."""
+"""Plugin matmul conformance: rejects wrong products, stray writes and false declarations."""
 
 from __future__ import annotations
 

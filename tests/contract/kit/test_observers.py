@@ -1,4 +1,4 @@
-"""The kit catches observers that a daemon would leave out, or that disturb its metrics."""
+"""Observer conformance: rejects observers that a daemon would drop, or that disturb metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches parsers that lose text, wait too long, or depend on how text is cut."""
+"""Parser conformance: rejects lost text, late text, and dependence on chunk boundaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches preemptions that choose the wrong sequence."""
+"""Preemption conformance: rejects the wrong victim."""
 
 from __future__ import annotations
 

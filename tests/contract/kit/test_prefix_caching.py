@@ -1,4 +1,4 @@
-"""The kit catches prefix caches that find the wrong pages."""
+"""Prefix cache conformance: rejects matches of wrong pages."""
 
 from __future__ import annotations
 

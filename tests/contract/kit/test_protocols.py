@@ -1,4 +1,4 @@
-"""The kit catches protocols that drop a client, or tell what is not."""
+"""Protocol conformance: rejects dropped clients and invented content."""
 
 from __future__ import annotations
 

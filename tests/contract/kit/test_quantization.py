@@ -1,4 +1,4 @@
-"""The kit catches quantizers that round wrongly, and formats that are read wrongly."""
+"""Quantizer conformance: rejects wrong rounding and misread formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kit catches quantizers that write what they do not read, and that fit worse than rounding."""
+"""Quantizer conformance: rejects writes it cannot read, and fits worse than rounding."""
 
 from __future__ import annotations
 

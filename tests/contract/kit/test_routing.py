@@ -1,4 +1,4 @@
-"""The kit catches routers that do not answer every request."""
+"""Router conformance: rejects routers that leave a request without a replica."""
 
 from __future__ import annotations
 

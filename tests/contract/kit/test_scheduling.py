@@ -1,4 +1,4 @@
-"""The kit catches schedulers that break the rules of a plan."""
+"""Scheduler conformance: rejects invalid plans."""
 
 from __future__ import annotations
 

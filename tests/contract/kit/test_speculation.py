@@ -1,4 +1,4 @@
-"""The kit catches drafters and controllers that break a rule of speculation."""
+"""Speculation conformance: rejects invalid drafters and controllers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlashInfer's attention without FlashInfer."""
+"""Fixtures: FlashInfer attention over a stand-in."""
 
 from __future__ import annotations
 

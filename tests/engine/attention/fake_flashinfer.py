@@ -1,4 +1,4 @@
-"""FlashInfer's wrappers in torch: the signatures and rules of 0.7.2, without its kernels.
+"""FlashInfer stand-in in torch: signatures and rules of 0.7.2, without its kernels.
 
 What would be slow or silently wrong on a GPU is an error here: a plan from tensors on the device,
 a plan written to a buffer that the device has still to read, a run with the plan of another

@@ -1,4 +1,4 @@
-"""What FlashInfer's wrappers launch, in torch: it computes, and looks at nothing but the plan."""
+"""FlashInfer launches in torch: compute from the plan alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlashInfer's wrapper for keys and values in one piece, in torch; see ``fake_flashinfer``."""
+"""FlashInfer's ragged wrapper in torch; see ``fake_flashinfer``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the stand-ins for FlashInfer's wrappers have in common, and what they note."""
+"""Common base of the FlashInfer wrapper stand-ins, with a record of calls."""
 
 from __future__ import annotations
 

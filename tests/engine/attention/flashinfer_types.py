@@ -1,4 +1,4 @@
-"""Which of FlashInfer's classes an expression in a file of ours is of, as far as can be told."""
+"""Static types of FlashInfer expressions in our sources, as far as known."""
 
 from __future__ import annotations
 

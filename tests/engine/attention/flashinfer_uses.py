@@ -1,4 +1,4 @@
-"""Finds where a file of ours uses FlashInfer: calls of its functions, classes, methods and modules.
+"""Static search for FlashInfer uses in our sources: functions, classes, methods, modules.
 
 Nothing is listed by hand: names come from the file's imports, types of objects from annotations,
 from constructors and from what a class stores. A call of a method whose object is of a type that

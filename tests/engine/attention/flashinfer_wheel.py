@@ -1,4 +1,4 @@
-"""FlashInfer's signatures, read from its wheel: it is not installed where there is no GPU.
+"""FlashInfer's signatures, read from its wheel: it is not installed without a GPU.
 
 ``make install`` fetches the wheel by its hash. Modules are parsed, never imported.
 """

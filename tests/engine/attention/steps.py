@@ -1,4 +1,4 @@
-"""Sequences in pages whose keys and values are known, and the steps a device computes of them."""
+"""Paged sequences with known keys and values, and device steps over them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which attention a device gets."""
+"""Attention backend: chosen by device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steady attention gives a token the same numbers however its sequence is split, bit for bit."""
+"""Batch-invariant attention: bitwise equal however a sequence is split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention with fronts equals the definition, over their keys, biases and values."""
+"""Attention with compacted prefixes: equals the definition over keys, biases and values."""
 
 from __future__ import annotations
 

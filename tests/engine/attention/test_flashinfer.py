@@ -1,4 +1,4 @@
-"""The adapter to FlashInfer, over a fake of it that follows its rules."""
+"""FlashInfer adapter: equals dense attention, over the stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls after the first of a plan skip what a wrapper checks, and never what it computes."""
+"""FlashInfer calls after a plan's first: skip validation, never computation."""
 
 from __future__ import annotations
 

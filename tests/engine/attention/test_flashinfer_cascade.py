@@ -1,4 +1,4 @@
-"""Shared prefixes, attended once for all lines that decode, over the fake of FlashInfer."""
+"""Cascade attention: shared prefixes attended once for all decode rows, on the stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts that attend to keys of the step itself, and to what was computed before in pages."""
+"""Ragged prefill attention: keys of the step and of earlier pages, on the stand-in."""
 
 from __future__ import annotations
 

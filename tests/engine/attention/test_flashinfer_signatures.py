@@ -1,4 +1,4 @@
-"""Every use of FlashInfer fits the wheel that is pinned, and so does its stand-in in tests."""
+"""FlashInfer signatures: our calls and the stand-in match the pinned wheel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over records equals dense attention over what they are decoded to."""
+"""Attention over encoded KV: equals dense attention over the decoded values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention over pages in torch, against the definition and against the CPU's way."""
+"""Paged attention in torch: equals the definition and the CPU implementation."""
 
 from __future__ import annotations
 

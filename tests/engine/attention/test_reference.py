@@ -1,4 +1,4 @@
-"""The paged attention against dense attention over the same keys, with copies and without."""
+"""Reference paged attention: equals dense attention, with and without context copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shared beginnings of block tables, against a brute-force search."""
+"""Shared prefixes of block tables: equal a brute-force search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention to selected places against dense attention that is restricted to them."""
+"""Sparse attention: equals dense attention restricted to the selected positions."""
 
 from __future__ import annotations
 

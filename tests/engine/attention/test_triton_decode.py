@@ -1,4 +1,4 @@
-"""Captured decode steps by our kernels, whose twins stand for them."""
+"""Triton decode attention: captured steps, with torch references in place of kernels."""
 
 from __future__ import annotations
 

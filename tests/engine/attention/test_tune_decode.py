@@ -1,4 +1,4 @@
-"""The choice between FlashInfer's captured decode steps and ours, over stand-ins of both."""
+"""Decode attention tuning: chooses between FlashInfer's and our captured steps, on stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decode attention is compared over before it is chosen, and what is left of that."""
+"""Decode attention tuning cases: measured before a choice, and freed afterwards."""
 
 from __future__ import annotations
 

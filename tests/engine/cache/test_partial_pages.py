@@ -1,4 +1,4 @@
-"""Tails against a dictionary that is searched from end to end."""
+"""Partial page index: equals a dictionary with linear search."""
 
 from __future__ import annotations
 

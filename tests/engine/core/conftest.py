@@ -1,4 +1,4 @@
-"""Engines in this process, and Hugging Face transformers beside them."""
+"""Fixtures: in-process engines, and the transformers oracle."""
 
 from __future__ import annotations
 

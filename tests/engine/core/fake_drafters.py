@@ -1,4 +1,4 @@
-"""Drafters that know the answers, more or less: right, wrong, chains, trees, drawn."""
+"""Fake drafters with known answers: right, wrong, chains, trees, sampled."""
 
 from __future__ import annotations
 

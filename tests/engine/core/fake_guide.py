@@ -1,4 +1,4 @@
-"""A guide that knows nothing but lists of allowed strings, and what follows from that by hand."""
+"""Fake guide over lists of allowed strings, and its expected masks by hand."""
 
 from __future__ import annotations
 

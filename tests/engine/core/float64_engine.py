@@ -1,4 +1,4 @@
-"""Engines that compute in float64, if they are asked to."""
+"""Engines that compute in float64 on request."""
 
 from __future__ import annotations
 

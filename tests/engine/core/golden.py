@@ -1,4 +1,4 @@
-"""Greedy tokens of transformers on record, by checkpoint, version of transformers and prompt.
+"""Recorded greedy tokens of transformers, by checkpoint, version and prompt.
 
 A key that is not on record is computed, so that another processor's random weights or another
 transformers cost time and nothing else. ``make nightly`` computes all of them again and compares;

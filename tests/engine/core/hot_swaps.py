@@ -1,4 +1,4 @@
-"""What may fill each slot of an engine, and how it is swapped."""
+"""Strategies for each slot of an engine, and how they are swapped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Eight prompts that run together, and what they answer when nothing goes wrong."""
+"""Eight prompts that run together, and their expected answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request says alone, put out where it was put out among others.
+"""Replay of a request's answer alone, preempted where it was preempted among others.
 
 A KV compression that selects begins afresh with a sequence that is computed again, and with one
 that was swapped unless it ``Moves``. So an answer follows from the request and from where it was

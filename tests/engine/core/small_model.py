@@ -1,4 +1,4 @@
-"""The model of tests that ask what the engine does and not what a model says."""
+"""Small model for tests of engine behaviour, whatever the model says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines with KV tiers, for their tests."""
+"""Engines with KV tiers, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What transformers generates from a checkpoint: the oracle of tokens."""
+"""Oracle of tokens: what transformers generates from a checkpoint."""
 
 from __future__ import annotations
 

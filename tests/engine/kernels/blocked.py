@@ -1,4 +1,4 @@
-"""Products of codes in blocks done by two implementations, at any size and on any device."""
+"""Block-scaled matmuls: two implementations compared at any size on any device."""
 
 from __future__ import annotations
 

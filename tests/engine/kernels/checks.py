@@ -1,4 +1,4 @@
-"""The same work done by two implementations of the kernels, at any size and on any device."""
+"""Kernels: two implementations compared at any size on any device."""
 
 from __future__ import annotations
 

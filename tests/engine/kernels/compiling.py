@@ -1,4 +1,4 @@
-"""Launches every kernel at a model's sizes, and compiles it for a GPU instead of running it.
+"""GPU compilation of every kernel at a model's sizes, without running it.
 
     python -m tests.engine.kernels.compiling CAPABILITY
 

@@ -1,4 +1,4 @@
-"""The Triton kernels: on the GPU if there is one, in Triton's interpreter if not."""
+"""Fixtures: Triton kernels on the GPU, or in Triton's interpreter."""
 
 from __future__ import annotations
 

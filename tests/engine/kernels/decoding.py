@@ -1,4 +1,4 @@
-"""Lines of contexts in pages, whose last queries attend: by kernels, and by the definition."""
+"""Decode attention cases: rows over paged contexts, by kernels and by the definition."""
 
 from __future__ import annotations
 

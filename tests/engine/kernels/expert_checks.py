@@ -1,4 +1,4 @@
-"""Mixtures of experts by two implementations of the kernels, of any form and on any device."""
+"""MoE kernels: two implementations compared, for any shape on any device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether two tokens drawn from the same line may both be right: float64 says how near it was."""
+"""Near ties in sampling: whether two tokens may both be right, judged in float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of 8-bit floats in blocks: the twin against 64 bits, the kernel against the twin."""
+"""Block-scaled FP8 matmul: torch reference equals float64, kernel equals the reference."""
 
 from __future__ import annotations
 

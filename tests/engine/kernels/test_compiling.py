@@ -1,4 +1,4 @@
-"""The kernels compile for the GPUs they are written for."""
+"""Kernel compilation: for every target GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decode attention: the twin against the definition in 64 bits, the kernel against both."""
+"""Decode attention: torch reference equals float64, kernel equals both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts: tables against counting, the twin against each alone, Triton's against the twin."""
+"""MoE kernels: torch reference equals single experts, Triton equals the reference."""
 
 from __future__ import annotations
 

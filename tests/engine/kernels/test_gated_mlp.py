@@ -1,4 +1,4 @@
-"""Gates: the twin against the CPU model's, the kernel against the twin."""
+"""Gated activation: torch reference equals the CPU model, kernel equals the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs of a step: the twin against a walk over lines, the kernel against the twin."""
+"""Input gather: torch reference equals a loop over rows, kernel equals the reference."""
 
 from __future__ import annotations
 

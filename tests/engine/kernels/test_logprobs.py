@@ -1,4 +1,4 @@
-"""Log-probabilities: the twin against the CPU's report, the kernel against the twin."""
+"""Log-probabilities: torch reference equals the CPU's, kernel equals the reference."""
 
 from __future__ import annotations
 

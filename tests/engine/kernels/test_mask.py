@@ -1,4 +1,4 @@
-"""Masks: the twin against bits taken one by one, the kernel against the twin."""
+"""Grammar masks: torch reference equals single bits, kernel equals the reference."""
 
 from __future__ import annotations
 

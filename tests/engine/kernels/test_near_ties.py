@@ -1,4 +1,4 @@
-"""Edges of filters and equal scores are told from tokens that are simply wrong."""
+"""Near ties: filter boundaries and equal scores are told from wrong tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise: bits against the CPU sampler's generator and plain integers, Gumbel against its law."""
+"""Sampling noise: bits equal the CPU sampler's generator; Gumbel distribution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms: the twin against the CPU model's and float64, the kernel against the twin."""
+"""Norms: torch reference equals the CPU model and float64, kernel equals the reference."""
 
 from __future__ import annotations
 

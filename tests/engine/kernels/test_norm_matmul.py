@@ -1,4 +1,4 @@
-"""Products with norm and gate: the twin against the parts, the kernel against the twin."""
+"""Fused norm and matmul: torch reference equals its parts, kernel equals the reference."""
 
 from __future__ import annotations
 

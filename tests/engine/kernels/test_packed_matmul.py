@@ -1,4 +1,4 @@
-"""Products with matrices of few bits: the twin against 64 bits, the kernel against the twin."""
+"""Low-bit matmul: torch reference equals float64, kernel equals the reference."""
 
 from __future__ import annotations
 

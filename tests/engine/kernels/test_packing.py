@@ -1,4 +1,4 @@
-"""Packed matrices are bit for bit the numbers that they were packed from."""
+"""Weight packing: lossless, bit for bit."""
 
 from __future__ import annotations
 

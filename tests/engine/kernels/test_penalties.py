@@ -1,4 +1,4 @@
-"""Penalties: the twin against the strategy that serves them, the kernel against the twin."""
+"""Penalties: torch reference equals the logits processor, kernel equals the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows rounded to codes: the twin against the definition, kernels against the twin."""
+"""Row quantization: torch reference equals the definition, kernels equal the reference."""
 
 from __future__ import annotations
 

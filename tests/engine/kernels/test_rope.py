@@ -1,4 +1,4 @@
-"""Rotation and the append: the twin against ``Rotary``, the kernel against the twin."""
+"""RoPE and KV append: torch reference equals ``Rotary``, kernel equals the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets which kernels, and at what cost."""
+"""Kernel selection: by device, and its cost."""
 
 from __future__ import annotations
 

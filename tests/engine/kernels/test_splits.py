@@ -1,4 +1,4 @@
-"""Whether contexts are split between multiprocessors."""
+"""Context splits: whether contexts are divided between multiprocessors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What filters leave: kernel and twin against sorting in float64, ties included."""
+"""Top-k and top-p: kernel and torch reference equal sorting in float64, ties included."""
 
 from __future__ import annotations
 

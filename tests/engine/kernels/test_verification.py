@@ -1,4 +1,4 @@
-"""Drafts on a device: the twins against the definition, the kernels against the twins."""
+"""Draft verification: torch reference equals the definition, kernels equal the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps with drafts, and the same work done by two implementations of the kernels for them."""
+"""Draft verification cases: two implementations of the kernels compared."""
 
 from __future__ import annotations
 

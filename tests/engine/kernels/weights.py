@@ -1,4 +1,4 @@
-"""Matrices of few bits of every kind that kernels read, at any size."""
+"""Low-bit matrices of every kind that kernels read, at any size."""
 
 from __future__ import annotations
 

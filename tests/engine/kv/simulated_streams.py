@@ -1,4 +1,4 @@
-"""A GPU's streams, played on a CPU: work is done as late, or as early, as waits allow.
+"""Simulated CUDA streams on a CPU: work runs as late or as early as waits allow.
 
 Copies and computing are queued, and done when somebody says in which order. A wait that is missing
 shows as wrong bytes; memory of the host that went too soon fails by itself.

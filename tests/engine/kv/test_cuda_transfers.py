@@ -1,4 +1,4 @@
-"""Pages of a GPU: whatever is done first of what waits for nothing, the bytes are the same."""
+"""CUDA page transfers: same bytes under any order that the waits allow."""
 
 from __future__ import annotations
 

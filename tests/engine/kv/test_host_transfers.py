@@ -1,4 +1,4 @@
-"""Pages arrive whole and in time, whoever waits for what."""
+"""Host page transfers: pages arrive whole and in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages against a naive model, over random operations."""
+"""Page allocator: equals a naive model over random operations."""
 
 from __future__ import annotations
 

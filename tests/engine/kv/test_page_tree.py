@@ -1,4 +1,4 @@
-"""Where pages stand, as columns: like the bookkeeping of evictions, page by page."""
+"""Page tree columns: equal the evictions' bookkeeping, page by page."""
 
 from __future__ import annotations
 

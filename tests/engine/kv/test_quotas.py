@@ -1,4 +1,4 @@
-"""Pages of tenants with floors and ceilings against a naive model, over random operations.
+"""KV quotas: floors and ceilings equal a naive model over random operations.
 
 The model keeps one list of cached pages in the order of their release, and searches it: the first
 page goes that is not among the kept ones of another tenant. Of a tenant's, the first to be

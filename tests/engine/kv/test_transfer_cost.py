@@ -1,4 +1,4 @@
-"""Lines through samples against numpy's least squares."""
+"""Transfer cost fit: equals numpy's least squares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reference attention and a reference run through transformers."""
+"""Fixtures: reference attention, and a reference run of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that are steady give a row the same numbers, whatever the batch and the threads."""
+"""Batch-invariant layers: same numbers per row for any batch and thread count."""
 
 from __future__ import annotations
 

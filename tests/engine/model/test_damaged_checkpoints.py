@@ -1,4 +1,4 @@
-"""Damaged checkpoints of every quantized format: one sentence with file and field, and no read."""
+"""Damaged quantized checkpoints: one sentence with file and field, without a read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoder against transformers: same weights, same logits."""
+"""Decoder: logits equal transformers' with the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of few bits on a device, by torch's kernels: against 64 bits, for few lines and many."""
+"""Low-bit linears on a device by torch's kernels: equal float64, for few rows and many."""
 
 from __future__ import annotations
 

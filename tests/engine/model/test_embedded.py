@@ -1,4 +1,4 @@
-"""The models that ship in the package."""
+"""Embedded models: shipped in the package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of strangers: what older writers left, what would be lost, and what is made up."""
+"""Foreign checkpoints: older writers' leftovers, refused losses, and defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models whose weights are GGUF: the same logits as transformers, and what is refused in them."""
+"""GGUF models: logits equal transformers'; refusals."""
 
 from __future__ import annotations
 

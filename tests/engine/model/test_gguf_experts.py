@@ -1,4 +1,4 @@
-"""GGUF models with experts: all of a layer in one tensor, or one each, and what is refused."""
+"""GGUF experts: one tensor per layer or per expert; refusals."""
 
 from __future__ import annotations
 

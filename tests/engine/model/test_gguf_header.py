@@ -1,4 +1,4 @@
-"""Headers of GGUF files that lie: one sentence each, and never more memory than the file."""
+"""GGUF headers: false ones are refused in one sentence, within the file's memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales of keys and values in a checkpoint: their names, and what cannot be."""
+"""KV scales of checkpoints: names and invalid values."""
 
 from __future__ import annotations
 

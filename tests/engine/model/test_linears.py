@@ -1,4 +1,4 @@
-"""Products of few bits against integers that cannot overflow, and against numbers of 64 bits."""
+"""Low-bit linears: equal exact integers and float64."""
 
 from __future__ import annotations
 

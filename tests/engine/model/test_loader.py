@@ -1,4 +1,4 @@
-"""Loading: layouts on disk that mean the same, and wrong ones that must be named."""
+"""Loader: equivalent layouts on disk; wrong ones are named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process holds while it loads, as the kernel counts it."""
+"""Loading memory: peak of a process, as the kernel counts it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints of few bits: read as they mean, refused before a byte of them is read."""
+"""Low-bit checkpoints: read as they mean, or refused before a byte is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Norms and gates that matrices take over change nothing but rounding, in every family."""
+"""Norm and gate fusion: changes nothing but rounding, in every family."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products with activations of bfloat16 against the same numbers in 64 bits."""
+"""Packed linears with bfloat16 activations: equal float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products that plugins bring: on a CPU, on a device, and where bits matter."""
+"""Plugin matmul in model layers: on a CPU, on a device, and batch-invariant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of safetensors files: what is read of them, and what safetensors itself takes."""
+"""Safetensors headers: read as safetensors itself reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading config.json: both forms of its fields, and values that cannot be served."""
+"""config.json: both forms of its fields, and unsupported values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of inputs with one scale for all: against their definition in 64 bits."""
+"""Static activation scales: products equal their definition in float64."""
 
 from __future__ import annotations
 

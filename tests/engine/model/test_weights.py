@@ -1,4 +1,4 @@
-"""Weights are joined and reordered as their numbers are, bit for bit."""
+"""Weight merging and reordering: lossless, bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's end of an engine: events in order, the loss told once, silence after close."""
+"""Engine client: events in order, one loss report, silence after close."""
 
 from __future__ import annotations
 

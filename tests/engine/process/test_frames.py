@@ -1,4 +1,4 @@
-"""Frames: any cut of the stream gives the same messages; what is no frame is refused."""
+"""Frames: same messages for any cut of the stream; invalid frames are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for systemd's journal."""
+"""Journal: lines for systemd's journal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the engine writes: one line a record, like the daemon's, and not too often."""
+"""Engine log: one line per record, rate limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine takes of its machine: the process against the system, a GPU that stands in."""
+"""Machine usage: process numbers equal the system's; GPU stand-in."""
 
 from __future__ import annotations
 

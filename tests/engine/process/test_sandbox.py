@@ -1,4 +1,4 @@
-"""What a confined process cannot do any more, tried by one that can do all of it before."""
+"""Sandbox: what a confined process can no longer do, tried before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The choice of threads against machines that are idle, busy, or become either."""
+"""Thread tuning: on idle, busy and changing machines."""
 
 from __future__ import annotations
 

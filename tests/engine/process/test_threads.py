@@ -1,4 +1,4 @@
-"""What the engine's process arranges before torch is there."""
+"""Thread settings: arranged before torch is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rejection rule: what is drawn with drafts has the distribution of the model alone."""
+"""Draft verification (rejection sampling): the model's own distribution."""
 
 from __future__ import annotations
 

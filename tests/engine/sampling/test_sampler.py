@@ -1,4 +1,4 @@
-"""Sampling against the softmax: chi-square, and each filter against plain Python."""
+"""Sampler: chi-square against the softmax; filters equal plain Python."""
 
 from __future__ import annotations
 

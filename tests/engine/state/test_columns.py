@@ -1,4 +1,4 @@
-"""ColumnSet are made, grown and emptied together."""
+"""Columns: created, grown and emptied together."""
 
 from __future__ import annotations
 

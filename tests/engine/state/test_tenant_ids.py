@@ -1,4 +1,4 @@
-"""Numbers that stand for tenants: beside a dict that forgets nobody, and made for few."""
+"""Tenant ids: equal a dictionary that forgets nobody, sized for few."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""FlashInfer's modules for products, and a clock, on the CPU."""
+"""FlashInfer's matmul modules and a clock, on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ends two processes in a row is not tried by later ones; what is stopped is."""
+"""Crash guard: what ended two processes in a row is not tried again; stopped runs are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tuning table chooses by what was measured, and never measures the same twice."""
+"""Tuning table: chooses by measurement, and never measures twice."""
 
 from __future__ import annotations
 

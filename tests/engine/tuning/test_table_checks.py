@@ -1,4 +1,4 @@
-"""What the tuning table says is checked at each start before it is used."""
+"""Tuning table checks: verified at each start before use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does is on record, or the operator is told that it is not."""
+"""Audit log: operator actions are recorded, or the operator is told that they are not."""
 
 from __future__ import annotations
 

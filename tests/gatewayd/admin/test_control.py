@@ -1,4 +1,4 @@
-"""Changes that a running daemon refuses, and how it says so; engines agree to everything."""
+"""Live changes: refusals of a running daemon; all engines agree or none changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd explain`` and what it asks: over the admin app, without a daemon."""
+"""``gatewayd explain``: its admin route and output, without a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admin socket asks the kernel who connects; strangers are cut off before a byte is read."""
+"""Admin socket peers: kernel-verified, strangers are cut off before a byte is read."""
 
 from __future__ import annotations
 

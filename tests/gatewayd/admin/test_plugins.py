@@ -1,4 +1,4 @@
-"""What is installed and what may be set of it, over the routes, without a daemon."""
+"""Plugin routes: installed plugins and their settings, without a daemon."""
 
 from __future__ import annotations
 

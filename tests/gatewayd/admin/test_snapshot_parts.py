@@ -1,4 +1,4 @@
-"""Parts of a snapshot against what they are made from."""
+"""Snapshot parts: equal their sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a snapshot: what waits and what runs, against each choice looked at by itself."""
+"""Snapshot requests: waiting and running rows equal a look at each choice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watchers share snapshots, nothing queues for who is slow, and nobody pays when all have left."""
+"""Watchers: shared snapshots, no queue for slow readers, no cost without any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line as an operator meets it, in a process of its own."""
+"""Command line: options, output and exit status in a process of its own."""
 
 from __future__ import annotations
 

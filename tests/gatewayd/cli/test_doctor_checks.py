@@ -1,4 +1,4 @@
-"""What the doctor counts."""
+"""Doctor checks: memory counts in findings."""
 
 from __future__ import annotations
 

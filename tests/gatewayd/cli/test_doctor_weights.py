@@ -1,4 +1,4 @@
-"""The doctor's look at weights: what an engine would refuse is told before one is started."""
+"""Doctor on weights: reports before a start what an engine would refuse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans of time on the command line."""
+"""Durations on the command line: parsed and formatted."""
 
 from __future__ import annotations
 

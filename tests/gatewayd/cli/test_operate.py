@@ -1,4 +1,4 @@
-"""Commands that act on a running daemon: what they send, and what they refuse to."""
+"""Operator commands: requests sent to a running daemon, and refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd quality``: a real process that measures, and what is said of its results."""
+"""``gatewayd quality``: a real measuring process and its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd quantize``: a real process that writes, what is said of it, and how it ends."""
+"""``gatewayd quantize``: a real writing process, its progress and its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd init``, ``install`` and the doctor's look at what is around a service."""
+"""``gatewayd init``, ``install`` and the doctor on a service's surroundings."""
 
 from __future__ import annotations
 

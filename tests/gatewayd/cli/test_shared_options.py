@@ -1,4 +1,4 @@
-"""Options that are written once and taken by several commands."""
+"""Shared options: defined once for several commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd store`` on real folders."""
+"""``gatewayd store``: on real folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd tenant``, ``key``, ``price``, ``usage`` and ``audit`` on a store without a daemon."""
+"""``gatewayd tenant``, ``key``, ``price``, ``usage`` and ``audit``: on a store without a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of other distributions, which may be anything."""
+"""Third-party commands: other distributions' entry points, sound and broken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd warmup`` with a real engine process."""
+"""``gatewayd warmup``: with a real engine process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of ``gatewayd warmup`` shows what won, and over what range of lines."""
+"""``gatewayd warmup`` table: winners and their ranges of rows."""
 
 from __future__ import annotations
 

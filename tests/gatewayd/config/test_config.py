@@ -1,4 +1,4 @@
-"""The configuration: precedence, origins, errors, and the manual in ``etc/gatewayd.toml``."""
+"""Configuration: precedence, origins, errors, and the reference ``etc/gatewayd.toml``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets that the configuration names."""
+"""Credentials: secrets named by the configuration."""
 
 from __future__ import annotations
 

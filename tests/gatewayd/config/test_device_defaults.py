@@ -1,4 +1,4 @@
-"""Sizes that follow from the device, and which device there is."""
+"""Device defaults: device detection, and sizes that follow from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows: a curl that can be pasted, and progress that follows the engine."""
+"""Banner: a curl command to paste, and the engine's progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal shows while weights load: the bars at the bottom, and whole lines above them."""
+"""Progress bars at the bottom of a terminal, with whole log lines above them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fleet over fake engine processes, and sinks that write down what they are told."""
+"""Fixtures: a fleet over fake engine processes, and recording sinks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The admission in the fleet: what it is told, what clients hear, and what its faults do."""
+"""Admission in the fleet: inputs, clients' refusals, faults."""
 
 from __future__ import annotations
 

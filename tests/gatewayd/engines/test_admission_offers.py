@@ -1,4 +1,4 @@
-"""What refused clients are offered is taken on when they send it."""
+"""Admission offers: accepted when a refused client sends them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fleet when engines die, hang, lie or do not start."""
+"""Engine loss: engines that die, hang, send nonsense or do not start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one engine has in flight, without an engine."""
+"""Engine requests in flight: bookkeeping without an engine."""
 
 from __future__ import annotations
 

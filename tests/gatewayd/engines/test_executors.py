@@ -1,4 +1,4 @@
-"""Executors that raise, hang or give nonsense: named, and asked again."""
+"""Executors that raise, hang or return nonsense: named, and asked again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a poisonous request, a hung replica or a broken executor does to everything else."""
+"""Fault isolation: poisonous requests, hung replicas and broken executors hurt nobody else."""
 
 from __future__ import annotations
 

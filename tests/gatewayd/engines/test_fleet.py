@@ -1,4 +1,4 @@
-"""The fleet with healthy engines: tokens, choices, caps, cancelling, routing."""
+"""Fleet with healthy engines: tokens, choices, caps, cancellation, routing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine's silence means, by a clock that tests turn."""
+"""Heartbeat: the meaning of an engine's silence, by a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A strategy is replaced in all engines or in none, whatever becomes of them meanwhile."""
+"""Hot swap: in all engines or none, whatever becomes of them meanwhile."""
 
 from __future__ import annotations
 

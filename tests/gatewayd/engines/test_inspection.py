@@ -1,4 +1,4 @@
-"""Engines are asked how they are: once at a time, with little patience, and kept in mind."""
+"""Engine inspection: one question at a time, short timeout, cached answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What engines are told of quantizers."""
+"""Engine launch: quantizer settings passed to engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator does to jobs reaches the engine that has them, and follows them to the next."""
+"""Operator actions on jobs: reach their engine and follow them to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request took is what its engines told of it, whenever it was left, and each token once."""
+"""Prompt usage: as reported by engines, each token once, whenever the request ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's handle tells which engine has it, or had it last."""
+"""Request handle: tells which engine has or last had the request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines that die young are started again at once, but not for ever."""
+"""Restart backoff: early deaths are restarted at once, but not for ever."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request's wish to have its pages kept goes along to the engine."""
+"""KV retention: a request's wish reaches the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A router that is slow itself is asked no more; a slow machine is not its fault."""
+"""Routing time budget: a slow router is dropped, a slow machine is not its fault."""
 
 from __future__ import annotations
 

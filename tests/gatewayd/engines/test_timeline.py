@@ -1,4 +1,4 @@
-"""A choice's time line, by frames that an engine could have sent at times that are told."""
+"""Timeline of a choice: from engine frames at known times."""
 
 from __future__ import annotations
 

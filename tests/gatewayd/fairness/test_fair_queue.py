@@ -1,4 +1,4 @@
-"""A fair queue beside a model that looks through everything; and what tenants get of it."""
+"""Fair queue: equals an exhaustive model; tenants' shares."""
 
 from __future__ import annotations
 

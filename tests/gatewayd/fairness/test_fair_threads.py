@@ -1,4 +1,4 @@
-"""Threads that tenants share: whoever comes waits for one job at most, whatever others want."""
+"""Fair threads: a newcomer waits for one job at most."""
 
 from __future__ import annotations
 

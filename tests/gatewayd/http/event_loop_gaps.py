@@ -1,4 +1,4 @@
-"""For how long the event loop did nothing else while it served, whatever else the machine did."""
+"""Event loop gaps: its longest blocked times, corrected for other load."""
 
 from __future__ import annotations
 

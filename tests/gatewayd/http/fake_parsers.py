@@ -1,4 +1,4 @@
-"""Parsers of a model for gateways over fake fleets."""
+"""Output parsers for gateways over fake fleets."""
 
 from __future__ import annotations
 

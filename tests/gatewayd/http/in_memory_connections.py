@@ -1,4 +1,4 @@
-"""Connections of the edge without a socket: what is sent is read as asyncio would read it."""
+"""In-memory edge connections: what is sent is read as asyncio would read it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that must be refused, made from the table of request fields."""
+"""Malformed bodies that must be refused, generated from the table of request fields."""
 
 from __future__ import annotations
 

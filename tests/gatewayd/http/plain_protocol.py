@@ -1,4 +1,4 @@
-"""A protocol for tests: words in, words out, everything noted."""
+"""Plain test protocol: words in, words out, everything recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests over raw sockets, for tests."""
+"""Raw socket requests for tests."""
 
 from __future__ import annotations
 

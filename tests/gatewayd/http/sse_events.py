@@ -1,4 +1,4 @@
-"""Events of a stream, for tests."""
+"""Server-sent events of a stream, parsed for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Headers of generated answers: where the time went, and what room is left."""
+"""Answer headers: time spent and remaining limits."""
 
 from __future__ import annotations
 

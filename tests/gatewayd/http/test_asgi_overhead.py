@@ -1,4 +1,4 @@
-"""What the HTTP path costs, beside a bare raw-ASGI app under uvicorn in the same run.
+"""ASGI overhead: the HTTP path's cost against a bare app under uvicorn.
 
 ``pytest -m bench -s`` on this file is a short ``tests/bench/gateway_cost.py``.
 """

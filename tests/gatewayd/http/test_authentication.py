@@ -1,4 +1,4 @@
-"""Keys and hosts: everything is closed but the health checks."""
+"""Authentication: keys and hosts; all routes but health checks are closed."""
 
 from __future__ import annotations
 

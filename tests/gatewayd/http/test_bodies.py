@@ -1,4 +1,4 @@
-"""Bodies take bounded memory, of all connections together and of each tenant."""
+"""Request bodies: bounded memory, in total and per tenant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a request says of the cache and of its class, from the body to what engines are told."""
+"""Cache and priority fields: from a request's body to the engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chat completions through the OpenAI SDK and plain HTTP."""
+"""Chat completions: through the OpenAI SDK and plain HTTP."""
 
 from __future__ import annotations
 

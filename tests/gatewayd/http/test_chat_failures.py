@@ -1,4 +1,4 @@
-"""Chat completions that are restarted, fail, or are silent for long."""
+"""Chat failures: restarts, errors and long silences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever has a network of IPv6 is one client, and no address is taken for a tenant.
+"""Client address: an IPv6 network is one client, and no address is taken for a tenant.
 
 The oracle of who is one client is ``ipaddress``: networks of 64 bits, and mapped addresses.
 """

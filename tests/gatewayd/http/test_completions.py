@@ -1,4 +1,4 @@
-"""Plain completions: prompts in four forms, echo, scoring."""
+"""Completions: four prompt forms, echo, scoring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that go on where the last message ends."""
+"""Continued final message: answers go on where the last message ends."""
 
 from __future__ import annotations
 

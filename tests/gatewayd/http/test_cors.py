@@ -1,4 +1,4 @@
-"""Pages in browsers: who may call, who may read the answer, and what nobody is told by default."""
+"""CORS: who may call, who may read, and closed by default."""
 
 from __future__ import annotations
 

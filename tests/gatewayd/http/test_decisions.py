@@ -1,4 +1,4 @@
-"""Decisions over a fake fleet: what is asked, what is made of it, what is refused."""
+"""Decisions over a fake fleet: questions asked, results, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that leaves stops its request, whatever the phase."""
+"""Client disconnect: stops its request in any phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a request learns that its client has gone, with and without the edge."""
+"""Disconnect signal: reaches a request, with and without the edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw sockets: what is slow, idle or not HTTP, and how it is counted."""
+"""Edge: slow, idle and non-HTTP connections on raw sockets, and their counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection, many requests: in any pieces, the same answers as one by one, and bounds."""
+"""Edge chunking: same answers for any split of many requests, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last answer arrives, and every connection ends."""
+"""Edge closing: the last answer arrives, and every connection ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw sockets: what is too large, too many, or not read."""
+"""Edge limits: too large, too many, or unread, on raw sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a turn of the event loop connections have whose next request has come early."""
+"""Edge scheduler: share of an event loop turn for pipelined connections."""
 
 from __future__ import annotations
 

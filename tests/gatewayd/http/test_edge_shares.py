@@ -1,4 +1,4 @@
-"""Who goes on when: clients in turn, and no number of strangers keeps a good key waiting."""
+"""Edge fairness: clients in turn, and strangers never keep a valid key waiting."""
 
 from __future__ import annotations
 

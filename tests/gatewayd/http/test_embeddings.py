@@ -1,4 +1,4 @@
-"""Vectors over a fake fleet: what is added up, how it is shaped, what is refused."""
+"""Embeddings over a fake fleet: sums, shapes, refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Refusals of other APIs name the places that their clients wrote."""
+"""Error locations: named as clients of other APIs wrote the fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parameters for plugins go through to the engine untouched, within bounds."""
+"""Extra arguments for plugins: passed to the engine unchanged, within bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that are parsed at once in several threads leave the garbage collector as it was."""
+"""Garbage collector pause: ends with the last of several bodies parsed in threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields that are not acted on: each API is told in its own words."""
+"""Ignored fields: reported in each API's own form."""
 
 from __future__ import annotations
 

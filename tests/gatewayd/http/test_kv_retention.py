@@ -1,4 +1,4 @@
-"""How long a request wants its pages kept, from the body to what engines are told."""
+"""KV retention: from a request's body to the engines."""
 
 from __future__ import annotations
 

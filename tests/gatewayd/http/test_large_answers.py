@@ -1,4 +1,4 @@
-"""Answers of megabytes are written outside the event loop, and texts of megabytes refused."""
+"""Large answers: written outside the event loop; oversized texts are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of megabytes that are all wrong: refused at once, for the event loop waits meanwhile."""
+"""Large invalid bodies: refused at once, without blocking the event loop."""
 
 from __future__ import annotations
 

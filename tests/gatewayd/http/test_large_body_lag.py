@@ -1,4 +1,4 @@
-"""Bodies of megabytes while others are served: the event loop goes on."""
+"""Large bodies: the event loop goes on serving others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must be refused is refused with 400 and the field's name, never with 500."""
+"""Malformed requests: refused with 400 and the field's name, never 500."""
 
 from __future__ import annotations
 

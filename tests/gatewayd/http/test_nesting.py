@@ -1,4 +1,4 @@
-"""Bodies that are too deep to parse name the field that is."""
+"""Deeply nested bodies: refused with the field's name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients send beside their wishes: nulls, empty lists, fields that ask for nothing here."""
+"""Null and empty fields: accepted where they ask for nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies of very many small values are refused before anything is made of them."""
+"""Bodies of very many small values: refused before objects are made."""
 
 from __future__ import annotations
 

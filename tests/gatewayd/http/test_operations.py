@@ -1,4 +1,4 @@
-"""Models, tokens, health, metrics, ids, and the documents made from the table."""
+"""Models, tokens, health, metrics, ids, and documents generated from the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several requests sent at once: each answer in its turn, and no error within another's answer."""
+"""Pipelining: answers in order, and no error within another's answer."""
 
 from __future__ import annotations
 

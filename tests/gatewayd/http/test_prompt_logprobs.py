@@ -1,4 +1,4 @@
-"""Log-probabilities of the prompt, in the shape that clients of vLLM read."""
+"""Prompt log-probabilities: in vLLM's shape."""
 
 from __future__ import annotations
 

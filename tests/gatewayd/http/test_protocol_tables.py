@@ -1,4 +1,4 @@
-"""What is said of the fields of other APIs is what their routes do."""
+"""Protocol field tables: describe what the routes do."""
 
 from __future__ import annotations
 

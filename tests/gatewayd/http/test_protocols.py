@@ -1,4 +1,4 @@
-"""What surrounds a protocol: its routes, its errors, its clients that come and go."""
+"""Protocol plugins: routes, errors, clients that come and go."""
 
 from __future__ import annotations
 

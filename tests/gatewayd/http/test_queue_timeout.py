@@ -1,4 +1,4 @@
-"""A request that has waited for as long as it may ends as 504; one that has begun goes on."""
+"""Queue timeout: a request that waited too long ends as 504; a started one goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where bytes are cut before they are parsed."""
+"""Receive buffer: bytes are cut at the ends of heads and bodies before they are parsed."""
 
 from __future__ import annotations
 

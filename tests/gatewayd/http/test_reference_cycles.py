@@ -1,4 +1,4 @@
-"""What a request leaves behind when it is over: nothing that only the garbage collector ends."""
+"""Reference cycles: an ended request leaves none for the garbage collector."""
 
 from __future__ import annotations
 

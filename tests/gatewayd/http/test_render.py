@@ -1,4 +1,4 @@
-"""Dry runs: the prompt as the engine would get it, and what it would hold."""
+"""Dry runs: the rendered prompt, and the pages it would hold."""
 
 from __future__ import annotations
 

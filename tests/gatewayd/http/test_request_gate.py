@@ -1,4 +1,4 @@
-"""A tenant's limits hold before a body is read: on every route, and for every line of a batch."""
+"""Request gate: tenant limits before a body is read, on every route and batch line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing of a request outlives its answer, though its connection does."""
+"""Request memory: freed after the answer, though the connection stays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers of a model whose tokens are SentencePiece's, as Llama 2's and Phi-3's are."""
+"""SentencePiece models (Llama 2, Phi-3): answers over HTTP."""
 
 from __future__ import annotations
 

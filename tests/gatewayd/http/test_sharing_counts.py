@@ -1,4 +1,4 @@
-"""``/metrics`` shows what waits, what is held and what is refused of what tenants share."""
+"""Sharing counters: waiting, held and refused work of shared resources on ``/metrics``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that arrive at once start over several iterations of the loop, tenant by tenant."""
+"""Start scheduler: simultaneous requests start over several loop iterations, by tenant."""
 
 from __future__ import annotations
 

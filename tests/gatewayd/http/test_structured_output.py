@@ -1,4 +1,4 @@
-"""Everybody's spelling of structured output becomes one grammar; two of them are refused."""
+"""Structured output: every dialect becomes one grammar; two at once are refused."""
 
 from __future__ import annotations
 

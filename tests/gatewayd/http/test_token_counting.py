@@ -1,4 +1,4 @@
-"""Prompts that are shown or counted: with tools, beyond the context, through other protocols."""
+"""Token counting: rendered prompts with tools, beyond the context, through other protocols."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of many tools the one that is wrong is named, and what may stand in its place."""
+"""Invalid tools: the wrong one is named, with its allowed values."""
 
 from __future__ import annotations
 

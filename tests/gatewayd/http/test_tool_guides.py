@@ -1,4 +1,4 @@
-"""What answers must follow beside tools: calls, forms instead of them, both behind reasoning."""
+"""Tool grammars: calls, forms instead of them, both behind reasoning."""
 
 from __future__ import annotations
 

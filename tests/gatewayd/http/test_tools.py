@@ -1,4 +1,4 @@
-"""Tools and reasoning in chats: what is asked, what the model is shown, what clients are told."""
+"""Tools and reasoning in chats: requests, prompts, answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fields within fields that nobody acts on are named, as unknown ones of the outermost object."""
+"""Unknown nested fields: named like unknown top-level ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that offer another protocol are answered in this one."""
+"""Upgrade requests: the offer is ignored, and the body stays the request's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The detector's route: what it answers, what it refuses, on a real port."""
+"""Watermark detector route: answers and refusals on a real port."""
 
 from __future__ import annotations
 

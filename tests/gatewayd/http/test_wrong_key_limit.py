@@ -1,4 +1,4 @@
-"""Wrong keys are braked for each address, and right ones never."""
+"""Wrong key limit: slows each address's wrong keys and never right ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard that are shipped: they can be read, and name only what there is."""
+"""Shipped alerts and dashboard: valid, and name only existing metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``/metrics`` over HTTP: every name is documented, and every documented name is there."""
+"""Metric documentation: lists exactly the names on ``/metrics``."""
 
 from __future__ import annotations
 

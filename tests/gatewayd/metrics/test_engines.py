@@ -1,4 +1,4 @@
-"""Engines on ``/metrics``: what each said after its last step."""
+"""Engine metrics: values after each engine's last step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names on ``/metrics``, as a scraper reads them."""
+"""Metric registry: names as a scraper reads them."""
 
 from __future__ import annotations
 

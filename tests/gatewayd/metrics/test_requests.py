@@ -1,4 +1,4 @@
-"""Requests on ``/metrics``: counted at the engine that served them, each value once."""
+"""Request metrics: counted once, at the engine that served them."""
 
 from __future__ import annotations
 

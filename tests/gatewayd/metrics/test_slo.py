@@ -1,4 +1,4 @@
-"""What classes are promised: windows against a list of everything, and judgements one by one."""
+"""SLO windows: equal a list of all requests; each verdict by itself."""
 
 from __future__ import annotations
 

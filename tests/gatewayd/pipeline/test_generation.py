@@ -1,4 +1,4 @@
-"""A request's account is made exactly once, however it ends."""
+"""Generation accounting: exactly once, however a request ends."""
 
 from __future__ import annotations
 

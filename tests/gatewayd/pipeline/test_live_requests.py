@@ -1,4 +1,4 @@
-"""The requests that are at the engines now: found by their ids, and what a minute has seen."""
+"""Live requests: found by id, and the last minute's counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gateway's plugins: loaded by name, told about requests, fenced."""
+"""Gateway plugins: loaded by name, told about requests, fenced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who reads the model's answers: by the configuration, or by the model's template."""
+"""Output parsers: chosen by configuration or by the model's template."""
 
 from __future__ import annotations
 

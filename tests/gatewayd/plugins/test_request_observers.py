@@ -1,4 +1,4 @@
-"""Plugins that are told of a request: whoever is slow there is named in its ledger."""
+"""Request observers: slow ones are named in the request's time ledger."""
 
 from __future__ import annotations
 

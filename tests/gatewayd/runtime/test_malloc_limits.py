@@ -1,4 +1,4 @@
-"""What large jobs freed is the system's again."""
+"""Malloc limits: memory freed by large jobs returns to the system."""
 
 from __future__ import annotations
 

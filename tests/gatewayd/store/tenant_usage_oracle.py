@@ -1,4 +1,4 @@
-"""What each tenant keeps, counted from the rows and the disk alone: no SQL function, no trigger."""
+"""Oracle of tenants' stored bytes: from rows and disk alone, no SQL function or trigger."""
 
 from __future__ import annotations
 

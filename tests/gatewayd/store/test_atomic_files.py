@@ -1,4 +1,4 @@
-"""Every small file that the daemon writes: written in pieces, and on a disk that gets full."""
+"""Atomic files: partial writes and a full disk leave old or new content."""
 
 from __future__ import annotations
 

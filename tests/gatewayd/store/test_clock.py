@@ -1,4 +1,4 @@
-"""Believed time, by a wall clock that is set while another goes on."""
+"""Store clock: believed time while the wall clock is set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One writer that commits in groups, readers in threads, and faults as sentences."""
+"""Database: group commits of one writer, threaded readers, readable faults."""
 
 from __future__ import annotations
 

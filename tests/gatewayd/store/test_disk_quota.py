@@ -1,4 +1,4 @@
-"""A store that is full, and a disk that is nearly so: what is refused, and what goes on."""
+"""Disk quota: a full store or nearly full disk refuses writes and goes on otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is deleted and when, under a clock that jumps."""
+"""Expiry: what is deleted and when, under a jumping clock."""
 
 from __future__ import annotations
 

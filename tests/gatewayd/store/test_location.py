@@ -1,4 +1,4 @@
-"""Where the store is, and who else may use it."""
+"""Store location: path and permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store that no tenant fills for the others, and sums that are those of the rows."""
+"""Tenant shares of the store: bounded, and sums equal the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log beside the database, with readers that stay and readers that overlap."""
+"""WAL: checkpointed with long and overlapping readers."""
 
 from __future__ import annotations
 

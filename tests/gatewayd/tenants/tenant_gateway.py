@@ -1,4 +1,4 @@
-"""A gateway whose tenants a test makes, over a fake fleet."""
+"""Gateway with tenants that a test makes, over a fake fleet."""
 
 from __future__ import annotations
 

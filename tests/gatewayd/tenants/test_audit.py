@@ -1,4 +1,4 @@
-"""Who changed what: sealed row by row, and its end beside the store."""
+"""Audit records: sealed row by row, with the end beside the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets, limits and prices: nothing is overspent, and what is charged is what was used."""
+"""Budget ledger: limits and prices; nothing is overspent, and charges equal usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Budgets of a day or a month, by a clock that tests move."""
+"""Budget periods: days and months, by a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Floors of all tenants together leave some of the KV cache to those without one."""
+"""KV cache floors: the sum leaves cache to tenants without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is computed is charged, whatever ended a request; until it is known, limits are held."""
+"""Charged usage: computed tokens are charged however a request ends; limits held meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Class of service and cache retention: no tenant has more than it was granted, by any route."""
+"""Grants: priority class and cache retention as granted, on every route."""
 
 from __future__ import annotations
 

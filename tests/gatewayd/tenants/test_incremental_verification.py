@@ -1,4 +1,4 @@
-"""A running daemon looks at what has come since its last look, and at all of it each hour.
+"""Incremental seal verification: new rows at each look, all rows each hour.
 
 The oracle of what is wrong is a look through all of the store by another program's connection.
 """

@@ -1,4 +1,4 @@
-"""What one tenant has, another does not find: files, batches, responses, items, cached prompts."""
+"""Tenant isolation: files, batches, responses, items and cached prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes in with a key, with which rights, and for how long."""
+"""API keys: identity, rights and lifetime."""
 
 from __future__ import annotations
 

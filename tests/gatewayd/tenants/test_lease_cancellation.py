@@ -1,4 +1,4 @@
-"""Whatever becomes of one thing that runs with a key, all the others end with it."""
+"""Lease cancellation: one that fails to end keeps no other running."""
 
 from __future__ import annotations
 

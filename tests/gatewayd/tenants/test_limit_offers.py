@@ -1,4 +1,4 @@
-"""A refusal for a limit or a budget says what would be taken; what is sent so, is."""
+"""Limit offers: refusals say what would be accepted, and it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs with a key, or with one of its secrets, ends when that does, and nothing else ends."""
+"""Live keys: what runs with a key or secret ends when it does, and nothing else."""
 
 from __future__ import annotations
 

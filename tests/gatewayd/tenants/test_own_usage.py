@@ -1,4 +1,4 @@
-"""What tenants are told of their own usage, and not of others'."""
+"""Own usage: tenants see theirs and not others'."""
 
 from __future__ import annotations
 

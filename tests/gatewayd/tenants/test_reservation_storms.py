@@ -1,4 +1,4 @@
-"""Budgets are kept and nothing stays reserved, whatever fails or is cancelled among others."""
+"""Reservation storms: budgets hold and nothing stays reserved under failures and cancellation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservations are written together, and each request is charged whatever becomes of its own."""
+"""Reservations: written in groups, each charged by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of usage are bounded: old ones become sums, which are what the rows were."""
+"""Usage sums: old rows become sums equal to them, so that rows are bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of text against the tokenizer's own decoding of all ids at once."""
+"""Detokenizer: pieces equal the tokenizer's decoding of all ids at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An answer through parsers: what they find, what they may not cost, what is counted."""
+"""Output parts: parsers' findings, bounded cost, counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spelled special tokens stay text; the oracle is a tokenizer that does not have them."""
+"""Special token escaping: spelled ones stay text, as for a tokenizer without them."""
 
 from __future__ import annotations
 

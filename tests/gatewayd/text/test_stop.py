@@ -1,4 +1,4 @@
-"""Stop strings against a matcher that reads one character at a time."""
+"""Stop strings: equal a matcher that reads one character at a time."""
 
 from __future__ import annotations
 

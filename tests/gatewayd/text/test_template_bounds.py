@@ -1,4 +1,4 @@
-"""A few characters of jinja2 that make a gigabyte or turn for hours, and all that do not."""
+"""Template bounds: jinja2 that explodes is refused; legitimate templates are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages and prompts to ids; transformers is the oracle for the template."""
+"""Text model: messages and prompts to ids equal transformers'."""
 
 from __future__ import annotations
 

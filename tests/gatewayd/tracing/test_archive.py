@@ -1,4 +1,4 @@
-"""Where the time of ended requests went is found in the store, as long as it is to be kept."""
+"""Trace archive: time of ended requests is found in the store within its retention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last lines of the log: bounded, of whom they speak, and without secrets."""
+"""Log buffer: bounded, attributed, without secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The daemon's log: one line per event, as text or as JSON."""
+"""Daemon log: one line per event, as text or as JSON."""
 
 from __future__ import annotations
 

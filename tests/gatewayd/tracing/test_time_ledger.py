@@ -1,4 +1,4 @@
-"""Ledgers: their parts add up, and the ring that keeps them forgets the oldest."""
+"""Time ledger: parts sum up, and the ring forgets the oldest."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats of quantized checkpoints: what each announces, and the tensors of one matrix."""
+"""Cases of quantized checkpoint formats: config entries, and the tensors of one matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bits of each format mean, element by element, as the formats' papers and code say."""
+"""Formulas of each format, element by element, from papers and reference code."""
 
 from __future__ import annotations
 

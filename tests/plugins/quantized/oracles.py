@@ -1,4 +1,4 @@
-"""What published packages make of what we write, and what they pack themselves for us to read.
+"""Oracles: published packages read our checkpoints and pack their own.
 
 ``python -m tests.plugins.quantized.oracles`` writes ``written.json`` and ``packs.safetensors``
 beside it, which the tests read where a package is missing. It needs awq (0.2.9), gptqmodel

@@ -1,4 +1,4 @@
-"""Digests of what published code makes of the cases.
+"""Digests of the cases as decoded by published code.
 
 ``python -m tests.plugins.quantized.published`` writes ``published.json`` beside it, which the tests
 read. It needs what this project does not: the folders of the packages compressed_tensors (0.20),

@@ -1,4 +1,4 @@
-"""The formats against the kit that strangers' quantizers run."""
+"""Quantized formats: pass the kit."""
 
 from __future__ import annotations
 

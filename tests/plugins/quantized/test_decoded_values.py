@@ -1,4 +1,4 @@
-"""Numbers of each format: those of its formula, and those that published code makes."""
+"""Decoded values: equal each format's formula and published code's."""
 
 from __future__ import annotations
 

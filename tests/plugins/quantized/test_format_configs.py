@@ -1,4 +1,4 @@
-"""Announcements of strangers: read, or refused in a sentence that begins with where they stand."""
+"""Quantization configs: read, or refused with the field's location."""
 
 from __future__ import annotations
 

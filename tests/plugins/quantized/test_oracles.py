@@ -1,4 +1,4 @@
-"""Published packages read what we write as we do, and we read what they pack as they do.
+"""Interoperability: published packages read our files, and we read theirs.
 
 Where a package is not installed, what it made is read from the files that ``oracles`` wrote:
 autoawq 0.2.9, gptqmodel 7.7.0, compressed_tensors 0.20.0. Those of transformers always run.

@@ -1,4 +1,4 @@
-"""Fields that change what bits mean are refused; those that nobody knows are told."""
+"""Unknown config fields: refused where they change values, reported otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written of matrices: the layouts' formulas, and GPTQ against its own definition."""
+"""Quantized writing: layouts equal their formulas, and GPTQ its definition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writers of every format, naive on purpose: numbers are rounded, then packed place by place."""
+"""Naive writers of every format: round, then pack element by element."""
 
 from __future__ import annotations
 

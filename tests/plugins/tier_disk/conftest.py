@@ -1,4 +1,4 @@
-"""A disk tier that is closed before it is opened again."""
+"""Fixtures: a disk tier that is closed before it is reopened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Disk tiers for tests: their pages by number, and what is in them."""
+"""Disk tiers with numbered pages, for tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``disk``: what is acknowledged survives a kill, and nothing damaged is ever given."""
+"""``disk`` crashes: acknowledged pages survive a kill, damaged ones are never served."""
 
 from __future__ import annotations
 

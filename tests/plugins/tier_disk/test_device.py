@@ -1,4 +1,4 @@
-"""The device of ``disk``: nobody waits for it, and its failures cost a page and nothing else."""
+"""``disk`` device: nobody waits for it; a failure costs one page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``disk`` against a dict, through restarts, torn tails and flipped bits."""
+"""``disk``: equals a dict over restarts, torn tails and flipped bits."""
 
 from __future__ import annotations
 

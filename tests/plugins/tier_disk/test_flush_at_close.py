@@ -1,4 +1,4 @@
-"""``disk`` at the engine's end: what is given is written while there is time and room."""
+"""``disk`` flush at close: pages are written while time and space allow."""
 
 from __future__ import annotations
 

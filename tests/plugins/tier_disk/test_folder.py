@@ -1,4 +1,4 @@
-"""The folder of ``disk``: its size, who may read it, and to whom it belongs."""
+"""``disk`` folder: size, permissions, ownership."""
 
 from __future__ import annotations
 

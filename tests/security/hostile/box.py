@@ -1,4 +1,4 @@
-"""A real daemon with a tenant for every neighbour, and what it holds of the machine."""
+"""Real daemon with a tenant per neighbour, and its resource usage."""
 
 from __future__ import annotations
 

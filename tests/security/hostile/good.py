@@ -1,4 +1,4 @@
-"""A tenant that does nothing wrong: what it is told, how soon, and what it should be charged."""
+"""Well-behaved tenant: its answers, latency and expected charges."""
 
 from __future__ import annotations
 

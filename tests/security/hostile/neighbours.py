@@ -1,4 +1,4 @@
-"""Bad neighbours of a tenant, each a way to hurt a server that its own clients are able to.
+"""Hostile tenants: each an attack that a server's own clients can mount.
 
 ``python -m tests.security.hostile.neighbours NAME ...`` is a process of its own, which stands for
 other machines: what is measured is what the server does for it. So in the long run it has what the

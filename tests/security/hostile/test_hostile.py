@@ -1,4 +1,4 @@
-"""A good tenant beside bad neighbours: it waits no longer, loses nothing and pays its own.
+"""Hostile tenants: a well-behaved one waits no longer, loses nothing, pays its own.
 
 A few seconds of each neighbour alone and some of all together; ``make hostile`` takes minutes, and
 holds the promises of docs/threat-model.md to their figures.

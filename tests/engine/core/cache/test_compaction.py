@@ -1,4 +1,4 @@
-"""Prompts of which few keys and values are left: the same answer however they came to be few."""
+"""Prompt compaction: same answer however the compacted keys and values came about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts that become shorter while something goes wrong, or comes in between."""
+"""Prompt compaction: faults and interleaved events while prompts are shortened."""
 
 from __future__ import annotations
 

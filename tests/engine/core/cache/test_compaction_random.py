@@ -1,4 +1,4 @@
-"""Pages of sequences whose prompts become shorter, against what each must hold; in any order."""
+"""Prompt compaction: page contents against a model, in random order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What second copies of contexts may take; answers are the same with fewer, and with none."""
+"""Context copies: bounded memory; same answers with fewer or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines whose KV is encoded: the same tokens however they come, and the same bytes wherever."""
+"""KV codecs: same tokens however requests come, and same bytes wherever pages lie."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines whose decoding attends to few places: nothing leaks, nothing breaks, and off is off."""
+"""Sparse KV attention: no leak, no fault, and off is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cached pages that an operator gives up: those of a tenant, a page and what is behind it, all."""
+"""Operator eviction: pages of a tenant, a page and its descendants, or all."""
 
 from __future__ import annotations
 

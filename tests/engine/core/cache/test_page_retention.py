@@ -1,4 +1,4 @@
-"""What an eviction is told of pages, and what comes of a request's wish to have them kept."""
+"""Page retention: page origins told to evictions, and requested retention honoured."""
 
 from __future__ import annotations
 

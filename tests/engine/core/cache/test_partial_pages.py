@@ -1,4 +1,4 @@
-"""Prefixes that end within a page: tokens as without, nothing computed twice, no page spoilt."""
+"""Partial page reuse (radix): same tokens, nothing recomputed, no page corrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pinned prompts stay in the prefix cache while anything else can be given up, and no longer."""
+"""Pinned prefixes: stay cached while anything else can be evicted."""
 
 from __future__ import annotations
 

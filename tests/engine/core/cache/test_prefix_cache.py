@@ -1,4 +1,4 @@
-"""What the prefix cache is asked, how often, and what is counted of it."""
+"""Prefix cache: what it is asked, how often, and its counters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often each cached page was found, by an oracle that knows prompts and what was told."""
+"""Prefix hit counts per page: equal an oracle over the prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiers that are broken, damaged, slow or swapped: answers are the same, and come soon."""
+"""KV tier faults: broken, damaged, slow or swapped tiers, same answers without delay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""At its end an engine has its cache written, and the next one finds it."""
+"""KV tier save: an engine's cache is written at its end and found by the next."""
 
 from __future__ import annotations
 

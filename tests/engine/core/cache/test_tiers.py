@@ -1,4 +1,4 @@
-"""KV tiers in an engine: a hit equals computing again, bit for bit, whatever the tiers do."""
+"""KV tiers: a hit equals recomputation bit for bit, whatever the tiers do."""
 
 from __future__ import annotations
 

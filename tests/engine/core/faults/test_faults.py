@@ -1,4 +1,4 @@
-"""One bad request is failed alone; a strategy that breaks its contract loses no request."""
+"""Faults: a bad request fails alone; a broken strategy loses no request."""
 
 from __future__ import annotations
 

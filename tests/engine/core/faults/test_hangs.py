@@ -1,4 +1,4 @@
-"""Strategies that do not come back: interrupted, named, replaced."""
+"""Hanging strategies: interrupted, named, replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies replaced between two steps: nothing fails, nothing changes, nothing is left open."""
+"""Hot swap between steps: nothing fails, changes or stays open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random swaps and limits under load, beside an engine with the same load that is left alone."""
+"""Hot swap storm: random swaps and limits under load, against an undisturbed engine."""
 
 from __future__ import annotations
 

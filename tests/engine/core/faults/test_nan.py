@@ -1,4 +1,4 @@
-"""A request whose model computes NaN fails alone; its pages and its copies hurt nobody else."""
+"""NaN logits: the request fails alone; its pages and copies hurt nobody else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strategies opened beside the steps: nobody waits for one that is slow, or never comes back."""
+"""Plugin opening beside the steps: slow or hung ones delay nobody."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A logits processor that fails hurts those who asked for it, and nobody else."""
+"""Logits processor faults: hurt only the requests that use it."""
 
 from __future__ import annotations
 

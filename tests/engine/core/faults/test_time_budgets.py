@@ -1,4 +1,4 @@
-"""Strategies of an engine that take too long: those that are slow themselves are replaced."""
+"""Strategy time budgets: strategies that are slow themselves are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sampled answers of the embedded model over the whole corpus parse and validate."""
+"""Guide corpus: sampled answers of the embedded model parse and validate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong with a grammar or its guide hurts those who asked for it, and nobody else."""
+"""Guide faults: grammar and guide failures hurt only the requests that use them."""
 
 from __future__ import annotations
 

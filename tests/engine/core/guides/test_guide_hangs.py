@@ -1,4 +1,4 @@
-"""GuideSlot that do not come back, beside a step or within it."""
+"""Hanging guides: compilers and masks that do not return, beside or within a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tenants have of an engine's compiler: grammars of their own, turns, a share of the cache."""
+"""Guide compiler shared by tenants: own grammars, turns, a share of the cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that follow grammars: the tokens are those of a model that may say nothing else."""
+"""Guided decoding: tokens are those of a model that may say nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers that reason before their grammar begins: whatever comes up to a mark, the form behind it.
+"""Reasoning before a grammar: free text up to the mark, guided behind it.
 
 The marks are letters that the model says by itself, so that its own reasoning comes to them.
 """

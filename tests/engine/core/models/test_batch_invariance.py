@@ -1,4 +1,4 @@
-"""Where products round what they are given, keys and values are the same however they come."""
+"""Batch invariance with rounded activations: same keys and values however tokens come."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way to hold weights and KV in fewer bits or places, beside every other kind of strategy.
+"""Weight and KV compression: every scheme with every other kind of strategy.
 
 What is expected is what a plain engine of the same scheme says, one request at a time: without
 cache, drafts, tiers or swaps. Quantizers, codecs and compressions are those that are installed, so

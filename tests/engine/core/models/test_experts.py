@@ -1,4 +1,4 @@
-"""Experts of few bits in an engine: the tokens of transformers with the numbers that these mean.
+"""Low-bit experts: tokens equal transformers' with the dequantized weights.
 
 Prompts are longer than a step and asked all at once, so experts get tokens of chunks and of several
 sequences. What a kernel rounds before it multiplies is rounded there too, but for routers.

@@ -1,4 +1,4 @@
-"""The embedded model in every quantized format: answers of transformers with the same numbers."""
+"""Quantized formats: the embedded model answers as transformers with the same weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine on a GGUF file: the tokens of transformers with the same numbers, and its refusals."""
+"""GGUF models: tokens equal transformers' with the same weights; refusals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engines whose matrices a plugin multiplies: what they answer, and what becomes of a bad one."""
+"""Plugin matmul: answers of engines that use one, and fallback from a bad one."""
 
 from __future__ import annotations
 

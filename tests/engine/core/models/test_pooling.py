@@ -1,4 +1,4 @@
-"""Hidden states of prompts against transformers, whatever else is computed."""
+"""Pooling: hidden states of prompts equal transformers'."""
 
 from __future__ import annotations
 

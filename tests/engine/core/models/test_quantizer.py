@@ -1,4 +1,4 @@
-"""Engines with a quantizer: what they answer, what they refuse, and what tells them apart."""
+"""Quantized engines: answers, refusals and fingerprints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales that a checkpoint has, of inputs and of keys and values: tokens of transformers with them.
+"""Static scales of inputs and of KV in a checkpoint: tokens equal transformers' with them.
 
 Engines compute in float64, as transformers does: nothing falls to the other side of two codes.
 """

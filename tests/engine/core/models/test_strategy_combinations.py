@@ -1,4 +1,4 @@
-"""Tokens are the same whatever is chosen: every strategy of every kind, in combinations.
+"""Strategy combinations: every strategy of every kind yields the same tokens.
 
 Greedy ones are those of transformers, seeded ones those of an engine that neither guesses, caches
 nor keeps anything. The strategies are those that are installed, so a new one is in the draw from

@@ -1,4 +1,4 @@
-"""Several answers to one request, prompts that are shared, and requests that are aborted."""
+"""Multiple choices: several answers per request, shared prompts, aborts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine tells of itself between two steps, against everything looked at one by one."""
+"""Engine inspection between steps: equals a brute-force look at everything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line about a request that fails in a step, or in a strategy that takes it, has its ids."""
+"""Log context: failures of a request in a step or strategy carry its ids."""
 
 from __future__ import annotations
 

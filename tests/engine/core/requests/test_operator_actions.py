@@ -1,4 +1,4 @@
-"""What an operator does to sequences: held and released they answer as if nothing had happened."""
+"""Operator actions: held and released sequences answer as if undisturbed."""
 
 from __future__ import annotations
 

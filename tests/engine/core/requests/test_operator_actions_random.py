@@ -1,4 +1,4 @@
-"""Hold, release, bump, cancel and evict in any order: what goes on is told by brute force."""
+"""Operator actions: random hold, release, bump, cancel and evict, against brute force."""
 
 from __future__ import annotations
 

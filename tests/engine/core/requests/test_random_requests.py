@@ -1,4 +1,4 @@
-"""Random requests, choices, aborts and preemptions: accounts whole, tokens those of one alone."""
+"""Random requests, choices, aborts and preemptions: accounts balance, tokens are unchanged."""
 
 from __future__ import annotations
 

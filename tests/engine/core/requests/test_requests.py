@@ -1,4 +1,4 @@
-"""What a request may ask of the engine, and what it gets."""
+"""Request parameters: accepted values and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine says of itself after each step."""
+"""Engine statistics: reported after each step."""
 
 from __future__ import annotations
 

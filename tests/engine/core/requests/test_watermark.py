@@ -1,4 +1,4 @@
-"""Marks in answers of the real engine: found in all of them, with their tenant's key alone."""
+"""Watermark in the engine: detected in every answer, with its tenant's key alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Those who had better wait leave the tokens and places of a step to others."""
+"""Deferral: deferred sequences leave their tokens and slots to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fair shares beside a model that looks through everything; and an engine's turns at compiling."""
+"""Fair share: equals an exhaustive model; turns at grammar compilation."""
 
 from __future__ import annotations
 

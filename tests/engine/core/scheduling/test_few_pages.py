@@ -1,4 +1,4 @@
-"""Pages for hardly one request, and many tenants: under every scheduler everybody is served."""
+"""Page shortage with many tenants: every scheduler serves all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A request that an operator puts first, or into another class, is served so by every scheduler."""
+"""Operator priority changes: honoured by every scheduler."""
 
 from __future__ import annotations
 

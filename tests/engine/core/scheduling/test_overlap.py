@@ -1,4 +1,4 @@
-"""Steps that are planned before the one before them has landed."""
+"""Overlapped steps: planned before the previous step has completed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Too few pages for everybody: answers stay the same, and little is computed twice."""
+"""Preemption by page shortage: same answers, little recomputation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenants with a floor or a ceiling in the KV cache, in the engine."""
+"""KV quotas: tenants with a floor or a ceiling, in the engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts that begin alike and come together: their beginning is computed once."""
+"""Shared prefills: a common prefix of concurrent prompts is computed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preemption by swapping: what comes back is what went, and answers are those of one alone."""
+"""Preemption by swapping: pages return unchanged, answers equal those alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedulers that know tenants and time, in the engine: what they see, and who gives way."""
+"""Tenant-aware schedulers in the engine: their view, and the preempted."""
 
 from __future__ import annotations
 

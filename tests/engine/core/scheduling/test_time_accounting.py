@@ -1,4 +1,4 @@
-"""Sequences are told what they took of the engine, and all of it adds up to its busy time."""
+"""Time accounting: sequences' engine time sums to the busy time."""
 
 from __future__ import annotations
 

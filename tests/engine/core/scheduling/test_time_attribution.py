@@ -1,4 +1,4 @@
-"""What an engine tells of where its sequences' time went, step by step."""
+"""Time attribution: causes of each sequence's time, step by step."""
 
 from __future__ import annotations
 

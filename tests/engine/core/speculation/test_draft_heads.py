@@ -1,4 +1,4 @@
-"""Trained heads on the embedded model: the answers are the same, and come in fewer steps."""
+"""Trained draft heads: same answers in fewer steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keys and values of a draft model are part of the KV memory."""
+"""Draft model KV: part of the KV memory."""
 
 from __future__ import annotations
 

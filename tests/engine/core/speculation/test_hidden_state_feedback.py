@@ -1,4 +1,4 @@
-"""What drafters see of the model: every settled hidden state once, in order, when it is needed."""
+"""Hidden state feedback: drafters see every settled state once, in order, when needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps with drafts that are done again: nobody hears of what was taken back."""
+"""Rolled-back draft steps: nothing undone is reported."""
 
 from __future__ import annotations
 

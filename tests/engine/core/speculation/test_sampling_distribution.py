@@ -1,4 +1,4 @@
-"""What requests sample has the model's distribution, whoever guesses: chi-square."""
+"""Sampling with drafts: the model's distribution for every drafter (chi-square)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers with drafts are those without: greedy, seeded, processed, forked, preempted, reported."""
+"""Speculation: answers equal those without drafts: greedy, seeded, processed, forked, preempted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Drafters and controllers that break their contract lose no request and change no token."""
+"""Speculation faults: broken drafters and controllers lose no request and no token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of KV compressions: the tokens, bytes and reads of an engine that has them."""
+"""KV compression quality: tokens, bytes and reads equal those of an engine."""
 
 from __future__ import annotations
 

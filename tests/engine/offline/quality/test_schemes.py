@@ -1,4 +1,4 @@
-"""What is measured of schemes, against transformers and against sums in double precision."""
+"""Quality of quantization schemes: equal transformers and sums in float64."""
 
 from __future__ import annotations
 

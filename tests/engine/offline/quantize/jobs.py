@@ -1,4 +1,4 @@
-"""Jobs of tests: small ones, and what is told of them."""
+"""Small quantization jobs, and their reported progress."""
 
 from __future__ import annotations
 

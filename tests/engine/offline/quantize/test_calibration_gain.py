@@ -1,4 +1,4 @@
-"""What calibration is for: with the same groups it loses less than rounding to the nearest."""
+"""Calibration gain: less loss than round-to-nearest with the same groups."""
 
 from __future__ import annotations
 

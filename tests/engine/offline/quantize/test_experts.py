@@ -1,4 +1,4 @@
-"""Models with experts: each fitted on the tokens that come to it, alone in memory, and written."""
+"""Quantizing experts: each fitted on its own tokens, alone in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers one by one: against transformers, looked into, and with what is divided before them."""
+"""Layer by layer quantization: hidden states equal transformers'; scale folding."""
 
 from __future__ import annotations
 

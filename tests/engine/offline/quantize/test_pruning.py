@@ -1,4 +1,4 @@
-"""Checkpoints that are thinned out: floats with zeros, which any reader takes."""
+"""Pruned checkpoints: floats with zeros that any reader takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an earlier run has left: whose it is, what it is of, and who goes on with it."""
+"""Resumption of a quantization: ownership, identity and continuation of an earlier run."""
 
 from __future__ import annotations
 

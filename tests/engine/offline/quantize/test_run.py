@@ -1,4 +1,4 @@
-"""A whole run: what is written, read back, gone on with after any end, and refused."""
+"""Whole quantization runs: written, read back, resumed, refused."""
 
 from __future__ import annotations
 

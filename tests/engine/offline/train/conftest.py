@@ -1,4 +1,4 @@
-"""A corpus and a tokenizer of a few modules, made once."""
+"""Fixtures: a corpus and a tokenizer of a few modules."""
 
 from __future__ import annotations
 

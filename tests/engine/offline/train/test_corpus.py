@@ -1,4 +1,4 @@
-"""The corpus: what is read from the library, and the chats made of it."""
+"""Training corpus: sources from the library, and chats made of them."""
 
 from __future__ import annotations
 

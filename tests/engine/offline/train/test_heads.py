@@ -1,4 +1,4 @@
-"""Heads: what a model writes, what is learned from it, and what is stored."""
+"""Draft head training: generated data, learning, storage."""
 
 from __future__ import annotations
 

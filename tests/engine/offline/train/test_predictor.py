@@ -1,4 +1,4 @@
-"""The network that foresees attention: what it is trained on, and that it learns."""
+"""Attention predictor: training data and learning."""
 
 from __future__ import annotations
 

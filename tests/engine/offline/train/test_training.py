@@ -1,4 +1,4 @@
-"""From corpus to checkpoint: tokenizer, rows, training, and a folder that serves."""
+"""Training: from corpus to a checkpoint that serves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which functions of the engine a captured step may reach, told from the source.
+"""Static call graph: functions of the engine that a captured step may reach.
 
 More is reached than runs. A name is that of its own file, or what the file imports; ``self.name``
 is a method of the class, or of one that is derived from it or that it is derived from. What is

@@ -1,4 +1,4 @@
-"""Engines whose steps run as on a device, on the CPU: torch's kernels, FlashInfer's stand-in."""
+"""Fixtures: engines with device steps on the CPU: torch kernels, FlashInfer stand-in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory as a CUDA graph knows it: by addresses that keep nothing alive, and a pool to write over.
+"""CUDA graph memory model: addresses that keep nothing alive, and a pool to overwrite.
 
 A recorded capture keeps tensors in one of two ways. Those that were there before are addresses: if
 the engine drops one of them, its memory is used again, and a replay would read whatever is there.

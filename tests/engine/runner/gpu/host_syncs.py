@@ -1,4 +1,4 @@
-"""Counts what waits for a device, where a CPU stands for one."""
+"""Host syncs counted where a CPU stands for a device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Counts what a step launches on a device, and what that reads and writes, on the CPU.
+"""Kernel launches of a step, and bytes read and written, counted on the CPU.
 
 Each method of ``Kernels`` stands for the kernels it launches; torch's operations are one each but
 for those that only make views or take memory. Bytes are those of the tensors that are given and

@@ -1,4 +1,4 @@
-"""Decoders and runners of which there is only the shape, as they are on a GPU of Hopper's kind."""
+"""Decoders and runners on the meta device, as on a Hopper GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capture whose launches have nothing to read: tensors of which there is only the shape.
+"""Capture on meta tensors: launches have nothing to read on the host.
 
 Tensors of torch's meta device stand for those of a GPU. All that would make the host wait for it,
 or that a graph could not do again, is an error: a number that is read, a shape that follows from

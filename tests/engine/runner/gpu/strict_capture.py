@@ -1,4 +1,4 @@
-"""A capture for a CPU that is as strict as one of a GPU.
+"""CUDA graph capture on a CPU, as strict as a GPU's.
 
 What ``CudaCapture`` promises is what holds here, and no more. A replay keeps the launches, and so
 all that these refer to; of other tensors that were there before it has only the addresses. What was

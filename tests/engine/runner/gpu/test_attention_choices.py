@@ -1,4 +1,4 @@
-"""Captured decode steps attend by what is fastest in the way in which they are launched."""
+"""Attention choices: captured decode steps use what is fastest as it is launched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which backend an engine gets, and what it is told where there is none."""
+"""Backend selection: by device, with a message where there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sizes are captured, in which order, and that a padded step chooses the same tokens."""
+"""CUDA graphs: captured sizes and order; padded steps choose the same tokens."""
 
 from __future__ import annotations
 

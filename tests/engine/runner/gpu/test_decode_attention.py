@@ -1,4 +1,4 @@
-"""Whole engines whose captured decode steps attend by the decode attention of our kernels."""
+"""Decode attention kernels in captured steps of whole engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The device's rows follow the host's, and only what differs is sent."""
+"""Device rows: follow the host's, and only differences are sent."""
 
 from __future__ import annotations
 

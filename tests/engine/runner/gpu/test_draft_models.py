@@ -1,4 +1,4 @@
-"""Drafters with a model on a device: answers are those without, and each waits once in a step."""
+"""Draft models on a device: same answers, one host sync per step."""
 
 from __future__ import annotations
 

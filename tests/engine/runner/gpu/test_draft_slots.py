@@ -1,4 +1,4 @@
-"""Lines with drafts as a device is told of them: padded, trees by ancestors and depths."""
+"""Draft slots on a device: padded rows, trees by ancestors and depths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole engine on a device's runner: tokens are those of the CPU's, whatever happens."""
+"""Device runner: an engine's tokens equal the CPU's, whatever happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experts of a device: multiplied at once, captured whatever the routing, stacked as read."""
+"""MoE on a device: grouped matmul, captured for any routing, stacked as read."""
 
 from __future__ import annotations
 

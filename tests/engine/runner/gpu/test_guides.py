@@ -1,4 +1,4 @@
-"""Grammars on a device: its tokens come late, and masks are filled while it computes."""
+"""Guided decoding on a device: masks filled while it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits processors that read tokens on the host are called late, and steps overlap as before."""
+"""Logits processors that read tokens on the host: called late, steps still overlap."""
 
 from __future__ import annotations
 

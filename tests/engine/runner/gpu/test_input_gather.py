@@ -1,4 +1,4 @@
-"""A step's inputs on the device are what the batch says, line by line."""
+"""Input gather: a step's device inputs equal the batch, row by row."""
 
 from __future__ import annotations
 

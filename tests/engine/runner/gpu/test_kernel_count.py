@@ -1,4 +1,4 @@
-"""How many kernels a captured decode step launches: a launch more in a layer costs a percent."""
+"""Kernel count of a captured decode step: one more launch per layer costs a percent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pools of 8-bit floats under a device's runner: tokens and bytes are those of the CPU's codec."""
+"""FP8 KV pools on a device runner: tokens and bytes equal the CPU codec's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the largest step of Llama 3.1 8B takes, by the tensors that are there at a time."""
+"""Largest step of Llama 3.1 8B: memory of its live tensors."""
 
 from __future__ import annotations
 

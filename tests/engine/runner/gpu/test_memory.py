@@ -1,4 +1,4 @@
-"""What is left for pages, and that the step that is measured is the largest one."""
+"""Memory budget: what is left for pages; the measured step is the largest."""
 
 from __future__ import annotations
 

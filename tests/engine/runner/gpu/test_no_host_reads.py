@@ -1,4 +1,4 @@
-"""What is captured reads no tensor on the host, of any model, format and kind of step."""
+"""No host reads: captured steps of any model, format and kind read no tensor on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would make the host wait for a device, or copies numbers to it, is found in a capture."""
+"""No host reads: waits and copies of numbers in a capture are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that a captured step may reach makes the host wait for the device.
+"""No host sync: nothing that a captured step may reach waits for the device.
 
 A wait inside a capture ends it, and one in a step that is launched kernel by kernel costs all
 overlap with the next one. Branches that no test takes are seen here alone; what the source does not

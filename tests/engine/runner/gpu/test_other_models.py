@@ -1,4 +1,4 @@
-"""Models beside the served one: what is captured or chosen for it is not touched, nor theirs."""
+"""Models beside the served one: captures and choices stay separate."""
 
 from __future__ import annotations
 

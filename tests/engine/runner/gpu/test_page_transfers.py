@@ -1,4 +1,4 @@
-"""Whole engines whose pages go and come as on a GPU, as late as waits allow: the same tokens."""
+"""Page transfers on a device runner: same tokens, as late as waits allow."""
 
 from __future__ import annotations
 

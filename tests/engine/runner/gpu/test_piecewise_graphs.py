@@ -1,4 +1,4 @@
-"""Steps with prompts, captured between attention: what they compute, and which of them are."""
+"""Piecewise graphs: prefill steps captured between attention, results and coverage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine on a device's runner whose matrices a plugin multiplies."""
+"""Plugin matmul on a device runner: an engine's answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden states of prompts on the device's runner: the CPU's, among steps that are captured."""
+"""Pooling on a device runner: hidden states equal the CPU's, among captured steps."""
 
 from __future__ import annotations
 

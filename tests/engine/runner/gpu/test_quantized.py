@@ -1,4 +1,4 @@
-"""Engines with matrices of few bits on a device's runner: tokens are those of the CPU's."""
+"""Low-bit weights on a device runner: tokens equal the CPU's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompts whose own keys are attended to in one piece give the CPU's answers."""
+"""Ragged prefill on a device runner: answers equal the CPU's."""
 
 from __future__ import annotations
 

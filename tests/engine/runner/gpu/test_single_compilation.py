@@ -1,4 +1,4 @@
-"""Kernels are compiled in the way in which they are launched, and few of them in another."""
+"""Kernel compilation: for the launched specialization, and few others."""
 
 from __future__ import annotations
 

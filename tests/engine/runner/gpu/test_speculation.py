@@ -1,4 +1,4 @@
-"""Drafts on a device: answers are those without, and the host waits once in a step."""
+"""Speculation on a device: same answers, one host sync per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scales that a checkpoint has, under a device's runner: tokens are those of the CPU's."""
+"""Static scales on a device runner: tokens equal the CPU's."""
 
 from __future__ import annotations
 

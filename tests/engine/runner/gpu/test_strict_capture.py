@@ -1,4 +1,4 @@
-"""Recorded captures fail where a CUDA graph would read memory that is no longer what it was."""
+"""Strict capture: fails where a CUDA graph would read stale memory."""
 
 from __future__ import annotations
 

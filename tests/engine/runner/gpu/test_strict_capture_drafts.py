@@ -1,4 +1,4 @@
-"""Captured steps with drafts, and a small model's, noted and done again as strictly as on a GPU."""
+"""Strict capture of draft steps and draft models: replays equal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captured steps of all formats say the same when they are noted and done again as on a GPU."""
+"""Strict capture of steps in all formats: replays equal."""
 
 from __future__ import annotations
 

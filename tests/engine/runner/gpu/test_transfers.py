@@ -1,4 +1,4 @@
-"""What travels is a copy, and comes as it was sent."""
+"""Host-device transfers: copies that arrive as sent."""
 
 from __future__ import annotations
 

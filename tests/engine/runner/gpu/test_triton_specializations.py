@@ -1,4 +1,4 @@
-"""What Triton compiles a kernel anew for is noted, so that what warming leaves out is found."""
+"""Triton specializations: recompilations that warmup misses are found."""
 
 from __future__ import annotations
 

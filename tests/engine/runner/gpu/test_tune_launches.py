@@ -1,4 +1,4 @@
-"""What is launched in captured steps is chosen at the start, once for each machine."""
+"""Launch tuning of captured steps: chosen at the start, once per machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Warming leaves nothing behind, whatever the sizes of the engine."""
+"""Warmup: leaves nothing behind, for any engine sizes."""
 
 from __future__ import annotations
 

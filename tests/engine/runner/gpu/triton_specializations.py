@@ -1,4 +1,4 @@
-"""Notes what Triton would compile a kernel anew for, on the CPU.
+"""Triton specializations: keys for which a kernel would be recompiled, on the CPU.
 
 The project's kernels are called down to their launch, which is noted in place of Triton's; torch's
 compute. What is noted is what Triton makes a binary for: types, numbers that are one or divisible

@@ -1,4 +1,4 @@
-"""What operators changed counts over restarts, until the file says something else there."""
+"""Operator overrides: in force over restarts until the configuration file changes the setting."""
 
 from __future__ import annotations
 

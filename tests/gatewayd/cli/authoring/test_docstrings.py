@@ -1,4 +1,4 @@
-"""Docstrings become Markdown without loss."""
+"""Docstrings: converted to Markdown without loss."""
 
 from __future__ import annotations
 

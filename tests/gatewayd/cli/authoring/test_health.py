@@ -1,4 +1,4 @@
-"""``gatewayd plugin doctor``: each way to be broken is told from the others, with what to do."""
+"""``gatewayd plugin doctor``: each kind of defect is told apart, with its remedy."""
 
 from __future__ import annotations
 

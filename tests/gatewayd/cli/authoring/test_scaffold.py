@@ -1,4 +1,4 @@
-"""``gatewayd plugin new``: for every kind a project that is complete, clean and conforming."""
+"""``gatewayd plugin new``: complete, clean and conforming projects of every kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gatewayd plugin test``: what conforms passes, what does not fails by the sentence it breaks."""
+"""``gatewayd plugin test``: conforming plugins pass, others fail by the rule they break."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server whose answers and delays the test knows."""
+"""Fixtures: a server with known answers and delays."""
 
 from __future__ import annotations
 

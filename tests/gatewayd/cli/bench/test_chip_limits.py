@@ -1,4 +1,4 @@
-"""Limits by the formula are those worked out for the H200, and other chips have their own."""
+"""Chip limits: the formula equals the values worked out for the H200, and other chips differ."""
 
 from __future__ import annotations
 

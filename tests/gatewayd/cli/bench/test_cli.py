@@ -1,4 +1,4 @@
-"""The command itself, run against the fake server."""
+"""``gatewayd bench``: run against the fake server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The 8B shape is Llama 3.1 8B's; its tokenizer does with texts what the embedded model's does."""
+"""Dummy 8B model: Llama 3.1 8B's shape, and the embedded model's tokenizer."""
 
 from __future__ import annotations
 

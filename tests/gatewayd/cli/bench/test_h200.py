@@ -1,4 +1,4 @@
-"""The stored figures fit the workloads, and comparisons say what is better and when it counts."""
+"""H200 figures: stored values fit the workloads; comparisons judge better and significant."""
 
 from __future__ import annotations
 

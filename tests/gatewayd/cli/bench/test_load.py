@@ -1,4 +1,4 @@
-"""What is recorded, against a server whose timing is known."""
+"""Load generator: records what a server of known timing did."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed fits a terminal, and the document holds what the table shows."""
+"""Benchmark report: fits a terminal, and its JSON holds the table's values."""
 
 from __future__ import annotations
 

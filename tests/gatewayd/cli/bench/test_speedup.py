@@ -1,4 +1,4 @@
-"""The formula against its published values and against throwing the dice."""
+"""Speculative speedup formula: equals published values and a simulation."""
 
 from __future__ import annotations
 

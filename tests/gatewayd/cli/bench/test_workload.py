@@ -1,4 +1,4 @@
-"""Prompts are as long as asked for, repeatable, and share what they should and no more."""
+"""Workload prompts: exact length, repeatable, with the sharing asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chat server that answers with what it was asked, in pieces."""
+"""Fixtures: an echoing chat server that answers in pieces."""
 
 from __future__ import annotations
 

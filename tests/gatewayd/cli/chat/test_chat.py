@@ -1,4 +1,4 @@
-"""The command itself, piped and on a terminal, against a server that echoes."""
+"""``gatewayd chat``: piped and on a terminal, against an echoing server."""
 
 from __future__ import annotations
 

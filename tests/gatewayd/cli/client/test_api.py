@@ -1,4 +1,4 @@
-"""The error shapes that servers really send, and the connection's life."""
+"""API client: error shapes of real servers, and the connection's life."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The limit on open files follows the configuration."""
+"""File descriptors: the limit follows the configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines for systemd, over real datagram sockets."""
+"""sd_notify: messages over real datagram sockets."""
 
 from __future__ import annotations
 

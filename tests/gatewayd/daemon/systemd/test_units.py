@@ -1,4 +1,4 @@
-"""The unit files as they are installed: systemd takes them and keeps the service small."""
+"""Unit files: accepted by systemd, with a small privilege set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as progress, by a clock that tests turn."""
+"""Watchdog: progress by a manual clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Grammars are looked at in real processes, which may end by it; nobody else does."""
+"""Grammar checks: run in real processes that may die, and nothing else does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that dies at its start, or whose confinement fails, is no reason to do without it."""
+"""Grammar check process: failed starts and confinement never skip the check."""
 
 from __future__ import annotations
 

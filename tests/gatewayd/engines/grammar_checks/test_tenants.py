@@ -1,4 +1,4 @@
-"""What tenants have of the grammar checkers: turns, answers of their own, the price of a loss.
+"""Grammar checkers shared by tenants: turns, separate answers, the price of a crash.
 
 The processes are fakes that count what they are asked, and take as long as the test says.
 """

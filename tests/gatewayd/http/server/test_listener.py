@@ -1,4 +1,4 @@
-"""Connections are accepted many at once: repeated connections delay no other client."""
+"""Listener: accepts many connections at once; repeated connections delay no other client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store for batches."""
+"""Fixtures: a store for batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches over a real port with openai's client, and their life through stops and starts."""
+"""Batches over a real port: openai's client, stops and restarts."""
 
 from __future__ import annotations
 

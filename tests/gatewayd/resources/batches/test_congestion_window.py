@@ -1,4 +1,4 @@
-"""What a limit costs a tenant whose lines run into it, and how often it is asked again."""
+"""Congestion window: cost of a limit that a tenant's lines hit, and retry rate."""
 
 from __future__ import annotations
 

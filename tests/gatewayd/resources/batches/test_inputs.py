@@ -1,4 +1,4 @@
-"""Inputs of batches: what may be wrong with them, what they cost, and when they go."""
+"""Batch inputs: validation, cost, expiry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of an input beside a model that splits the whole file; and turns that lose no slot."""
+"""Pending lines: equal a split of the whole file; no slot is lost in turns."""
 
 from __future__ import annotations
 

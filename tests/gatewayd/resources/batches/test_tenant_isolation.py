@@ -1,4 +1,4 @@
-"""What tenants have of each other's batches: nothing that waits is in anybody's way."""
+"""Tenant isolation: one tenant's waiting batches delay nobody else's."""
 
 from __future__ import annotations
 

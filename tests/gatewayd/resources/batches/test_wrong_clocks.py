@@ -1,4 +1,4 @@
-"""Batches under clocks that are wrong: neither over at once nor kept for ever."""
+"""Batches under wrong clocks: neither over at once nor kept for ever."""
 
 from __future__ import annotations
 

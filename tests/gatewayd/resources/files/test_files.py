@@ -1,4 +1,4 @@
-"""Files over a real port: openai's client, forms of all kinds, and what survives."""
+"""Files over a real port: openai's client, all form encodings, durability."""
 
 from __future__ import annotations
 

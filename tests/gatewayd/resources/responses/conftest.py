@@ -1,4 +1,4 @@
-"""Fixtures: a store, and a gateway that has it."""
+"""Fixtures: a store, and a gateway with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses in the background, followed while they run and afterwards."""
+"""Background responses: followed while they run and afterwards."""
 
 from __future__ import annotations
 

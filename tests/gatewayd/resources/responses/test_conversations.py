@@ -1,4 +1,4 @@
-"""Responses that are kept: conversations, restarts, and those without a client."""
+"""Stored responses: conversations, restarts, absent clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens of a response's input, counted without an answer."""
+"""Input tokens of a response: counted without an answer."""
 
 from __future__ import annotations
 

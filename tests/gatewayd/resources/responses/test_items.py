@@ -1,4 +1,4 @@
-"""What chat is told of items, and what is told of an answer."""
+"""Response items: conversion to and from chat."""
 
 from __future__ import annotations
 

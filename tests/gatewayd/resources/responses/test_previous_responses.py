@@ -1,4 +1,4 @@
-"""Chains of stored responses: what of them is read, beside a model that has them all."""
+"""Chains of stored responses: reads equal a model that has them all."""
 
 from __future__ import annotations
 

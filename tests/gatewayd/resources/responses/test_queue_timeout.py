@@ -1,4 +1,4 @@
-"""A response with which no engine has begun in its time: 504, or failed in the background."""
+"""Queue timeout of a response: 504, or failed in the background."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses over a real port: openai's client, and every event in its order."""
+"""Responses over a real port: openai's client, and every event in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversations that are too long for the context."""
+"""Truncation: conversations longer than the context."""
 
 from __future__ import annotations
 

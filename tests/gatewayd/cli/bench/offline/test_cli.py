@@ -1,4 +1,4 @@
-"""``gatewayd bench offline`` as it is typed, on the embedded model."""
+"""``gatewayd bench offline``: as typed, on the embedded model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real engine process on the embedded model, driven without a daemon."""
+"""Offline benchmark engine: a real process on the embedded model, without a daemon."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ids that figures were measured with stay as they are; parts and fits keep their shape."""
+"""Offline workloads: stable ids, parts and fits."""
 
 from __future__ import annotations
 

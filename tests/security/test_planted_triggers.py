@@ -1,4 +1,4 @@
-"""What somebody puts into the database to act within the daemon's own transactions.
+"""Planted database objects: triggers and rows that act in the daemon's transactions.
 
 The oracle is what was put in: none of it may pass, and what it does is never sealed.
 """

@@ -23,7 +23,7 @@ from tests.bench import report
 from tests.bench.in_process_engine import Drive, Job, make_core
 
 if TYPE_CHECKING:
-    import torch  # at run time only after ``inprocess`` has settled its threads
+    import torch  # at run time only after ``in_process_engine`` has settled its threads
 
 STEPS = 1000
 BATCH = 16

@@ -13,7 +13,6 @@ from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 
-
 _KIT_CASES = 100
 """What third parties run: some of what is broken here shows in one case of fifty."""
 

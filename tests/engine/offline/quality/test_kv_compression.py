@@ -186,7 +186,7 @@ def _raises(*args: Any) -> Any:
         (Heavy, "select", _raises, "not today"),
         (Heavy, "select", lambda self, layer, rows, *rest: torch.zeros(1, 2, 5).long(), "twice"),
         (Matching, "plan", _raises, "not today"),
-        (Matching, "compact", lambda self, i, q, k, v, n: Compacted(k, k[..., 0], v), "of shape"),
+        (Matching, "compact", lambda self, i, q, k, v, n: Compacted(k, k[..., 0], v), "have shape"),
     ],
 )
 def test_one_that_is_broken_is_told_and_not_made_up_for(

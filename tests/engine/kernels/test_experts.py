@@ -159,10 +159,10 @@ def test_a_row_does_not_depend_on_who_else_visits(kernels: Kernels, device: torc
     alone = torch.empty(40, 16, device=device)
     some[:19] = some[19]
     kernels.expert_gates(x, matrices, kernels.sort_visits(some, 4), "silu", alone)
-    # BLAS on some processors adds up in another order when there are other numbers of rows.
-    exact = {"rtol": 0.0, "atol": 0.0}
-    bound = {"rtol": 1e-5, "atol": 1e-6} if isinstance(kernels, TorchKernels) else exact
-    torch.testing.assert_close(made[38:], alone[38:], **bound)
+    # The interpreter multiplies by numpy: on some processors its BLAS adds up the last rows of a
+    # tile in another order.
+    near = 1e-6 if device.type == "cpu" else 0.0
+    torch.testing.assert_close(made[38:], alone[38:], rtol=0.0, atol=near)
     assert alone[:38].isnan().all()
 
 

@@ -129,7 +129,7 @@ async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
         looks.append(tenant)
         return tenant_shares.read_standing(connection, tenant, limit)
 
-    monkeypatch.setattr("gatewayd.store.disk_quota.standing_of", counted)
+    monkeypatch.setattr("gatewayd.store.disk_quota.read_standing", counted)
     with opened(folder) as durable:
         told = await durable.room.usage_of(OPERATOR)
     assert len(looks) == 1

@@ -95,7 +95,7 @@ async def test_who_fills_the_store_leaves_others_their_part(text: TextModel, fol
         # Three tenants and one that may come: an eighth for each of the others stays free.
         assert len(made) == 9
         sentence = refusal(answer)
-        for part in ("tenant acme keeps 94", "its fair share of [store] bytes: delete files"):
+        for part in ("tenant acme has 94", "its fair share of [store] bytes: delete files"):
             assert part in sentence
         assert "fair share" in refusal(await respond(here, acme, "x" * MIB))
         assert (await upload(here, other, 2 * MIB - 8192)).status_code == 200

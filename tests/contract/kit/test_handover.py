@@ -52,8 +52,8 @@ def shares_what_closing_empties(cache: Any) -> None:
     ("conformance", "kind", "name", "broken", "fails"),
     [
         (EvictionConformance, Kind.EVICTION, "lru", takes_anything, REFUSES),
-        (EvictionConformance, Kind.EVICTION, "lru", forgets_a_page, "gives_up_the_pages_it_had"),
-        (EvictionConformance, Kind.EVICTION, "lru", makes_pages_up, "gives_up_the_pages_it_had"),
+        (EvictionConformance, Kind.EVICTION, "lru", forgets_a_page, "evicts_the_pages_it_had"),
+        (EvictionConformance, Kind.EVICTION, "lru", makes_pages_up, "evicts_the_pages_it_had"),
         (PrefixCacheConformance, Kind.PREFIX_CACHE, "radix", takes_anything, REFUSES),
         (PrefixCacheConformance, Kind.PREFIX_CACHE, "hash", keeps_its_key, "finds_what_it_found"),
         (

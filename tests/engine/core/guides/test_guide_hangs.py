@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
+from gatewayd_engine.sampling.guides import matchers
+from gatewayd_engine.sampling.guides.cost_limits import GrammarCostLimit
 from gatewayd_hooks.host.watchdog import Watchdog
 from tests.engine.core.fake_guide import (
     LISTS,
@@ -44,8 +47,8 @@ def watched() -> Iterator[Callable[[Any], Any]]:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is forced takes a step for each token; this guide's masks are quick ones."""
     monkeypatch.setattr(ListedMatcher, "forced", lambda self: ())
-    monkeypatch.setattr("gatewayd_engine.sampling.guides.matchers._QUICK", 0.3)
-    monkeypatch.setattr("gatewayd_engine.sampling.guides.cost_limits._UNKNOWN", 0.3)
+    monkeypatch.setattr(matchers, "_QUICK", 0.3)
+    monkeypatch.setattr(matchers, "GrammarCostLimit", partial(GrammarCostLimit, mask_seconds=0.3))
 
 
 def submit(engine: Any, at: int, strings: tuple[str, ...] = LISTS[1]) -> int:

@@ -10,8 +10,8 @@ import pytest
 
 _FAULTS = """
 import resource
-from gatewayd_engine.process.threads import settle
-settle(1)
+from gatewayd_engine.process.threads import configure_threads
+configure_threads(1)
 import torch
 def work():
     return torch.zeros(512, 2048).mul_(2.0).sum()
@@ -25,8 +25,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 _HEAPS = """
 import ctypes, threading
-from gatewayd_engine.process.threads import settle
-settle(1)
+from gatewayd_engine.process.threads import configure_threads
+configure_threads(1)
 malloc = ctypes.CDLL(None).malloc
 malloc.restype = ctypes.c_void_p
 places, meet = [], threading.Barrier(3)

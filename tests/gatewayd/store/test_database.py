@@ -173,12 +173,12 @@ import asyncio, sys
 from pathlib import Path
 from sqlalchemy import insert
 from gatewayd.store.database import Database, connect
-from gatewayd.store.schema import bring_up
+from gatewayd.store.schema import upgrade_schema
 from gatewayd.store.tables import files
 
 async def main(file):
     engine = connect(file)
-    bring_up(engine, file)
+    upgrade_schema(engine, file)
     database = Database(engine)
     async def one(n):
         row = {"id": str(n), "created_at": 1, "bytes": 1, "filename": "f", "purpose": "batch"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -249,7 +250,7 @@ def test_a_moment_without_memory_leaves_the_usual_way_for_one_start(
     assert table.entries == []
     assert caplog.text.count("too little memory to autotune how kernels are launched") == 1
     assert caplog.text.count("too little memory to autotune whether norms and gates are fused") == 1
-    assert len(caplog.records) == 2
+    assert len([one for one in caplog.records if one.levelno >= logging.WARNING]) == 2
     runner.uncaptured = uncaptured
     choose_launches(runner, kernels, table, Deciding(kernels, 90.0, lambda: None))
     assert kernels.launches_early

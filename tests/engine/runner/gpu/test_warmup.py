@@ -210,7 +210,7 @@ def test_nothing_is_compiled_for_the_first_who_asks_for_it(
                 engine.submit(prompt[: 9 + i], max_tokens=3, **asked[(first + i) % len(asked)])
             engine.run()
     names = {kind.kernel for kind in kernels.kinds}
-    assert names > {"_choose", "_lines", "_penalise", "_mask"}
+    assert names > {"_choose", "_reduce", "_penalise", "_mask"}
     assert kernels.kinds <= warmed
 
 

@@ -72,7 +72,7 @@ def test_what_breaks_the_contract_fails_by_name(project: Path) -> None:
 def test_a_kit_test_that_is_overridden_is_ones_own(project: Path) -> None:
     change(
         project,
-        '    """What every plugin of its kind must do."""\n',
+        '    """Conformance tests of the kind."""\n',
         "    def test_closing_it_unopened_is_harmless(self):\n        pass\n",
         "tests/test_conformance.py",
     )

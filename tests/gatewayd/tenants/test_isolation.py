@@ -246,7 +246,7 @@ async def test_a_tenant_that_is_removed_leaves_nothing_but_its_usage(
             await here.tenant("a")
         with pytest.raises(Exception, match="there is no tenant 'a'"):
             await here.key("a")
-        with pytest.raises(Exception, match="stays"):
+        with pytest.raises(Exception, match="cannot be removed"):
             await here.act("DELETE", "/admin/tenants/default")
         rows = await here.durable.database.read(
             lambda c: c.exec_driver_sql("SELECT id FROM responses").all()

@@ -33,7 +33,7 @@ class ClockEviction:
         """The number of pages does not matter here."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Nothing to give back."""
 
     def release(self, page: int) -> None:
         """Its last holder has left: it stands behind the hand, and its time begins."""

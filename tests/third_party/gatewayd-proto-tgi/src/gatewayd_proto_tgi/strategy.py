@@ -34,10 +34,10 @@ class TgiProtocol:
         self._max_new_tokens = config.max_new_tokens
 
     def open(self, resources: GatewayResources) -> None:
-        """Nothing to initialise."""
+        """Nothing to take."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Nothing to give back."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
         """Two ways to generate, and what is said of the model."""

@@ -40,7 +40,7 @@ class FairshareScheduler:
         """The sizes of the engine are in every view too."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Nothing to give back."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits; a tenant that was away begins where the others are."""

@@ -29,7 +29,7 @@ class Lottery:
         """Nothing to learn: the sizes are in every view."""
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Nothing to give back."""
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """Hand out tickets; who ran before needs none."""

@@ -47,7 +47,7 @@ REFUSES: dict[str, set[str]] = {
 """Cases of the corpus that a guide refuses, by name or expression."""
 COMPACT = {"xgrammar": {"enum of many types", "const object"}}
 """Cases in which a guide has arrays and objects without spaces."""
-_WALKS = 8 if IS_NIGHTLY else 2
+_WALKS = 8 if IS_NIGHTLY else 4
 _TOKENS = Tokens()
 _CASES = [
     *((schema_spec(case), case["name"], case, follows_schema) for case in SCHEMAS),

@@ -12,7 +12,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 RECORD = Path(__file__).with_suffix(".txt")
-SLOW_SECONDS = 0.3
+SLOW_SECONDS = 0.1
 """What a test of ``make quick`` may take on two cores that run nothing else."""
 
 

@@ -101,6 +101,7 @@ def test_hidden_states_are_what_the_models_head_reads(answers: Answers) -> None:
         assert (logits - wanted).abs().max() < 0.3  # bfloat16
 
 
+@pytest.mark.slow  # minutes on a processor that multiplies no bfloat16
 @pytest.mark.parametrize("kind", ["medusa", "eagle"])
 def test_the_loss_falls_and_a_seed_repeats_it(answers: Answers, kind: str) -> None:
     model = base_model(NANO)
@@ -146,6 +147,7 @@ def test_what_is_stored_is_what_was_trained(kind: str, tmp_path: Path) -> None:
     assert (facts["kind"], facts["hidden_size"], facts["vocab_size"]) == (kind, 16, 64)
 
 
+@pytest.mark.slow
 def test_the_command_makes_a_folder(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, files: list[SourceFile]
 ) -> None:

@@ -15,7 +15,7 @@ from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu import widths
 from gatewayd_engine.runner.gpu.drafter_graphs import PaddedRun
-from gatewayd_engine.tuning import matmul_candidates
+from gatewayd_engine.tuning import matmul, matmul_candidates, tuner
 from gatewayd_engine.tuning.matmul_candidates import CublasLt
 from gatewayd_engine.tuning.table import TunedMachine, TuningTable
 from gatewayd_engine.tuning.tuner import Tuning
@@ -114,12 +114,19 @@ class Shapes(Modules):
         super()._multiply(name, x, w, bias, out)
 
 
+def choose_small_products(products: Any, *rest: Any) -> None:
+    """Choose for the draft model alone: a slow processor takes minutes for all."""
+    small = [one for one in products if 128 in one.matrix.shape and max(one.matrix.shape) < 1000]
+    matmul.choose_products(small, *rest, seconds=600.0)
+
+
 def test_replays_of_a_small_model_multiply_as_was_chosen(
     make_device_engine: Make, capture: RecordedWhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modules = Shapes()
     beside(monkeypatch, Modules, "mm_bf16_cublaslt_run_with_algo")
     monkeypatch.setattr(matmul_candidates, "_handle", lambda: 7)
+    monkeypatch.setattr(tuner, "choose_products", choose_small_products)
     tuning = Tuning(
         TuningTable(TunedMachine("a chip", "9.0", {})),
         Recording(modules, cublaslt_1=5.0),

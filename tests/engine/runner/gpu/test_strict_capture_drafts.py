@@ -114,10 +114,12 @@ class Shapes(Modules):
         super()._multiply(name, x, w, bias, out)
 
 
-def choose_small_products(products: Any, *rest: Any) -> None:
+def choose_small_products(
+    products: Any, sizes: Any, candidates: Any, table: Any, clock: Any, progress: Any
+) -> None:
     """Choose for the draft model alone: a slow processor takes minutes for all."""
     small = [one for one in products if 128 in one.matrix.shape and max(one.matrix.shape) < 1000]
-    matmul.choose_products(small, *rest, 600.0)
+    matmul.choose_products(small, sizes, candidates, table, clock, progress, seconds=600.0)
 
 
 def test_replays_of_a_small_model_multiply_as_was_chosen(

@@ -45,7 +45,7 @@ _LONGEST = 1 << 17
 _PR_SET_PDEATHSIG = 1
 _Popen = subprocess.Popen
 _HIGH = 200
-"""Descriptors from here on are nobody's: those that come are moved there first."""
+"""First of the descriptors that no program uses: received ones are moved there first."""
 
 
 class WarmPopen(subprocess.Popen[Any]):

@@ -1,7 +1,6 @@
 """Forbidden words: no document hides a term of the field.
 
-A reader searches for "eviction", "speculative decoding" or "persistent", and finds nothing where
-a text says "given up", "guessing ahead" or "what is kept".
+A reader who searches for "eviction", "speculative decoding" or "persistent" must find it.
 """
 
 from __future__ import annotations

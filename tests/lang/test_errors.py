@@ -1,4 +1,4 @@
-"""Errors: raised by name to whoever reads the value."""
+"""Errors: raised by name to the reader of the value."""
 
 from __future__ import annotations
 

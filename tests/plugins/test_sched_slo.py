@@ -1,4 +1,4 @@
-"""``slo``: most deadlines met at overload, nobody starved."""
+"""``slo``: most deadlines met at overload, no starvation."""
 
 from __future__ import annotations
 

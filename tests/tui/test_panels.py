@@ -1,4 +1,4 @@
-"""Plugin panels: third-party ones work, broken ones disturb nobody."""
+"""Plugin panels: third-party ones work, broken ones disturb no other panel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Terminal escapes in strangers' texts: neutralized on every screen."""
+"""Terminal escapes in untrusted texts: neutralized on every screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenant ids: equal a dictionary that forgets nobody, sized for few."""
+"""Tenant ids: equal an unbounded dictionary, sized for few tenants."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ async def test_a_store_that_is_closed_meanwhile_is_no_mistake_of_the_daemon(
     with opened(copy_of(fresh_store, tmp_path / "store")) as durable:
         record = AuditRecord(durable.tenancy)
         assert record.has_tenant("default")
-        assert not record.has_tenant("nobody")
+        assert not record.has_tenant("unknown")
         await record(SCOPE, "admission.pause", "admission")
     with pytest.raises(StoreUnavailable, match=r"the action was done, .* the store is closed"):
         await record(SCOPE, "admission.resume", "admission")

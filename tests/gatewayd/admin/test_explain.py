@@ -61,9 +61,9 @@ async def test_one_request_is_explained_by_either_id() -> None:
 
 
 async def test_what_is_not_kept_is_404_and_says_which_ids_there_are() -> None:
-    status, answer = await get(RecentLedgers(), "/admin/requests/nobody")
+    status, answer = await get(RecentLedgers(), "/admin/requests/unknown")
     assert status == 404
-    assert "'nobody'" in answer["error"]["message"]
+    assert "'unknown'" in answer["error"]["message"]
     assert "x-request-id" in answer["error"]["message"]
 
 

@@ -1,4 +1,4 @@
-"""Admin socket peers: kernel-verified, strangers are cut off before a byte is read."""
+"""Admin socket peers: kernel-verified; other users are disconnected before a byte is read."""
 
 from __future__ import annotations
 

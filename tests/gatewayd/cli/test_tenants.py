@@ -123,7 +123,7 @@ def test_usage_is_added_up(folder: Path) -> None:
     ("words", "status", "why"),
     [
         (["tenant", "create", "No Good"], 1, "is invalid"),
-        (["tenant", "set", "nobody", "--weight", "1"], 1, "there is no tenant 'nobody'"),
+        (["tenant", "set", "unknown", "--weight", "1"], 1, "there is no tenant 'unknown'"),
         (["tenant", "set", "default"], 2, "nothing to change"),
         (["tenant", "set", "default", "--concurrency", "-1"], 2, "neither a whole number"),
         (["tenant", "set", "default", "--concurrency", "0"], 1, ">= 1"),
@@ -140,7 +140,7 @@ def test_usage_is_added_up(folder: Path) -> None:
         (["tenant", "set", "default", "--store-bytes", "-1"], 2, "such as 10GiB"),
         (["tenant", "set", "default", "--budget-money", "1,5"], 2, "no amount such as 12.50"),
         (["tenant", "create", "default"], 1, "there is a tenant default"),
-        (["key", "create", "nobody"], 1, "there is no tenant 'nobody'"),
+        (["key", "create", "unknown"], 1, "there is no tenant 'unknown'"),
         (["key", "create", "default", "--scope", "all"], 1, "there is no scope 'all'"),
         (["key", "create", "default", "--for", "soon"], 2, "is not a time"),
         (["key", "rotate", "0123456789ab", "--overlap", "8d"], 1, "<= 604800"),

@@ -1,4 +1,4 @@
-"""Fault isolation: poisonous requests, hung replicas and broken executors hurt nobody else."""
+"""Fault isolation: poisonous requests, hung replicas, broken executors fail alone."""
 
 from __future__ import annotations
 

@@ -88,24 +88,24 @@ class _Pipelining:
 async def test_strangers_have_a_rate_whatever_they_send_and_nobody_with_a_key_has() -> None:
     loop = asyncio.get_running_loop()
     turns = ConnectionScheduler(lambda: loop.time())
-    strangers = [_Pipelining(turns, None) for _ in range(50)]
+    keyless = [_Pipelining(turns, None) for _ in range(50)]
     known = _Pipelining(turns, OPERATOR)
     with leaping_time(turn_seconds=0.0001):
-        for connection in (*strangers, known):
+        for connection in (*keyless, known):
             turns.enqueue(connection, f"192.0.2.{id(connection)}", connection.principal)
         began = loop.time()
         await asyncio.sleep(20 * REST_SECONDS)
         spent = loop.time() - began
-    resumed = sum(connection.count for connection in strangers)
+    resumed = sum(connection.count for connection in keyless)
     assert MOST < resumed <= MOST * (1 + spent / REST_SECONDS)
-    assert max(one.count for one in strangers) - min(one.count for one in strangers) <= 1
+    assert max(one.count for one in keyless) - min(one.count for one in keyless) <= 1
     assert known.count > 10 * resumed
 
 
 async def test_strangers_go_on_when_nobody_else_is_there() -> None:
     turns = ConnectionScheduler()
-    stranger = _Pipelining(turns, None)
-    turns.enqueue(stranger, "192.0.2.1", None)
+    keyless = _Pipelining(turns, None)
+    turns.enqueue(keyless, "192.0.2.1", None)
     async with asyncio.timeout(30):
-        while stranger.count < 5:
+        while keyless.count < 5:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""Edge fairness: clients in turn, and strangers never keep a valid key waiting."""
+"""Edge fairness: round-robin by client; unauthenticated ones never delay a valid key."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_a_thousand_strangers_do_not_starve_a_chunked_body(
         assert turns <= most_turns, f"{len(left)} bytes are left"
         await asyncio.sleep(0)
     assert good.wire.written.endswith(b"%d" % body_bytes)
-    assert any(other.edge._receive_buffer.size for other in others), "nobody was in its way"
+    assert any(other.edge._receive_buffer.size for other in others), "no connection was in its way"
     for connection in [good, *others]:
         await connection.close()
 
@@ -97,18 +97,18 @@ async def test_long_headers_of_a_first_request_have_no_rate(
 ) -> None:
     """They may have a key, and what others pipeline without one is no reason to wait."""
     monkeypatch.setattr(edge_scheduler, "REST_SECONDS", 60.0)
-    stranger, *good = (Connection(app) for _ in range(1 + 3 * MOST))
+    keyless, *good = (Connection(app) for _ in range(1 + 3 * MOST))
     for one in good:
-        one.edge.scheduler = type(stranger.edge).scheduler  # of one server
-    stranger.read(GET * 100)
-    await stranger.answers()
+        one.edge.scheduler = type(keyless.edge).scheduler  # of one server
+    keyless.read(GET * 100)
+    await keyless.answers()
     head = GET[:-2] + b"".join(b"x-%d: %s\r\n" % (i, b"a" * 900) for i in range(20)) + b"\r\n"
     for one in good:
         await one.send([head])
     for one in good:
         assert (await one.answers()).endswith(b"\r\n\r\n0")
-    assert stranger.edge._receive_buffer.size, "what is pipelined has its rate"
-    for one in (stranger, *good):
+    assert keyless.edge._receive_buffer.size, "what is pipelined has its rate"
+    for one in (keyless, *good):
         await one.close()
 
 
@@ -149,12 +149,12 @@ async def test_keys_and_strangers_alternate_and_tenants_have_turns() -> None:
     turns, counts = ConnectionScheduler(), Counter[str]()
     many, one = (Principal(tenant=t, scopes=frozenset(), key_id=t) for t in ("many", "one"))
     for number in range(300):
-        Asking(turns, "stranger", None, counts).ask()
+        Asking(turns, "keyless", None, counts).ask()
         Asking(turns, f"many{number}", many, counts).ask()
     Asking(turns, "one", one, counts).ask()
     for _ in range(500):
         await asyncio.sleep(0)
-    assert abs(counts["stranger"] - sum(counts.values()) / 2) <= MOST
+    assert abs(counts["keyless"] - sum(counts.values()) / 2) <= MOST
     assert abs(counts["one"] - sum(counts.values()) / 4) <= MOST
     # Of one client, connections have turns as well.
     each = [counts[f"many{number}"] for number in range(300)]

@@ -1,4 +1,4 @@
-"""Log rate limit: what strangers can make the daemon write is bounded."""
+"""Log rate limit: what unauthenticated clients can make the daemon write is bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``disk`` device: nobody waits for it; a failure costs one page."""
+"""``disk`` device: no step waits for it; a failure costs one page."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
         lambda view, candidates: interrupted(),
     ),
     "a prefix cache wants out": (Kind.PREFIX_CACHE, "match", lambda trail: sys.exit("no")),
-    "an eviction gives up nothing": (Kind.EVICTION, "victim", lambda: None),
+    "an eviction returns no page": (Kind.EVICTION, "victim", lambda: None),
     "a preemption returns nothing": (Kind.PREEMPTION, "victim", lambda view, candidates: None),
     "a prefix cache matches nothing at all": (Kind.PREFIX_CACHE, "match", lambda trail: None),
     "a prefix cache inserts nothing at all": (
@@ -114,10 +114,10 @@ BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
     ),
     "a scheduler cannot dequeue": (Kind.SCHEDULER, "dequeue", lambda slot: 1 / 0),
     "an eviction raises": (Kind.EVICTION, "victim", lambda: 1 / 0),
-    "an eviction gives up a held page": (Kind.EVICTION, "victim", lambda: 0),
+    "an eviction returns a page in use": (Kind.EVICTION, "victim", lambda: 0),
     "an eviction cannot release": (Kind.EVICTION, "release", lambda page: 1 / 0),
     "an eviction cannot reuse": (Kind.EVICTION, "reuse", lambda page: 1 / 0),
-    "a preemption chooses nobody": (
+    "a preemption chooses no victim": (
         Kind.PREEMPTION,
         "victim",
         lambda view, candidates: type("V", (), {"slot": 250}),

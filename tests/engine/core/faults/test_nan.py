@@ -1,4 +1,4 @@
-"""NaN logits: the request fails alone; its pages and copies hurt nobody else."""
+"""NaN logits: the request fails alone; its pages and copies affect no other request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plugin opening beside the steps: slow or hung ones delay nobody."""
+"""Background plugin opening: slow or hung ones delay no step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tenant isolation: one tenant's waiting batches delay nobody else's."""
+"""Tenant isolation: one tenant's waiting batches delay no other tenant's."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ IMPORTED = (
     *("torch", "numpy", "pytest", "hypothesis"),
     *("gatewayd_engine.core.loop", "gatewayd.cli.serve", "tests.daemon.fake_engine"),
 )
-"""What most of them need: no thread is started by that."""
+"""Imported before the first fork; none of these starts a thread."""
 _LONGEST = 1 << 17
 _PR_SET_PDEATHSIG = 1
 _Popen = subprocess.Popen
@@ -112,7 +112,7 @@ _PROGRAMS = re.compile(r"pytest|gatewayd|gatewayd_engine(\.[a-z_.]+)?")
 
 
 def _program(argv: list[str]) -> list[str] | None:
-    """What such a process runs: a module or a file with arguments; None if it is another's."""
+    """Return the module or file that a command runs, with arguments; None for other programs."""
     if orphan.__file__ in argv:
         argv = argv[argv.index(orphan.__file__) + 3 :]
     if len(argv) < 3 or argv[0] != sys.executable:
@@ -125,7 +125,7 @@ def _program(argv: list[str]) -> list[str] | None:
 
 
 def install(at: str | None = None) -> None:
-    """Let this process fork what it would start, by the process at an address."""
+    """Replace ``subprocess.Popen`` by ``WarmPopen``, which uses the process at an address."""
     if at is not None:
         _addresses.append(at)
     subprocess.Popen = WarmPopen  # type: ignore[misc]
@@ -136,7 +136,7 @@ _lock = threading.Lock()
 
 
 def address() -> str:
-    """Where processes are forked for this one."""
+    """Return the address of the forking process, started if there is none yet."""
     with _lock:
         if not _addresses:
             _addresses.append(_start())

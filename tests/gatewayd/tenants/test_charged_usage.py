@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,7 @@ async def test_the_ledger_charges_the_prompt_where_seconds_come_without_tokens(
         await here.tenant("a")
         ledger = here.durable.tenancy.ledger
         asked = RequestedCost("req_1", "a", None, PATH, "nano", 1500, 5)
-        entry = LedgerEntry("use_1", asked, FREE, 0, False)
+        entry = LedgerEntry("use_1", asked, FREE, int(time.time()), False)
         with caplog.at_level(logging.ERROR):
             assert ledger.settle(entry, Spent("abort", 0, 0, 0, engine_seconds=0.5)).tokens == 1500
         assert "req_1 used 0.500 s of engine time but reported no tokens" in caplog.text

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
@@ -33,10 +35,12 @@ from gatewayd_engine.runner.gpu.warmup import warm
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.tuning.matmul import STAGE
+from gatewayd_engine.tuning.table import DeviceLost
 from gatewayd_engine.tuning.tuner import Tuning, tuning_of
 from gatewayd_hooks.resources import CaptureLaunches, DraftModel, Penalise, PenaltyColumns
 
 Progress = Callable[[str, float], None]
+_log = logging.getLogger(__name__)
 _CPU_KV_BYTES = 1 << 30
 
 
@@ -273,9 +277,14 @@ class DeviceBackend:
         tuning = self._tuning
         if tuning is None:
             return
-        tuning.choose_products(self._parts.dense, sizes, lambda part: self._progress(STAGE, part))
-        choose_launches(runner, self._kernels, tuning.table, tuning.clock)
-        choose_fusion(runner, self._parts.served.fusion, sizes, tuning.table, tuning.clock)
+        table, clock, fusion = tuning.table, tuning.clock, self._parts.served.fusion
+        with _optional("matrix products stay torch's"):
+            report = partial(self._progress, STAGE)
+            tuning.choose_products(self._parts.dense, sizes, report)
+        with _optional("kernels are launched as by default"):
+            choose_launches(runner, self._kernels, table, clock)
+        with _optional("norms and gates are fused as by default"):
+            choose_fusion(runner, fusion, sizes, table, clock)
 
 
 def backend_for(
@@ -296,5 +305,25 @@ def backend_for(
             " another device"
         )
     torch.cuda.set_device(device.index or 0)
-    kernels, capture = choose(device), CudaCapture(device)
-    return DeviceBackend(config, kernels, capture, progress, tuning_of(device))
+    kernels, capture, tuning = choose(device), CudaCapture(device), None
+    with _optional("nothing is autotuned"):
+        tuning = tuning_of(device)
+    return DeviceBackend(config, kernels, capture, progress, tuning)
+
+
+@contextmanager
+def _optional(consequence: str) -> Iterator[None]:
+    """Log an exception instead of raising it: autotuning must not keep an engine from starting.
+
+    Args:
+        consequence: for the log.
+
+    Raises:
+        DeviceLost: the device cannot be used any more.
+    """
+    try:
+        yield
+    except DeviceLost:
+        raise
+    except Exception:  # noqa: BLE001 - of any library and version
+        _log.warning("%s", consequence, exc_info=True)

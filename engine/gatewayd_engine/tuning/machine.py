@@ -15,7 +15,7 @@ def this_machine(device: torch.device) -> TunedMachine:
     """Return the chip of a CUDA device and the versions of the libraries that compute on it."""
     properties = torch.cuda.get_device_properties(device)
     versions = {
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cuda": torch.version.cuda or _ABSENT,
         "triton": _version("triton"),
         "flashinfer": _version("flashinfer"),

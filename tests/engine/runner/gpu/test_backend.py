@@ -79,6 +79,20 @@ def test_a_device_that_is_there_computes(
     assert current == [torch.device("cuda", torch.device(device).index or 0)]
 
 
+def test_an_engine_starts_on_a_machine_that_cannot_be_autotuned(
+    gpus: Callable[[int], list[torch.device]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def breaks(device: torch.device) -> Any:
+        raise TypeError("another version")
+
+    gpus(1)
+    monkeypatch.setattr(backend, "tuning_of", breaks)
+    assert chosen(device="cuda").tuning_file == ""
+    assert "nothing is autotuned" in caplog.text
+
+
 def test_a_cpu_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", None)
     found = chosen()

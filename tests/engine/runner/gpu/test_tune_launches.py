@@ -13,6 +13,7 @@ import torch
 
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
+from gatewayd_engine.runner import backend
 from gatewayd_engine.runner.backend import DeviceBackend
 from gatewayd_engine.runner.gpu.tune_launches import choose_fusion, choose_launches
 from gatewayd_engine.tuning import matmul_candidates
@@ -66,6 +67,40 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
         assert answers(engine) == expected
         # Three sequences decode as four lines.
         assert ("cublaslt 1", 4) in modules.launched
+
+
+def test_an_engine_starts_where_nothing_can_be_chosen(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(*_: Any, **__: Any) -> Any:
+        raise TypeError("another version")
+
+    fields: dict[str, Any] = {"dtype": "bfloat16", "max_running": 4, "max_batch_tokens": 16}
+    tuning = Tuning(TuningTable(MACHINE), breaks, breaks)
+    monkeypatch.setattr(conftest, "DeviceBackend", partial(DeviceBackend, tuning=tuning))
+    for name in ("choose_launches", "choose_fusion"):
+        monkeypatch.setattr(backend, name, breaks)
+    engine = make_device_engine(**fields)
+    for consequence in (
+        "matrix products stay torch's",
+        "kernels are launched as by default",
+        "norms and gates are fused as by default",
+    ):
+        assert consequence in caplog.text
+    (made,) = engine.submit(PROMPTS[0][:7], max_tokens=5, ignore_eos=True)
+    assert len(engine.run()[made].tokens) == 5
+
+
+def test_an_engine_does_not_start_on_a_lost_device(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_lost() -> Any:
+        raise DeviceLost("an illegal memory access")
+
+    tuning = Tuning(TuningTable(MACHINE), lambda calls: 0.0, is_lost)
+    monkeypatch.setattr(conftest, "DeviceBackend", partial(DeviceBackend, tuning=tuning))
+    with pytest.raises(DeviceLost, match="illegal memory access"):
+        make_device_engine(dtype="bfloat16", max_running=4, max_batch_tokens=16)
 
 
 class Deciding:

@@ -49,7 +49,9 @@ MaxBatchTokens = Annotated[
 ]
 MaxModelLen = Annotated[
     int | None,
-    typer.Option(metavar="N", help="Maximum context length in tokens. Default on cuda: 16512."),
+    typer.Option(
+        metavar="N", help="Maximum context length in tokens. Default of llama-8b on cuda: 16512."
+    ),
 ]
 KvMemory = Annotated[
     str | None,

@@ -21,7 +21,8 @@ _CUDA_SIZES = {
     # Length of the longest workload.
     "model.max_model_len": 16_384 + 128,
 }
-"""Default settings on a GPU; on a CPU the daemon's own defaults apply."""
+"""Default settings for ``llama-8b`` on a GPU; elsewhere the daemon's own defaults apply, because
+other models may take fewer tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ def subject(model: str | None, device: str, options: dict[str, Any]) -> Iterator
         ConfigError: another option is invalid.
     """
     given = {key: value for key, value in options.items() if value is not None}
-    sizes = _CUDA_SIZES if device.startswith("cuda") else {}
+    sizes = _CUDA_SIZES if model == LLAMA_8B and device.startswith("cuda") else {}
     common = {**sizes, **given, "engine.device": device, "model.dummy_weights": True}
     with TemporaryDirectory(prefix="gatewayd-bench-") as made:
         if model is None:

@@ -92,6 +92,10 @@ def test_a_gpu_gets_sizes_of_its_own_that_options_overrule() -> None:
     with subject(None, "cpu", {"model.dtype": "auto"}) as found:
         assert engine_config(found.config()).max_batch_tokens == 512
         assert (found.name, found.arithmetic) == ("nano", "float32")
+    with subject(None, "cuda", {"model.dtype": "auto"}) as found:
+        # The embedded model takes fewer tokens than the longest workload has.
+        assert engine_config(found.config()).max_model_len is None
+        assert (found.name, found.arithmetic) == ("nano", "bfloat16")
 
 
 def test_what_is_wrong_is_said_by_its_option() -> None:

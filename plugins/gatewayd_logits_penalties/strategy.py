@@ -47,12 +47,12 @@ class Penalties:
         repeats = params.repetition_penalty != 1.0
         counts = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
         if repeats:
-            self._repetition[row] = params.repetition_penalty
+            self._repetition[row].fill_(params.repetition_penalty)
             seen = np.concatenate([prompt, output])
-            self._seen.add(row)[self._tensor(seen)] = True
+            self._seen.add(row).index_fill_(0, self._tensor(seen), True)
         if counts:
-            self._frequency[row] = params.frequency_penalty
-            self._presence[row] = params.presence_penalty
+            self._frequency[row].fill_(params.frequency_penalty)
+            self._presence[row].fill_(params.presence_penalty)
             tokens = self._tensor(output)
             ones = torch.ones_like(tokens, dtype=torch.int32)
             self._counts.add(row).index_add_(0, tokens, ones)
@@ -81,7 +81,9 @@ class Penalties:
         """Record sampled tokens."""
         tokens = tokens.to(self._device)
         which, lines = self._seen.find(rows)
-        self._seen.data[lines, tokens[which]] = True
+        # Filled, because a number that is assigned by index is copied from the host, and waited for.
+        cells = lines * self._seen.data.shape[1] + tokens[which]
+        self._seen.data.view(-1).index_fill_(0, cells, True)
         which, lines = self._counts.find(rows)
         # Rows are distinct, so cells are, too.
         self._counts.data[lines, tokens[which]] += 1

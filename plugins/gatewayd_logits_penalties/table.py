@@ -36,15 +36,19 @@ class RowTable:
             self.data = torch.cat([self.data, self.data.new_zeros(new, self.data.shape[1])])
             self._free.extend(range(old + new - 1, old - 1, -1))
         line = self._used[row] = self._free.pop()
-        self._line_of[row] = self.line_of[row] = line
+        self._assign(row, line)
         return self.data[line].zero_()
 
     def release(self, row: int) -> None:
         """Release a row's line, if it has one."""
         line = self._used.pop(row, None)
         if line is not None:
-            self._line_of[row] = self.line_of[row] = -1
+            self._assign(row, -1)
             self._free.append(line)
+
+    def _assign(self, row: int, line: int) -> None:
+        self._line_of[row] = line
+        self.line_of[row].fill_(line)  # a number that is assigned is copied, and waited for
 
     def find(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Find the rows that have a line.

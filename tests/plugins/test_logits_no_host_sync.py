@@ -40,6 +40,10 @@ class Uploads(TorchFunctionMode):
         if is_there and func in (torch.Tensor.to, torch.Tensor.copy_):
             source = args[0] if func is torch.Tensor.to else args[1]
             assert source.is_meta or named.get("non_blocking"), f"{func} waits"
+        if func is torch.Tensor.__setitem__ and args[0].is_meta:
+            where = args[1] if isinstance(args[1], tuple) else (args[1],)
+            is_filled = all(isinstance(one, slice) or one is ... for one in where)
+            assert is_filled or isinstance(args[2], torch.Tensor), f"{args[2]} is copied and waits"
         return made
 
 

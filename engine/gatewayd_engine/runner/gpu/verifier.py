@@ -271,5 +271,6 @@ class Verifier:
         table = self._rows.block_table[batch.rows[line]]
         pages = upload(table[places // size], self._decoder.device)
         raw = self._pool.data.view(torch.uint8)
-        raw[pages, :, :, upload(places % size, self._decoder.device)] = 0
+        # A zero of the device: a number would be copied from the host, and waited for.
+        raw[pages, :, :, upload(places % size, self._decoder.device)] = raw.new_zeros(1)
         return self._launch(batch.only(line).without_drafts())

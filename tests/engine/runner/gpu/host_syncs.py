@@ -15,6 +15,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _METHODS = ("item", "tolist", "cpu", "numpy", "nonzero", "__bool__", "__int__", "__float__")
 _OPERATIONS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
 _INDEXING = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put_.default)
+_NUMBERS = {torch.ops.aten.index_put_.default: 2, torch.ops.aten.copy_.default: 1}
+"""Where the value of ``x[i] = 1`` stands, which is copied from the host and waited for; ``fill_``
+takes it along with the launch."""
 _STAND_INS = ("/kernels/", "/tests/", "/device/transfers.py")
 """Twins and FlashInfer's stand-in compute on the host; only copies to the host are waited for."""
 
@@ -53,7 +56,8 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         masks = [one for one in args[1] if one is not None] if func in _INDEXING else []
-        if func in _OPERATIONS or any(one.dtype == torch.bool for one in masks):
+        is_number = func in _NUMBERS and not args[_NUMBERS[func]].dim()
+        if func in _OPERATIONS or is_number or any(one.dtype == torch.bool for one in masks):
             self._waits.note(str(func))
         return func(*args, **(kwargs or {}))
 

@@ -98,6 +98,12 @@ class _Calls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _READS:
             raise Waits(f"{name} reads a tensor")
+        if name == "__setitem__" and args[0].device == DEVICE and not torch.is_tensor(args[2]):
+            where = args[1] if isinstance(args[1], tuple) else (args[1],)
+            is_number = len(where) == args[0].dim() and all(isinstance(one, int) for one in where)
+            # Elsewhere the value is an argument of a launch.
+            if is_number or any(map(torch.is_tensor, where)):
+                raise Waits("a number that is assigned is copied from the host")
         out = func(*args, **(kwargs or {}))
         if name in _COPIES and out.device == DEVICE:
             raise Waits(f"{name} copies numbers of the host")

@@ -34,6 +34,8 @@ FAULTS: dict[str, Callable[[torch.Tensor], object]] = {
     "a new tensor": lambda x: x.new_tensor(1.0),
     "numbers of the host": lambda x: x.copy_(torch.zeros(x.shape)),
     "an upload": lambda x: torch.zeros(3).to(x.device, non_blocking=True),
+    "a number by index": lambda x: x.__setitem__(torch.arange(2, device=x.device), 1.0),
+    "a number in a place": lambda x: x.__setitem__((0, 1), 1.0),
     "a wait": lambda x: torch.cuda.synchronize(),
 }
 

@@ -81,7 +81,7 @@ class Penalties:
         """Record sampled tokens."""
         tokens = tokens.to(self._device)
         which, lines = self._seen.find(rows)
-        # Filled, because a number that is assigned by index is copied from the host, and waited for.
+        # Filled: a number that is assigned by index is copied from the host, and waited for.
         cells = lines * self._seen.data.shape[1] + tokens[which]
         self._seen.data.view(-1).index_fill_(0, cells, True)
         which, lines = self._counts.find(rows)

@@ -42,6 +42,9 @@ RANDOM = {"float32": 1e-3, "bfloat16": 0.25}
 seen in bfloat16 with torch's kernels on a CPU, and more: 0.49 on nano, whose logits are of the size
 of 20, where bfloat16 has steps of 0.125; 0.05 on random weights, whose logits deviate by 1. Of the
 tokens, one in fifty and one in twenty differed."""
+PADDED = 3e-2
+"""Relative difference of nano's hidden states in bfloat16 from those of padded steps, which other
+kernels of cuBLAS multiply: 1.2e-2 was seen on an H200."""
 GIB = 1 << 30
 
 Make = Callable[..., Harness]
@@ -106,7 +109,7 @@ def test_pieces_compute_what_is_launched_kernel_by_kernel(
         wanted: torch.Tensor = hidden(batch)
         monkeypatch.setattr(runner, "_pieces", pieces)
         error = (got.double() - wanted.double()).norm() / wanted.double().norm()
-        assert float(error) < 1e-2
+        assert float(error) < PADDED
         return wanted
 
     monkeypatch.setattr(runner, "_hidden", both)

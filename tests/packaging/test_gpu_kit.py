@@ -128,6 +128,9 @@ def test_programs_find_the_kit_and_the_plugins_on_a_machine_without_the_project(
     before = [mark.stat().st_mtime_ns for mark in marks]
     environment.environment(archive)
     assert [mark.stat().st_mtime_ns for mark in marks] == before, "unpacked twice"
+    for library, preloaded in (("libc.so.6", "libc.so.6"), ("libmissing.so.1", None)):
+        monkeypatch.setattr(environment, "_DRIVER", library)
+        assert environment.environment(archive).get("LD_PRELOAD") == preloaded
     monkeypatch.setattr(environment, "PYTHON", (2, 7))
     with pytest.raises(RuntimeError, match=r"the kit is for Python 2\.7"):
         environment.environment(archive)

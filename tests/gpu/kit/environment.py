@@ -7,6 +7,7 @@ Where the project is installed nothing of the kit is used.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import shlex
@@ -22,6 +23,7 @@ ROOT = Path(__file__).parents[3]
 ARCHIVE = ROOT / ".gpu" / "site.tar.xz"
 PYTHON = (3, 12)
 """Of the packages in the kit."""
+_DRIVER = "libcuda.so.1"
 SOURCES = ("", "engine", "plugins", "tui", "migrations", "lang")
 
 
@@ -54,10 +56,21 @@ def environment(archive: Path = ARCHIVE) -> dict[str, str]:
             "FLASHINFER_NO_DOWNLOAD": "1",
             "TRITON_CACHE_DIR": str(folder / "triton"),
         }
+        if _has_driver():
+            # Modules compiled on a machine without a driver are not linked with its library.
+            found["LD_PRELOAD"] = " ".join(filter(None, (os.environ.get("LD_PRELOAD"), _DRIVER)))
     if others := os.environ.get("PYTHONPATH"):
         paths += [one for one in others.split(os.pathsep) if one not in paths]
     # Before what is installed: a package of the kit is the newer one.
     return found | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return False
+    return True
 
 
 def _claim_tests(folder: Path) -> None:

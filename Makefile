@@ -57,23 +57,22 @@ run: install ## the daemon on the embedded model, a first answer, and the curl t
 
 # What a file of tests shares is made once: files are not split among processes.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# They wait for builds, installations and neighbours: `.ci/run` has them after the rest.
-ACCEPTANCE := tests/packaging tests/security/hostile
 REPORT := $(OUT)/tests.xml
 
-test: install ## the tests that every change must pass; no GPU, seven minutes on two cores
-	$(PYTEST) $(ACCEPTANCE:%=--ignore=%) --durations=30 --durations-min=1 --junitxml=$(REPORT)
+test: install ## the small and medium tests; no GPU, seven minutes on two cores
+	$(PYTEST) --sizes small,medium
 
-quick: install ## the inner loop: those of them that take no time, in two minutes
-	$(PYTEST) $(ACCEPTANCE:%=--ignore=%) --quick
+quick: install ## the inner loop: the small tests, in two minutes
+	$(PYTEST) --sizes small
 
-acceptance: install ## wheel, installation, third-party plugins, GPU kit, hostile neighbours
-	$(PYTEST) $(ACCEPTANCE)
+acceptance: install ## the large tests: campaigns, daemons, wheel, third-party plugins, neighbours
+	$(PYTEST) --sizes large --durations=30 --durations-min=1
 
 nightly: install ## all tests, with 500 random cases where `make test` has 25, and the long campaigns
 	GATEWAYD_RANDOM_CASES=500 $(BIN)/python -m pytest -m "not gpu and not bench"
 
-durations: test ## and keep on record how long each took: it orders `make test` and chooses `make quick`
+durations: install ## all tests, and record how long each took, which tells sizes apart
+	$(PYTEST) --durations=30 --durations-min=1 --junitxml=$(REPORT)
 	$(BIN)/python -m tests.durations $(REPORT)
 
 hostile: install ## a well-behaved tenant beside all noisy neighbours, for minutes; on a quiet machine

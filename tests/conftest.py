@@ -15,11 +15,14 @@ import pytest
 
 from gatewayd.store.database import connect
 from gatewayd.store.schema import upgrade_schema
-from tests import durations, warm
+from tests import durations, sizes, warm
 from tests.random_cases import bound_cases
 
 bound_cases()
 warm.install()
+
+_SECONDS = pytest.StashKey[dict[str, float]]()
+_LEFT_OUT = pytest.StashKey[frozenset[str]]()
 
 # Whoever runs the tests in the background may ignore interrupts, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,34 +54,50 @@ def pytest_collection_finish() -> None:
 atexit.register(gc.unfreeze)
 
 
-_WAIT = ("tests/daemon/", "tests/packaging/", "tests/gatewayd/engines/")
-"""Folders whose tests wait for much of their time: for processes that load, and for clocks."""
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--quick``, for the inner loop."""
+    """``--sizes``: which tests to run, by their durations on record."""
     parser.addoption(
-        "--quick", action="store_true", help="leave out tests that wait or are slow on record"
+        "--sizes",
+        type=sizes.parse,
+        default=frozenset(sizes.SIZES),
+        help="run tests of these sizes only: small, medium, large, with commas",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Read the record once."""
+    seconds = durations.read()
+    config.stash[_SECONDS] = seconds
+    config.stash[_LEFT_OUT] = sizes.files_without(config.getoption("sizes"), seconds)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without a test of the chosen sizes."""
+    chosen: frozenset[str] = config.getoption("sizes")
+    name = str(collection_path.relative_to(config.rootpath))
+    is_left_out = name in config.stash[_LEFT_OUT] or f"{name}/".startswith(
+        sizes.folders_without(chosen)
+    )
+    return True if is_left_out else None
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order files: those that wait come first, then the longest.
+    """Leave out other sizes, and order files: those that wait come first, then the longest.
 
     What waits does so while the checks of ``.ci/run`` use the processors, and no worker is left
     with a long file at the end.
     """
-    seconds = durations.read()
-    if config.getoption("--quick"):
-        left_out = [i for i in items if i.nodeid.startswith(_WAIT) or _name(i) in seconds]
+    seconds, chosen = config.stash[_SECONDS], config.getoption("sizes")
+    left_out = [item for item in items if sizes.size_of(_name(item), seconds) not in chosen]
+    if left_out:
         config.hook.pytest_deselected(items=left_out)
         excluded = set(left_out)
         items[:] = [item for item in items if item not in excluded]
 
     def order(item: pytest.Item) -> tuple[bool, float]:
         file = item.nodeid.partition("::")[0]
-        return not file.startswith(_WAIT), -seconds.get(file, 0.0)
+        return not file.startswith(sizes.WAITING_FOLDERS), -seconds.get(file, 0.0)
 
     items.sort(key=order)
 

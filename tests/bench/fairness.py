@@ -1,6 +1,6 @@
 """Benchmark: scheduler fairness between tenants and deadlines met, in simulated time.
 
-Real schedulers; steps take 5 ms and 0.1 ms a token (``tests.plugins.simulated_traffic``).
+Real schedulers; steps take 5 ms and 0.1 ms a token (``tests.plugins.scheduling.simulated_traffic``).
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_slo.config import SloConfig
 from gatewayd_sched_slo.strategy import LeastSlack
-from tests.plugins.simulated_traffic import Ask, Machine, Run, p, poisson
-from tests.plugins.test_admissions import serve
-from tests.plugins.test_sched_fair import MAXIMAL, Watch, fair_queue
+from tests.plugins.scheduling.simulated_traffic import Ask, Machine, Run, p, poisson
+from tests.plugins.scheduling.test_admissions import serve
+from tests.plugins.scheduling.test_sched_fair import MAXIMAL, Watch, fair_queue
 
 SECONDS = 300.0
 SEEDS = (1, 2, 3, 4)

@@ -21,7 +21,7 @@ from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.fakes import engine_resources
-from tests.plugins.guides import SCHEMAS, Tokens, schema_spec
+from tests.plugins.guides.guides import SCHEMAS, Tokens, schema_spec
 
 _ROUNDS = 30
 _TREE = next(case for case in SCHEMAS if case["name"] == "a tree")

@@ -22,7 +22,7 @@ from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.tracing.recent import REFUSED
 from tests.daemon import heap_size
 from tests.gatewayd.gateway import COMPLETION
-from tests.gatewayd.http.malformed_bodies import BROKEN_JSON, bad_fields, with_field
+from tests.gatewayd.http.schema.malformed_bodies import BROKEN_JSON, bad_fields, with_field
 
 PLUGIN = """
 import asyncio

@@ -12,7 +12,7 @@ import httpx
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from tests.gatewayd.gateway import CHAT, COMPLETION
-from tests.gatewayd.http.malformed_bodies import BROKEN_JSON, bad_fields, with_field
+from tests.gatewayd.http.schema.malformed_bodies import BROKEN_JSON, bad_fields, with_field
 
 NANO = ("-m", "gatewayd", "serve", "--port", "0")
 JSON = {"content-type": "application/json"}

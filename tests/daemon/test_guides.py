@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 
 from tests.daemon.conftest import NANO_DAEMON
-from tests.plugins.guides import longest_blank
+from tests.plugins.guides.guides import longest_blank
 
 SCHEMA = {
     "type": "object",

@@ -18,7 +18,7 @@ from gatewayd.text.text_model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
 from tests.gatewayd.fake_fleet import FakeFleet, model_info, says
 from tests.gatewayd.gateway import CHAT, running
-from tests.gatewayd.http.test_authentication import routes
+from tests.gatewayd.http.server.test_authentication import routes
 
 ROOT = Path(__file__).parents[3]
 

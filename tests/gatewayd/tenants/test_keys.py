@@ -18,7 +18,7 @@ from gatewayd.tenants.keys import parsed
 from gatewayd.text.text_model import TextModel
 from tests.gatewayd.fake_fleet import hangs_after, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, until
-from tests.gatewayd.http.test_authentication import routes
+from tests.gatewayd.http.server.test_authentication import routes
 from tests.gatewayd.store_fixtures import copy_of, opened
 from tests.gatewayd.tenants.tenant_gateway import bearer, town
 

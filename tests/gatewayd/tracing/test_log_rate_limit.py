@@ -16,7 +16,7 @@ from gatewayd.config.tables import LogTable
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.tracing import logs
 from gatewayd.tracing.log_rate_limit import EXEMPT, MOST, LogRateLimit
-from tests.gatewayd.http.in_memory_connections import Connection
+from tests.gatewayd.http.server.in_memory_connections import Connection
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ from typing import Any
 from gatewayd_exec_local import orphan
 
 ROOT = Path(__file__).parents[1]
+COLD = "GATEWAYD_TESTS_COLD"
+"""Where this variable is set, programs are started in the usual way."""
 FAKE_ENGINE = str(ROOT / "tests/daemon/fake_engine.py")
 IMPORTED = (
     *("torch", "numpy", "pytest", "hypothesis"),
@@ -113,6 +115,8 @@ _PROGRAMS = re.compile(r"pytest|gatewayd|gatewayd_engine(\.[a-z_.]+)?")
 
 def _program(argv: list[str]) -> list[str] | None:
     """Return the module or file that a command runs, with arguments; None for other programs."""
+    if COLD in os.environ:
+        return None
     if orphan.__file__ in argv:
         argv = argv[argv.index(orphan.__file__) + 3 :]
     if len(argv) < 3 or argv[0] != sys.executable:

@@ -40,11 +40,13 @@ class Fenced(Generic[StrategyT]):
 
     Attributes:
         kind: kind of the strategy.
+        close_seconds: time limit for closing it; None for the watchdog's own.
         name: name of the strategy.
         fence: counts its faults.
     """
 
     kind: Kind
+    close_seconds: float | None = None
 
     def __init__(self, strategy: StrategyT, name: str, ledger: Ledger, watchdog: Watchdog) -> None:
         self._ledger = ledger
@@ -94,7 +96,7 @@ class Fenced(Generic[StrategyT]):
 
     def _close(self, name: str, watched: Any) -> None:  # noqa: ANN401 - as a ledger returns it
         try:
-            with self._watchdog.armed():
+            with self._watchdog.armed(self.close_seconds):
                 watched.close()
         except Exception as error:  # noqa: BLE001 - it is not used any more
             _log.warning("%s %s failed while closing: %r", self.kind, name, error)
@@ -131,12 +133,17 @@ class Fenced(Generic[StrategyT]):
     def _record_fault(self, what: str, error: Exception | None = None) -> None:
         is_last = self.fence.record(self.kind, self.name)
         _log.error(
-            "%s %s %s (fault %d of %d)",
-            *(self.kind, self.name, what, self.faults, FAULT_LIMIT),
+            "%s %s (fault %d of %d)",
+            *(self._label, what, self.faults, FAULT_LIMIT),
             exc_info=error,
         )
         if is_last:
             self._log_quarantine()
+
+    @property
+    def _label(self) -> str:
+        """What is faulty, for the log."""
+        return f"{self.kind} {self.name}"
 
     def _log_quarantine(self) -> None:
         _log.error("%s strategy %s quarantined: too many faults", self.kind, self.name)

@@ -52,6 +52,10 @@ class FencedListener(Fenced[Callable[..., None]]):
         with TimedSpan(PLUGIN, f"{self.kind.value}.{self.name}"):
             self._timed(**arguments)
 
+    @property
+    def _label(self) -> str:
+        return f"hook {self._hook} of observer {self.name}"
+
     def _log_quarantine(self) -> None:
         _log.error(
             "observer %s disabled for %s after %d faults", self.name, self._hook, FAULT_LIMIT

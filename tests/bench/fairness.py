@@ -1,6 +1,6 @@
 """Benchmark: scheduler fairness between tenants and deadlines met, in simulated time.
 
-Real schedulers; steps take 5 ms and 0.1 ms a token (``tests.plugins.scheduling.simulated_traffic``).
+Real schedulers; steps take 5 ms and 0.1 ms a token (``tests.plugins.scheduling.simulated_traffic``)
 """
 
 from __future__ import annotations

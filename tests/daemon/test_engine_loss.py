@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests import warm
+
 Start = Callable[..., Any]
 
 
@@ -107,7 +109,8 @@ def test_a_model_that_cannot_be_served_ends_the_daemon_at_once(start_daemon: Sta
 
 
 async def test_engines_die_with_a_killed_daemon(start_daemon: Start) -> None:
-    daemon = start_daemon()
+    # A forked engine would be killed by the process that has forked it.
+    daemon = start_daemon(env={warm.COLD: "1"})
     pid = daemon.engine_pid
     assert _is_alive(pid)
     daemon.process.kill()

@@ -95,7 +95,7 @@ async def check_parts(subject: Subject, count: int, within: float) -> None:
     print([round(1e6 * gap) for gap in gaps[-8:]], "us")
     # What is left of the gap is the time for which this process was not given a core.
     assert gaps[len(gaps) // 2] < 0.001
-    assert gaps[int(within * len(gaps))] < 0.05
+    assert gaps[int(within * len(gaps))] < 0.02
     assert {"length", "abort"} <= outcomes
     assert causes <= set(CAUSES)
     wanted = {"receive", "gateway", "grammar", "rows", "turn", "prefill", "decode", "crowd"}
@@ -218,13 +218,14 @@ async def warm(subject: Subject) -> None:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way[0].__name__)
 async def test_what_was_brought_about_is_named(subject: Subject, way: tuple[Way, str, str]) -> None:
-    """Of some tries one must show it: on a busy machine other causes may take longer."""
+    """Two of three tries must show it: on a busy machine another cause may take longer once."""
     await warm(subject)
-    for _ in range(3):
-        wrong = await wrongly_named(subject, *way, 1)
-        if not wrong:
-            break
-    assert not wrong
+    right, wrong = 0, list[Any]()
+    while right < 2 and len(wrong) < 2:
+        found = await wrongly_named(subject, *way, 1)
+        wrong += found
+        right += not found
+    assert right == 2, wrong
 
 
 @pytest.mark.slow

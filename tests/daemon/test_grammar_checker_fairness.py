@@ -70,8 +70,8 @@ async def test_a_small_schema_waits_for_no_bomb(
         for task in attackers:
             task.cancel()
         await asyncio.gather(*attackers, return_exceptions=True)
-    print(f"alone {alone[10]:.3f} {alone[-1]:.3f} s, beside {beside[20]:.3f} {beside[-1]:.3f} s")
+    print(f"alone {alone[10]:.3f} {alone[-1]:.3f} s, beside {beside[30]:.3f} {beside[-1]:.3f} s")
     assert set(answers) <= {400, 429}
     assert answers
-    # Half of them: a busy machine delays some. A bomb takes longer, and there are four.
-    assert beside[20] < min(max(0.3, 8 * alone[10]), 1.0)
+    # Three of four: a busy machine delays some. A bomb takes longer, and there are four.
+    assert beside[30] < min(max(0.3, 8 * alone[10]), 1.0)

@@ -265,7 +265,7 @@ def does_not_wait_for_a_stopped_engine(daemon: Any) -> None:
             began = time.monotonic()
             after = snapshot(daemon)
             took.append(time.monotonic() - began)
-        assert max(took) < 20  # of for ever
+        assert max(took) < 5, "an engine counts as hung after ten"
         assert min(took) > 0.2
         assert after.kv == before.kv
     finally:

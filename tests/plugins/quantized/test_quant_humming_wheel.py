@@ -1,8 +1,9 @@
-"""``quantizer.humming``: checked against the wheel, as far as no GPU allows.
+r"""``quantizer.humming``: checked against the wheel, as far as no GPU allows.
 
 It is imported where it is installed, or lies unpacked on ``PYTHONPATH`` with ``cuda-bindings``:
 
-    HUMMING_DISABLE_PARALLEL_BUILD=1 PYTHONPATH=... pytest tests/plugins/quantized/test_quant_humming_wheel.py
+    HUMMING_DISABLE_PARALLEL_BUILD=1 PYTHONPATH=... pytest \
+      tests/plugins/quantized/test_quant_humming_wheel.py
 """
 
 from __future__ import annotations

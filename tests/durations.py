@@ -27,6 +27,8 @@ def write(report: Path, record: Path = RECORD) -> None:
     """Turn a report of ``--junitxml`` into the record."""
     seconds: dict[str, float] = defaultdict(float)
     for case in ElementTree.parse(report).iter("testcase"):
+        if not case.attrib["classname"]:
+            continue  # a file that was skipped as a whole
         file, took = _file_of(case.attrib["classname"]), float(case.attrib["time"])
         seconds[file] += took
         if took > SMALL_SECONDS:

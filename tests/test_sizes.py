@@ -55,6 +55,7 @@ def test_a_report_becomes_a_record(tmp_path: Path) -> None:
     report, record = tmp_path / "tests.xml", tmp_path / "record.txt"
     report.write_text(
         "<testsuite>"
+        '<testcase classname="" name="tests.skipped" time="0.0"/>'
         '<testcase classname="tests.test_sizes" name="test_slow[a]" time="1.25"/>'
         '<testcase classname="tests.test_sizes.TestKit" name="test_quick" time="0.04"/>'
         '<testcase classname="tests.test_sizes.TestKit" name="test_other" time="0.01"/>'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import stat
 from pathlib import Path
@@ -99,6 +101,21 @@ def test_hidden_states_are_what_the_models_head_reads(answers: Answers) -> None:
         with torch.no_grad():
             wanted = model(batch.ids).float()
         assert (logits - wanted).abs().max() < 0.3  # bfloat16
+
+
+@pytest.mark.parametrize("kind", ["medusa", "eagle"])
+def test_a_few_steps_in_float32_lower_the_loss(
+    answers: Answers, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "autocast", lambda *_: contextlib.nullcontext())
+    model = base_model(NANO).float()
+    # One batch to train with, again and again, and one to validate with.
+    made = 2 * batches(model, answers, 256, lambda done, count: None)[:1]
+    losses: list[float] = []
+    few = dataclasses.replace(SHORT, steps=4, warmup_steps=1)
+    train_heads(kind, model, made, few, lambda done, step, loss: losses.append(loss))
+    assert len(losses) == 4
+    assert losses[-1] < losses[0]
 
 
 @pytest.mark.slow  # minutes on a processor that multiplies no bfloat16

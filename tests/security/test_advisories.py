@@ -80,37 +80,37 @@ SHOWN = [
     ),
     Shown(
         "CVE-2024-28224: a name that is bound to localhost",
-        "gatewayd/http/test_authentication.py",
+        "gatewayd/http/server/test_authentication.py",
         "test_a_foreign_host_sees_the_health_checks_alone",
     ),
     Shown(
         "CVE-2025-62593: another page that speaks to localhost",
-        "gatewayd/http/test_cors.py",
+        "gatewayd/http/server/test_cors.py",
         "test_another_page_is_told_nothing",
     ),
     Shown(
         "CVE-2025-48956: headers without an end",
-        "gatewayd/http/test_edge_limits.py",
+        "gatewayd/http/server/test_edge_limits.py",
         "test_headers_over_the_caps_are_431",
     ),
     Shown(
         "CVE-2026-55646: a body that is measured when it is there",
-        "gatewayd/http/test_edge_limits.py",
+        "gatewayd/http/server/test_edge_limits.py",
         "test_a_body_over_the_limit_is_refused_before_and_while_it_comes",
     ),
     Shown(
         "CVE-2025-23310: a flood of tiny chunks",
-        "gatewayd/http/test_edge_limits.py",
+        "gatewayd/http/server/test_edge_limits.py",
         "test_a_flood_of_tiny_chunks_is_refused",
     ),
     Shown(
         "slowloris: whoever sends a byte now and then",
-        "gatewayd/http/test_edge.py",
+        "gatewayd/http/server/test_edge.py",
         "test_slow_headers_and_bodies_are_cut_at_their_deadlines",
     ),
     Shown(
         "CVE-2025-30202: a slow reader who holds up the writer",
-        "gatewayd/http/test_protocols.py",
+        "gatewayd/http/protocols/test_protocols.py",
         "test_a_slow_reader_is_not_read_ahead_for_and_cut_at_last",
     ),
     Shown(
@@ -130,7 +130,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2025-57809: schemas within schemas",
-        "gatewayd/http/test_tools.py",
+        "gatewayd/http/openai/test_tools.py",
         "test_deep_schemas_are_refused",
     ),
     Shown(
@@ -265,7 +265,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2026-48710: a host that is none",
-        "gatewayd/http/test_authentication.py",
+        "gatewayd/http/server/test_authentication.py",
         "test_a_host_that_is_none_is_refused_on_every_route",
     ),
     Shown(
@@ -320,7 +320,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2025-29770: grammars that are kept without an end",
-        "plugins/test_guide_memory.py",
+        "plugins/guides/test_guide_memory.py",
         "test_an_engine_lets_go_those_that_were_asked_for_longest_ago",
     ),
     Shown(
@@ -340,7 +340,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2026-105756: a salt that is none",
-        "gatewayd/http/test_cache_fields.py",
+        "gatewayd/http/openai/test_cache_fields.py",
         "test_a_salt_that_none_may_be_is_refused",
     ),
     Shown(
@@ -350,7 +350,7 @@ SHOWN = [
     ),
     Shown(
         "CVE-2025-25183: hashes of prefixes that can be guessed",
-        "plugins/test_prefix_hash.py",
+        "plugins/caching/test_prefix_hash.py",
         "test_digests_differ_between_processes_and_have_sixteen_bytes",
     ),
 ]

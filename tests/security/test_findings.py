@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
 _HOSTILE = "security/hostile/test_hostile.py"
 _CHARGES = "daemon/test_charged_usage.py"
-_GATE = "gatewayd/http/test_request_gate.py"
+_GATE = "gatewayd/http/server/test_request_gate.py"
 
 FINDINGS = {
     1: Finding(
@@ -40,7 +40,7 @@ FINDINGS = {
         (
             f"{_HOSTILE}::test_one_kind_of_neighbour_hurts_nobody",
             "daemon/test_flood.py::test_requests_whose_answers_nobody_reads_cost_little",
-            "gatewayd/http/test_edge_chunks.py"
+            "gatewayd/http/server/test_edge_chunks.py"
             "::test_any_pieces_get_the_answers_of_one_request_for_each_connection",
         ),
     ),
@@ -138,7 +138,7 @@ FINDINGS = {
         "nested offers of an upgrade end in a RecursionError and fill the log",
         "A connection without a key",
         (
-            "gatewayd/http/test_edge_chunks.py::test_offers_in_one_write_are_read_one_by_one",
+            "gatewayd/http/server/test_edge_chunks.py::test_offers_in_one_write_are_read_one_by_one",
             "gatewayd/tracing/test_log_rate_limit.py"
             "::test_a_request_that_always_fails_does_not_fill_the_journal",
         ),

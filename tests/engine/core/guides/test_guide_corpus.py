@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.plugins.guides.guides.test_guide_corpus import REFUSES
+from tests.plugins.guides.test_guide_corpus import REFUSES
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded

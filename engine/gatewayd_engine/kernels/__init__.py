@@ -1,1 +1,1 @@
-"""Fused kernels around matrix products and attention: Triton kernels and their torch twins."""
+"""Fused Triton kernels around matmuls and attention, with reference implementations in torch."""

@@ -272,11 +272,11 @@ class LayerBuilder:
             yield self._settled(self._quantized(f"{prefix}.{name}", self._join(names)))
 
     def _warn_ungrouped(self, index: int, what: str) -> None:
-        """Log once why experts are multiplied one by one."""
+        """Log once why experts run one at a time."""
         if self.is_capturable:
             _log.warning(
-                "experts of layer %d are %s: experts are multiplied one by one, the host waits for"
-                " the device in each of their layers, and steps are not captured",
+                "experts of layer %d are %s: experts run one at a time, the host waits for the"
+                " device in each of their layers, and steps are not captured",
                 *(index, what),
             )
 

@@ -42,7 +42,7 @@ class LayerParts(Protocol):
 
     @property
     def experts(self) -> ExpertParts | None:
-        """Factory of grouped experts; None where experts are multiplied one by one."""
+        """Factory of grouped experts; None where experts run one at a time."""
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """Make a linear layer; ``dtype`` is that of activations."""

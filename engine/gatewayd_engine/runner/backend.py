@@ -278,12 +278,12 @@ class DeviceBackend:
         if tuning is None:
             return
         table, clock, fusion = tuning.table, tuning.clock, self._parts.served.fusion
-        with _optional("matrix products stay torch's"):
+        with _optional("autotuning of matmuls failed; torch's are used"):
             report = partial(self._progress, STAGE)
             tuning.choose_products(self._parts.dense, sizes, report)
-        with _optional("kernels are launched as by default"):
+        with _optional("autotuning of kernel launches failed; the defaults are used"):
             choose_launches(runner, self._kernels, table, clock)
-        with _optional("norms and gates are fused as by default"):
+        with _optional("autotuning of fused norms and gates failed; the defaults are used"):
             choose_fusion(runner, fusion, sizes, table, clock)
 
 
@@ -306,7 +306,7 @@ def backend_for(
         )
     torch.cuda.set_device(device.index or 0)
     kernels, capture, tuning = choose(device), CudaCapture(device), None
-    with _optional("nothing is autotuned"):
+    with _optional("autotuning is disabled after an error"):
         tuning = tuning_of(device)
     return DeviceBackend(config, kernels, capture, progress, tuning)
 
@@ -316,7 +316,7 @@ def _optional(consequence: str) -> Iterator[None]:
     """Log an exception instead of raising it: autotuning must not keep an engine from starting.
 
     Args:
-        consequence: for the log.
+        consequence: what failed and what is used instead, for the log.
 
     Raises:
         DeviceLost: the device cannot be used any more.

@@ -96,7 +96,7 @@ class Attempts:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
-            _log.debug("attempts are not recorded: %s", error)
+            _log.debug("crash guard: cannot record autotuning attempts: %s", error)
             self._folder = None
             return None
         weakref.finalize(self, _remove, path, file)
@@ -104,7 +104,7 @@ class Attempts:
             fcntl.flock(file, fcntl.LOCK_EX)
         except OSError as error:
             # Without a lock, other processes would take the attempt for a crash.
-            _log.debug("attempts are not recorded: %s", error)
+            _log.debug("crash guard: cannot record autotuning attempts: %s", error)
             self._folder = None
             return None
         self._file = file
@@ -120,7 +120,7 @@ def _overwrite(file: int, text: str) -> None:
     try:
         os.pwrite(file, text.encode()[:_BYTES].ljust(_BYTES), 0)
     except OSError as error:
-        _log.debug("an attempt is not recorded: %s", error)
+        _log.debug("crash guard: cannot record an autotuning attempt: %s", error)
 
 
 @contextmanager

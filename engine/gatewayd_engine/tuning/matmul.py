@@ -16,7 +16,7 @@ from gatewayd_engine.tuning.clock import LaunchClock, surviving
 from gatewayd_engine.tuning.matmul_candidates import DEFAULT, Candidates, Launch, multiply
 from gatewayd_engine.tuning.table import NoMemory, TuningTable, case
 
-STAGE = "choosing matrix products"
+STAGE = "autotuning matmuls"
 OP = "product"
 _MEASURED_AT = (1, 8, 16, 32, 64, 128, 256, 512)
 """Measured numbers of rows; those in between use the choice of the next larger one."""
@@ -114,17 +114,16 @@ def choose_products(
                 _Choice(shape, alike, size, candidates).choose(between, table, clock, deadline)
             except NoMemory as error:
                 without.append(f"{shape.rows} x {shape.columns} at {size} rows")
-                _log.info("%s: %s", without[-1], error)
+                _log.info("cannot autotune matmul %s: %s", without[-1], error)
             before, done = size, done + 1
             progress(done / (len(at) * len(shapes)))
     if without:
         _log.warning(
-            "too little memory to choose matrix products, which stay torch's until the next start:"
-            " %s",
+            "too little memory to autotune matmuls; torch's are used until the next start: %s",
             ", ".join(without),
         )
     if table.measured:
-        _log.info("%d matrix products were measured: %s", table.measured, table.path)
+        _log.info("autotuning measured %d matmuls; results are in %s", table.measured, table.path)
 
 
 class _Choice:
@@ -157,7 +156,7 @@ class _Choice:
                 except torch.OutOfMemoryError:
                     raise
                 except Exception as error:  # noqa: BLE001 - any error; torch's matmul remains
-                    _log.info("no candidates for %s: %s", shape, error)
+                    _log.info("no candidate matmuls for %s: %s", shape, error)
 
     def choose(
         self, sizes: Sequence[int], table: TuningTable, clock: LaunchClock, deadline: float

@@ -264,7 +264,7 @@ class TuningTable:
         if contents is None:
             return
         if contents.machine != self._machine:
-            _log.warning("%s is of another machine and is not used", self.path)
+            _log.warning("autotuning table %s is of another machine and is not used", self.path)
             return
         self._entries = {
             entry.case: entry

@@ -106,7 +106,7 @@ def test_who_launches_in_another_way_is_run_for_each_layer(
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage() == (
-        "Wrapper launches in an unexpected way: steps with prompts will take longer"
+        "Wrapper launched unexpected kernels; steps with prefill are slower"
     )
 
 

@@ -155,7 +155,7 @@ def test_a_moment_without_memory_costs_one_start(
         choose_products(some, [8, 16], families, table, clock, lambda part: None)
     assert some[0].launches == {}
     (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
-    assert "too little memory to choose matrix products" in warning
+    assert "too little memory to autotune matmuls" in warning
     assert "48 x 64 at 8 rows, 48 x 64 at 16 rows" in warning
     assert TuningTable(MACHINE, tmp_path).entries == []
     found = chosen(

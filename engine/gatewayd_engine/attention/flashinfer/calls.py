@@ -49,8 +49,8 @@ class PlannedCalls:
     """Calls of one wrapper.
 
     Args:
-        wrapper: FlashInfer wrapper, which launches through its private ``_cached_module``; if it
-            launches in an unexpected way, it is always called by ``run``.
+        wrapper: FlashInfer wrapper, which launches through its private ``_cached_module``; if its
+            launches are not as expected, it is always called by ``run``.
         entry: function of that module, whose arguments have queries, keys and values in this order.
     """
 
@@ -83,7 +83,7 @@ class PlannedCalls:
         if call is None:
             self._is_known = False
             _log.warning(
-                "%s launches in an unexpected way: steps with prompts will take longer",
+                "%s launched unexpected kernels; steps with prefill are slower",
                 type(self.wrapper).__name__,
             )
         return call

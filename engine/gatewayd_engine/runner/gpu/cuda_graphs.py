@@ -97,7 +97,8 @@ class Graphs(Generic[T]):
         self._sizes = sorted(self._made)
         if failed:
             _log.warning(
-                "not captured: %s; they run slower, kernel by kernel or padded to a larger size",
+                "steps not captured: %s; they run slower, kernel by kernel or"
+                " padded to a larger size",
                 steps % ", ".join(map(str, sorted(failed))),
             )
 

@@ -53,7 +53,8 @@ class PaddedRun:
             try:
                 self._launches(size)
             except Exception as error:  # noqa: BLE001 - of any drafter; the engine serves without
-                _log.warning("%s of %d sequences failed", self._name, size, exc_info=error)
+                what = self._name
+                _log.warning("compilation of %s of %d sequences failed", what, size, exc_info=error)
                 return
 
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:

@@ -98,7 +98,7 @@ def test_sizes_whose_capture_fails_are_left_out_and_named(
     assert made.progress == [0.25, 0.5, 0.75, 1.0]
     assert caplog.messages == [
         "capture of decode steps of 8 sequences failed",
-        "not captured: decode steps of 2, 8 sequences; they run slower, kernel by kernel or"
+        "steps not captured: decode steps of 2, 8 sequences; they run slower, kernel by kernel or"
         " padded to a larger size",
     ]
     assert "no kernel for 8" in caplog.text

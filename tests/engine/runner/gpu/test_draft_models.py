@@ -195,7 +195,7 @@ def test_what_cannot_be_compiled_does_not_end_the_start(
     launches(tried.append, "others", 2)
     launches.compile()
     assert tried == [1, 1, 2, 4]
-    assert caplog.messages == ["guesses of 1 sequences failed"]
+    assert caplog.messages == ["compilation of guesses of 1 sequences failed"]
 
 
 def test_a_model_that_its_drafter_has_let_go_of_is_not_captured() -> None:

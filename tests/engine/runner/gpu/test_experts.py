@@ -249,7 +249,7 @@ def test_experts_that_are_multiplied_one_by_one_are_told_and_not_captured(
     monkeypatch.setattr(loader._Reader, "_report", noted)
     with caplog.at_level("WARNING"):
         engine = make_device_engine(checkpoint("qwen3_moe"), max_running=4, **fields)
-    told = [record.message for record in caplog.records if "one by one" in record.message]
+    told = [record.message for record in caplog.records if "one at a time" in record.message]
     assert len(told) == 1
     assert f"experts of layer 0 are {what}" in told[0]
     runner = engine.core._runner

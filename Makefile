@@ -21,7 +21,7 @@ GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 .PHONY: help install lock run test quick acceptance nightly durations hostile check lint types layers format bench wheel \
   docs pictures clean gpu gpu-all gpu-first gpu-kit gpu-probe
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 # Twice: errors are shown, and no warnings. A second index warns of each package that it lacks.
@@ -45,56 +45,56 @@ $(VENV)/.installed: pyproject.toml etc/lock/dev.txt etc/lock/gpu.txt
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	@touch $@
 
-install: $(VENV)/.installed ## a virtual environment in .venv with everything, editable; git's hook for messages
+install: $(VENV)/.installed ## create .venv with an editable install, and set git's hook for commit messages
 	@test ! -e .git || git config --get core.hooksPath >/dev/null || git config core.hooksPath etc/hooks
 
-lock: ## etc/lock anew: the newest versions that pyproject.toml allows, with hashes
+lock: ## regenerate etc/lock: the newest versions that pyproject.toml allows, with hashes
 	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install $(QUIET) uv==$(UV); }
 	etc/lock/make.sh build/lock/bin/uv $(TORCH) etc/lock
 
-run: install ## the daemon on the embedded model, a first answer, and the curl to repeat it
+run: install ## start the daemon with the embedded model, and send a first request with curl
 	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh
 
 # What a file of tests shares is made once: files are not split among processes.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 REPORT := $(OUT)/tests.xml
 
-test: install ## the small and medium tests; no GPU, seven minutes on two cores
+test: install ## run the small and medium tests; no GPU, seven minutes on two cores
 	$(PYTEST) --sizes small,medium
 
-quick: install ## the inner loop: the small tests, in two minutes
+quick: install ## run the small tests, for the inner loop; two minutes on two cores
 	$(PYTEST) --sizes small
 
-acceptance: install ## the large tests: campaigns, daemons, wheel, third-party plugins, neighbours
+acceptance: install ## run the large tests: random campaigns, daemons, wheel, third-party plugins, noisy neighbours
 	$(PYTEST) --sizes large --durations=30 --durations-min=1
 
-nightly: install ## all tests, with 500 random cases where `make test` has 25, and the long campaigns
+nightly: install ## run all tests, the slow ones too, with 500 random cases where `make test` has 25
 	GATEWAYD_RANDOM_CASES=500 $(BIN)/python -m pytest -m "not gpu and not bench"
 
-durations: install ## all tests, and record how long each took, which tells sizes apart
+durations: install ## run all tests, and record in tests/durations.txt how long each took
 	$(PYTEST) --durations=30 --durations-min=1 --junitxml=$(REPORT)
 	$(BIN)/python -m tests.durations $(REPORT)
 
-hostile: install ## a well-behaved tenant beside all noisy neighbours, for minutes; on a quiet machine
+hostile: install ## test tenant isolation: latency of one tenant under load from others; minutes, on a quiet machine
 	GATEWAYD_HOSTILE_SECONDS=60 $(BIN)/python -m pytest -s tests/security/hostile
 
-check: lint types layers ## style, types and the direction of imports
+check: lint types layers ## check style, types and the direction of imports
 
-lint: install ## ruff: style and formatting
+lint: install ## check style and formatting with ruff
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: install ## mypy --strict
+types: install ## check types with mypy --strict
 	$(BIN)/mypy
 
-layers: install ## import-linter: which package may import which
+layers: install ## check the direction of imports with import-linter
 	$(BIN)/lint-imports
 
-format: install ## rewrite the code in the project's style
+format: install ## format the code with ruff
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, about 20 minutes
+bench: install ## run the CPU benchmarks of docs/benchmarks.md; about 20 minutes, on a quiet machine
 	$(BIN)/python tests/bench/gateway_cost.py
 	$(BIN)/python tests/bench/plugin_cost.py
 	$(BIN)/python tests/bench/prefix_sharing.py
@@ -107,31 +107,31 @@ bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, abo
 	-$(BIN)/python tests/bench/llama_cpp.py
 	$(BIN)/python tests/bench/cpu_numbers.py
 
-gpu-kit: install ## pack .gpu: what a GPU machine without network lacks; says what travels
+gpu-kit: install ## pack the dependencies of a GPU machine without network into .gpu
 	$(BIN)/python -m tests.gpu.kit.pack
 
-gpu-first: ## the first run on a GPU, 9 minutes; figures in OUT=out, FIRST_DEVICE=cpu rehearses
+gpu-first: ## smoke-test a new GPU machine; 9 minutes, results in OUT=out, dry run with FIRST_DEVICE=cpu
 	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit first
 
-gpu: ## all rows of docs/benchmarks.md, then the quick tests of tests/gpu: ten minutes; OUT=out
+gpu: ## run the GPU benchmarks of docs/benchmarks.md, then the fast tests of tests/gpu; ten minutes
 	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit gpu
 
-gpu-all: ## those, and the tests that compile for minutes
+gpu-all: ## run the GPU benchmarks and all tests of tests/gpu, including those that compile for minutes
 	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit all
 
-gpu-probe: ## what each kernel of a decode step takes, beside alternatives; 2 minutes
+gpu-probe: ## time each kernel of a decode step and its alternatives on a GPU; 2 minutes
 	@mkdir -p $(OUT)
 	eval "$$($(GPU_PYTHON) -m tests.gpu.kit.environment)" && \
 	  OUT=$(OUT) $(GPU_PYTHON) tests/gpu/probe.py | tee $(OUT)/probe.log
 
-wheel: install ## sdist and wheel in dist/
+wheel: install ## build the sdist and the wheel in dist/
 	$(BIN)/python -m build --no-isolation
 
-docs: install ## the site of docs/, in build/site; links and anchors are checked
+docs: install ## build the site of docs/ in build/site, and check links and anchors
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 
-pictures: install ## docs/pictures: the console's screens, of a daemon under load; a minute
+pictures: install ## regenerate docs/pictures: screenshots of the console with a daemon under load; a minute
 	$(BIN)/python tests/tui/pictures.py docs/pictures
 
-clean: ## what can be made again
+clean: ## remove the virtual environment, builds and caches
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

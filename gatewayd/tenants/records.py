@@ -117,7 +117,7 @@ def change_tenant(
 
 
 def remove_tenant(connection: Connection, name: str, now: int) -> None:
-    """Remove a tenant with all its resources; its usage stays on record.
+    """Remove a tenant with all its resources; its usage records are kept.
 
     Raises:
         Conflict: it is the default tenant.

@@ -18,7 +18,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Manage tenants, their rate limits, budgets and weights."
 )
 
-Name = Annotated[str, typer.Argument(metavar="TENANT")]
+Name = Annotated[str, typer.Argument(metavar="TENANT", help="Name of the tenant.")]
 _NONE = ("none", "unlimited")
 _MICROS = 1_000_000
 _SHARE = "PAGES|SHARE%"
@@ -167,7 +167,7 @@ def create(
 def set_(
     tenant: Name, terms: dict[str, Any], config: ConfigFile = None, socket: Socket = None
 ) -> None:
-    """Change what a tenant may use, from now on; none takes a limit away."""
+    """Change a tenant's limits, from now on; none removes a limit."""
     if not terms:
         fail("nothing to change: give at least one option", 2)
     run_action(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)

@@ -29,9 +29,9 @@ _GROUPS = (
     (
         _REGISTERING,
         "Registration hooks",
-        "Called on the plugin that is chosen, and on no other. Returns what it offers; the one\n"
-        "whose `name` is that of the entry point is taken. Of logits processors several may be\n"
-        "chosen; they run in the order of `[logits_processor] strategies`.",
+        "Called only on the chosen plugin. Returns its strategies; the one whose `name` is that\n"
+        "of the entry point is used. Several logits processors may be chosen; they run in the\n"
+        "order of `[logits_processor] strategies`.",
     ),
     (_OBSERVING, "Observing hooks", "Called on every [observer](../observers.md)."),
     (_CONSOLE, "Console hooks", "Called on [plugins of the console](../console.md)."),
@@ -90,7 +90,7 @@ def _all_kinds() -> str:
 
 
 def _all_types() -> str:
-    order = "Of all kinds first, then of the modules of the kinds."
+    order = "Types of all kinds come first, then those of each kind."
     return "\n\n".join([f"# Types\n\n{_GENERATED} {order}", *_types()]) + "\n"
 
 

@@ -72,7 +72,7 @@ class AdmissionConformance:
 
     @campaign
     @given(turns=_TURNS)
-    def test_every_refusal_says_why_and_when_to_try_again(
+    def test_every_refusal_has_a_reason_and_a_retry_time(
         self, turns: Sequence[tuple[AdmissionRequest, Load, float | None]]
     ) -> None:
         with self.opened() as admission:
@@ -90,7 +90,7 @@ class AdmissionConformance:
 
     @campaign
     @given(turns=_TURNS, last=_REQUESTS)
-    def test_a_machine_with_nothing_to_do_takes_everybody_on(
+    def test_an_idle_machine_admits_every_request(
         self,
         turns: Sequence[tuple[AdmissionRequest, Load, float | None]],
         last: AdmissionRequest,
@@ -104,7 +104,7 @@ class AdmissionConformance:
 
     @campaign
     @given(turns=_TURNS)
-    def test_the_same_events_give_the_same_answers(
+    def test_the_same_events_give_the_same_decisions(
         self, turns: Sequence[tuple[AdmissionRequest, Load, float | None]]
     ) -> None:
         def play() -> list[bool]:

@@ -78,7 +78,7 @@ class ConsoleConformance:
         with self.plugged() as manager:
             return [each for some in manager.hook.gatewayd_console_actions() for each in some]
 
-    def test_it_has_a_hook_and_none_that_is_not_there(self) -> None:
+    def test_it_implements_only_existing_hooks(self) -> None:
         with self.plugged() as manager:
             callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
             assert callers, "it implements no hook: is @hookimpl missing?"
@@ -91,7 +91,7 @@ class ConsoleConformance:
             callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
             assert {caller.name for caller in callers} & registering == set()
 
-    def test_it_adds_panels_or_actions_with_names_of_their_own(self) -> None:
+    def test_its_panels_and_actions_have_unique_names(self) -> None:
         panels, actions = self.panels(), self.actions()
         assert panels or actions, "it adds neither a panel nor an action"
         assert all(isinstance(each, Panel) for each in panels)
@@ -102,7 +102,7 @@ class ConsoleConformance:
         assert len(keys) == len(set(keys)), f"duplicate keys: {keys}"
 
     @pytest.mark.parametrize("look", [idle_look(), busy_look()], ids=["idle", "busy"])
-    def test_a_panel_shows_any_daemon_and_changes_nothing(self, look: dict[str, Any]) -> None:
+    def test_a_panel_renders_any_snapshot_without_modifying_it(self, look: dict[str, Any]) -> None:
         for panel in self.panels():
             before = copy.deepcopy(look)
             shown = panel.show(look)
@@ -119,13 +119,13 @@ class ConsoleConformance:
                 assert all(isinstance(line, str) for line in shown)
 
     @pytest.mark.parametrize("look", [idle_look(), busy_look()], ids=["idle", "busy"])
-    def test_an_action_says_what_came_of_it(self, look: dict[str, Any]) -> None:
+    def test_an_action_reports_its_result(self, look: dict[str, Any]) -> None:
         for action in self.actions():
             result = action.run(FakeDaemon(look))
             assert isinstance(result, str), f"{action.id} must return a sentence about its result"
             assert result.strip(), f"{action.id} must return a sentence about its result"
 
-    def test_an_action_that_is_refused_lets_the_refusal_out_or_tells_of_it(self) -> None:
+    def test_an_action_raises_or_reports_a_refusal(self) -> None:
         for action in self.actions():
             daemon = FakeDaemon(busy_look(), "not now")
             try:

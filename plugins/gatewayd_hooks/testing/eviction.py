@@ -91,7 +91,7 @@ class EvictionConformance:
 
     @campaign
     @given(before=_EVENTS, after=_EVENTS)
-    def test_one_that_takes_its_state_evicts_the_pages_it_had(
+    def test_imported_state_evicts_the_same_pages(
         self, before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]
     ) -> None:
         """Compared with a set; a strategy without exported state passes."""
@@ -121,7 +121,7 @@ class EvictionConformance:
             with pytest.raises(LookupError):
                 strategy.victim()
 
-    def test_every_page_of_a_large_pool_comes_out_once(self) -> None:
+    def test_every_page_of_a_large_pool_is_evicted_once(self) -> None:
         num_pages = 5000
         with self.opened(num_pages) as strategy:
             for page in range(num_pages):
@@ -132,7 +132,7 @@ class EvictionConformance:
 
     @campaign
     @given(events=_ORIGINS)
-    def test_whatever_happens_to_pages_each_is_evicted_once(
+    def test_each_page_is_evicted_once_after_any_events(
         self, events: Sequence[tuple[str, int, int, float]]
     ) -> None:
         """Prefixes are cached, reused, retained, pinned, dropped and evicted in any order."""
@@ -177,7 +177,7 @@ class EvictionConformance:
             drained = [strategy.victim() for _ in range(len(cached))]
             assert sorted(drained) == sorted(cached), "every page is evicted in the end"
 
-    def test_the_beginning_of_a_prefix_is_evicted_while_its_end_is_in_use(self) -> None:
+    def test_a_prefix_is_evictable_while_its_last_page_is_in_use(self) -> None:
         with self.opened() as strategy:
             on_cached = getattr(strategy, "cached", None)
             for page in range(3):
@@ -187,7 +187,7 @@ class EvictionConformance:
             strategy.release(0)
             assert {strategy.victim(), strategy.victim()} == {0, 1}
 
-    def test_a_pin_spares_a_page_and_those_before_it_while_there_are_others(self) -> None:
+    def test_pinned_pages_and_their_prefixes_are_evicted_last(self) -> None:
         with self.opened() as strategy:
             on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             if pin is None:
@@ -212,7 +212,7 @@ class EvictionConformance:
             first = {strategy.victim() for _ in range(4)}
             assert first & set(order[-2:]), "a pin ends when its page is evicted"
 
-    def test_what_was_dropped_starts_afresh(self) -> None:
+    def test_a_dropped_page_starts_without_history(self) -> None:
         with self.opened() as strategy:
             on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             drop = getattr(strategy, "drop", None)
@@ -238,7 +238,7 @@ class EvictionConformance:
                 strategy.release(page)
             assert strategy.victim() == 0, "neither its uses nor its pin are remembered"
 
-    def test_taking_a_pin_back_spares_what_others_begin_with(self) -> None:
+    def test_unpinning_a_page_keeps_prefixes_of_other_pinned_pages(self) -> None:
         with self.opened() as strategy:
             on_cached, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             if on_cached is None or pin is None:

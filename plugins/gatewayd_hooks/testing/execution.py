@@ -99,13 +99,13 @@ class ExecutorConformance:
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_bytes_go_both_ways_and_the_environment_arrives(self) -> None:
+    def test_the_socket_works_both_ways_and_the_environment_is_passed(self) -> None:
         with self.started(_ECHO, GATEWAYD_TEST="here") as process:
             assert process.socket.type & socket.SOCK_STREAM
             process.socket.sendall(b"ping")
             assert process.socket.recv(9, socket.MSG_WAITALL) == b"here:ping"
 
-    def test_it_has_nothing_of_the_daemon_but_its_command(
+    def test_an_engine_inherits_nothing_from_the_daemon(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("GATEWAYD_API_KEY", "canary")
@@ -125,7 +125,7 @@ class ExecutorConformance:
         assert report["folder"] != os.getcwd()
         assert report["opened"] == []
 
-    def test_two_engines_have_a_socket_each(self) -> None:
+    def test_each_engine_has_its_own_socket(self) -> None:
         with (
             self.started(_ECHO, GATEWAYD_TEST="a") as first,
             self.started(_ECHO, GATEWAYD_TEST="b") as second,
@@ -135,7 +135,7 @@ class ExecutorConformance:
             first.socket.sendall(b"1")
             assert (first.socket.recv(100), second.socket.recv(100)) == (b"a:1", b"b:2")
 
-    def test_it_lives_until_it_is_killed_and_its_socket_then_ends(self) -> None:
+    def test_an_engine_runs_until_it_is_killed_which_closes_its_socket(self) -> None:
         with self.started(_DEAF) as process:
             assert process.socket.recv(1) == b"!"
             assert process.poll() is None
@@ -148,7 +148,7 @@ class ExecutorConformance:
     @pytest.mark.parametrize(
         ("action", "number"), [("terminate", signal.SIGTERM), ("abort", signal.SIGABRT)]
     )
-    def test_it_gets_the_signal_that_was_meant(self, action: str, number: int) -> None:
+    def test_terminate_and_abort_send_their_signals(self, action: str, number: int) -> None:
         # A byte reports that it is ready: before that, the signal could arrive during interpreter
         # startup.
         program = (
@@ -163,19 +163,19 @@ class ExecutorConformance:
             _until(lambda: process.poll() is not None, f"an engine ends after {action}")
             assert process.poll() == 7
 
-    def test_its_exit_status_is_told_again_and_again(self) -> None:
+    def test_exit_status_is_stable_across_polls(self) -> None:
         with self.started("import sys; sys.exit(3)") as process:
             _until(lambda: process.poll() is not None, "an engine ends by itself")
             assert [process.poll(), process.poll()] == [3, 3]
 
-    def test_signals_to_one_that_is_gone_are_ignored(self) -> None:
+    def test_signals_to_an_exited_engine_are_ignored(self) -> None:
         with self.started("pass") as process:
             _until(lambda: process.poll() is not None, "an engine ends by itself")
             process.terminate()
             process.abort()
             process.kill()
 
-    def test_an_engine_whose_gateway_closes_the_socket_reads_its_end(self) -> None:
+    def test_an_engine_reads_end_of_file_when_the_gateway_closes_the_socket(self) -> None:
         with self.started(_ECHO, GATEWAYD_TEST="") as process:
             process.socket.close()
             _until(lambda: process.poll() is not None, "an engine that reads its end ends")
@@ -185,7 +185,7 @@ class ExecutorConformance:
         with self.opened() as executor, pytest.raises(OSError, match=r"."):
             executor.start(EngineCommand(["/does/not/exist", "{fd}"], {}, replica=0))
 
-    def test_an_engine_that_hangs_ends_with_a_daemon_that_is_killed(self) -> None:
+    def test_a_hung_engine_ends_when_the_daemon_is_killed(self) -> None:
         reader, writer = os.pipe()
         daemon = os.fork()
         if daemon == 0:  # never returns to pytest

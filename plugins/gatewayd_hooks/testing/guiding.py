@@ -83,28 +83,28 @@ class GuideConformance:
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_what_follows_a_grammar_is_accepted_and_may_end(self) -> None:
+    def test_text_that_matches_a_grammar_is_accepted_and_may_end(self) -> None:
         with self.opened() as guide:
             for sample, grammar in self.known(guide):
                 for text in sample.right:
                     tokens = [*self.tokens_of(text), END]
                     assert grammar.start().accept(tokens) == len(tokens), (sample.spec, text)
 
-    def test_what_does_not_follow_a_grammar_is_not_accepted(self) -> None:
+    def test_text_that_does_not_match_a_grammar_is_rejected(self) -> None:
         with self.opened() as guide:
             for sample, grammar in self.known(guide):
                 for text in sample.wrong:
                     tokens = [*self.tokens_of(text), END]
                     assert grammar.start().accept(tokens) < len(tokens), (sample.spec, text)
 
-    def test_what_is_wrong_is_refused_with_a_sentence(self) -> None:
+    def test_an_invalid_grammar_is_refused_with_a_message(self) -> None:
         with self.opened() as guide:
             for spec in WRONG:
                 with pytest.raises(GrammarRefused) as caught:
                     guide.compile(spec)
                 assert str(caught.value).strip(), spec
 
-    def test_walks_through_masks_keep_the_grammar(self) -> None:
+    def test_tokens_sampled_from_masks_match_the_grammar(self) -> None:
         """Tokens allowed by masks are accepted, and complete answers match the grammar."""
         with self.opened() as guide:
             known = self.known(guide)
@@ -129,7 +129,7 @@ class GuideConformance:
 
             walk()
 
-    def test_a_mask_allows_what_is_accepted(self) -> None:
+    def test_a_mask_allows_exactly_the_accepted_tokens(self) -> None:
         """Every token of the vocabulary is tried; forced ones may exclude other spellings."""
         with self.opened() as guide:
             known = self.known(guide)
@@ -148,7 +148,7 @@ class GuideConformance:
 
             compare()
 
-    def test_what_is_forced_is_accepted_and_alone(self) -> None:
+    def test_forced_tokens_are_accepted_and_the_only_choice(self) -> None:
         with self.opened() as guide:
             for sample, grammar in self.known(guide):
                 matcher = grammar.start()
@@ -160,7 +160,7 @@ class GuideConformance:
                         assert ahead.accept([one]) == 1
                     assert matcher.accept([token]) == 1
 
-    def test_after_taking_back_it_stands_where_it_stood(self) -> None:
+    def test_rollback_restores_the_previous_state(self) -> None:
         with self.opened() as guide:
             known = self.known(guide)
 
@@ -185,7 +185,7 @@ class GuideConformance:
 
             go_back()
 
-    def test_many_are_filled_as_each_by_itself(self) -> None:
+    def test_batched_masks_equal_single_masks(self) -> None:
         with self.opened() as guide:
             matchers = [grammar.start() for _, grammar in self.known(guide)]
             ended = [grammar.start() for _, grammar in self.known(guide)]
@@ -201,7 +201,7 @@ class GuideConformance:
                     matcher.fill(alone)
                     assert np.array_equal(mask, alone)
 
-    def test_several_threads_compile_and_follow_at_once(self) -> None:
+    def test_threads_compile_and_match_concurrently(self) -> None:
         with self.opened() as guide, ThreadPoolExecutor(4) as pool:
             shared = self.known(guide)
 

@@ -120,7 +120,7 @@ class KvCodecConformance:
                     found = self.decoded(codec, self.encoded(codec, given), dtype)
                 assert bool(found.isfinite().all()), "finite numbers became non-finite"
 
-    def test_equal_numbers_give_equal_bytes_whatever_was_there(self) -> None:
+    def test_equal_numbers_give_equal_bytes_in_any_buffer(self) -> None:
         for values in INPUTS.values():
             with self.opened() as codec:
                 once = self.encoded(codec, values)
@@ -129,7 +129,7 @@ class KvCodecConformance:
             with self.opened() as another:
                 assert torch.equal(self.encoded(another, values), once)
 
-    def test_a_record_follows_from_its_own_token_and_head(self) -> None:
+    def test_a_record_depends_only_on_its_own_token_and_head(self) -> None:
         values = torch.cat([INPUTS["normal"], INPUTS["one number that stands out"], INPUTS["huge"]])
         order = torch.randperm(len(values), generator=torch.Generator().manual_seed(5))
         heads = torch.tensor([2, 0, 1])
@@ -142,7 +142,7 @@ class KvCodecConformance:
                 assert torch.equal(self.encoded(codec, values[i : i + 1]), records[i : i + 1])
                 assert torch.equal(self.decoded(codec, records[i, 1]), numbers[i, 1])
 
-    def test_what_it_is_given_stays_as_it_was(self) -> None:
+    def test_inputs_are_not_modified(self) -> None:
         values = _normal(6)
         before = values.clone()
         with self.opened() as codec:
@@ -152,7 +152,7 @@ class KvCodecConformance:
             self.decoded(codec, records)
             assert torch.equal(records, kept)
 
-    def test_there_may_be_gaps_between_records_and_they_stay_as_they_are(self) -> None:
+    def test_gaps_between_records_are_not_written(self) -> None:
         values = _normal(7)
         wide = torch.full((_TOKENS, 2 * _HEADS, _DIM), 3.0)
         wide[:, _HEADS:] = values
@@ -171,7 +171,7 @@ class KvCodecConformance:
             assert bool((out[..., 0] == 8).all())
             assert bool((out[..., -1] == 8).all())
 
-    def test_records_may_stand_in_any_shape_and_none_is_one(self) -> None:
+    def test_records_may_have_any_shape_even_an_empty_one(self) -> None:
         values = _normal(8)
         with self.opened() as codec:
             records = self.encoded(codec, values)
@@ -181,7 +181,7 @@ class KvCodecConformance:
             assert not len(self.encoded(codec, values[:0]))
             assert not len(self.decoded(codec, records[:0]))
 
-    def test_records_that_are_said_to_be_plain_numbers_are(self) -> None:
+    def test_records_declared_as_plain_numbers_are_plain_numbers(self) -> None:
         for dtype in _DTYPES:
             with self.opened() as codec:
                 element = codec.element(dtype) if isinstance(codec, PlainRecords) else None

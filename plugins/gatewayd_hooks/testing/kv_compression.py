@@ -57,7 +57,7 @@ class KvCompressionConformance:
         with self.opened() as strategy:
             assert isinstance(strategy, Selects | Compacts)
 
-    def test_what_it_selects_is_there_and_within_the_budget(self) -> None:
+    def test_selected_tokens_exist_and_are_within_the_budget(self) -> None:
         with self.selecting() as strategy:
             if strategy is None:
                 return
@@ -65,13 +65,13 @@ class KvCompressionConformance:
             decoding.run(_STEPS)
             assert decoding.selected, f"nothing was selected in {_STEPS} steps"
 
-    def test_short_sequences_are_served_too(self) -> None:
+    def test_short_sequences_are_supported(self) -> None:
         with self.selecting() as strategy:
             if strategy is None:
                 return
             Decoding(strategy, {1: 0, 3: 7}).run(40)
 
-    def test_a_row_knows_nothing_of_the_sequence_before(self) -> None:
+    def test_a_row_has_no_state_of_its_previous_sequence(self) -> None:
         with self.selecting() as fresh:
             if fresh is None:
                 return
@@ -83,7 +83,7 @@ class KvCompressionConformance:
             again.run(_STEPS)
         assert again.selected == expected.selected
 
-    def test_a_token_that_is_shown_twice_counts_once(self) -> None:
+    def test_a_repeated_token_counts_once(self) -> None:
         starts = {0: 330, 3: 517}
         with self.selecting() as strategy:
             if strategy is None:
@@ -95,7 +95,7 @@ class KvCompressionConformance:
             again.run(_STEPS + 20, again=3)
         assert again.selected == expected.selected
 
-    def test_a_request_that_failed_leaves_nothing_in_its_row(self) -> None:
+    def test_a_failed_request_leaves_no_state_in_its_row(self) -> None:
         with self.selecting() as fresh:
             if fresh is None:
                 return
@@ -110,7 +110,7 @@ class KvCompressionConformance:
                 again.run(_STEPS + 12)
             assert again.selected == expected.selected
 
-    def test_rows_do_not_depend_on_one_another(self) -> None:
+    def test_rows_are_independent(self) -> None:
         starts = {0: 300, 3: 333, 6: 610}
         with self.selecting() as strategy:
             if strategy is None:
@@ -124,7 +124,7 @@ class KvCompressionConformance:
             expected = [one[1:] for one in together.selected if one[0] == row]
             assert [one[1:] for one in alone.selected] == expected
 
-    def test_a_row_goes_on_elsewhere_with_what_was_known(self) -> None:
+    def test_a_sequence_moved_to_another_row_keeps_its_state(self) -> None:
         with self.selecting() as strategy:
             if not isinstance(strategy, Moves):
                 return
@@ -142,7 +142,7 @@ class KvCompressionConformance:
 
     # Compaction
 
-    def test_what_is_planned_is_whole_pages_and_follows_from_prompts(self) -> None:
+    def test_a_plan_has_whole_pages_and_depends_only_on_the_prompt(self) -> None:
         with self.compacting() as strategy:
             if strategy is None:
                 return
@@ -165,7 +165,7 @@ class KvCompressionConformance:
                 again = strategy.plan(one, prompts[one] + 20, prompts[one])
                 assert list(again) == [each for each in planned if each.row == row]
 
-    def test_what_is_compacted_is_finite_and_the_same_each_time(self) -> None:
+    def test_compaction_is_finite_and_deterministic(self) -> None:
         with self.compacting() as strategy:
             if strategy is None:
                 return
@@ -183,7 +183,7 @@ class KvCompressionConformance:
                 for one, other in zip(found, again, strict=True):
                     assert torch.equal(one, other), f"{name}: results differ between calls"
 
-    def test_as_many_as_there_were_attend_alike(self) -> None:
+    def test_compaction_to_the_original_size_is_exact(self) -> None:
         with self.compacting() as strategy:
             if strategy is None:
                 return
@@ -194,7 +194,7 @@ class KvCompressionConformance:
             assert torch.allclose(answer, expected, atol=1e-3)
             assert torch.allclose(its_mass, mass, atol=1e-3)
 
-    def test_more_that_are_kept_lose_less(self) -> None:
+    def test_compaction_to_more_tokens_loses_less(self) -> None:
         with self.compacting() as strategy:
             if strategy is None:
                 return

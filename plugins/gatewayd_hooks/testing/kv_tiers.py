@@ -73,7 +73,7 @@ class KvTierConformance:
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_a_page_comes_back_bit_for_bit_and_is_a_copy(self) -> None:
+    def test_a_loaded_page_is_an_exact_copy(self) -> None:
         with self.opened() as strategy:
             given_ = _page(1)
             assert len(strategy) == 0
@@ -88,7 +88,7 @@ class KvTierConformance:
             strategy.release([_key(1)])
             assert len(strategy) == 1
 
-    def test_only_leading_pages_count(self) -> None:
+    def test_only_leading_pages_are_found(self) -> None:
         with self.opened() as strategy:
             for number in (1, 2, 4):
                 strategy.put(_key(number), _page(number))
@@ -98,7 +98,7 @@ class KvTierConformance:
             assert len(self.at_hand(strategy, _keys(1, 4))) == 2
             assert len(self.at_hand(strategy, _keys(3, 2))) == 0
 
-    def test_a_page_that_it_has_is_not_kept_twice(self) -> None:
+    def test_a_stored_page_is_not_stored_twice(self) -> None:
         with self.opened() as strategy:
             for _ in range(3):
                 assert len(strategy.put(_key(1), _page(1))) == 0
@@ -106,7 +106,7 @@ class KvTierConformance:
 
     @campaign
     @given(events=_EVENTS)
-    def test_whatever_is_asked_of_it_pages_are_what_they_were(
+    def test_pages_are_unchanged_after_any_calls(
         self, events: Sequence[tuple[str, int, int]]
     ) -> None:
         """Compared with an unbounded dict: a tier may have lost a page, not changed it."""
@@ -145,7 +145,7 @@ class KvTierConformance:
                 for _ in range(count):
                     strategy.release([key])
 
-    def test_what_it_leaves_or_keeps_at_the_end_is_whole(self) -> None:
+    def test_pages_that_are_handed_over_are_complete(self) -> None:
         with self.opened() as strategy:
             for number in range(20):
                 strategy.put(_key(number), _page(number))
@@ -163,7 +163,7 @@ class KvTierConformance:
                     assert np.array_equal(page, _page(number))
                     strategy.release([_key(number)])
 
-    def test_evicted_pages_stay_whole_until_the_next_call(self) -> None:
+    def test_evicted_pages_stay_valid_until_the_next_call(self) -> None:
         with self.opened() as strategy:
             for number in range(300):
                 for key, page in strategy.put(_key(number), _page(number)):

@@ -96,13 +96,13 @@ class LogitsProcessorConformance:
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_a_request_that_asks_for_nothing_is_left_alone(self) -> None:
+    def test_requests_without_the_option_are_not_processed(self) -> None:
         """It need not be declined, but a declined row must not be touched either."""
         with self.opened() as processor:
             if processor.admit(0, Sampling(), _ids(_PROMPT), _ids(())):
                 processor.remove(0)
 
-    def test_a_value_that_cannot_be_is_refused_as_the_clients(self) -> None:
+    def test_an_invalid_value_is_refused_as_a_client_error(self) -> None:
         """Any other exception would count as a fault of the processor."""
         with self.opened() as processor:
             for params in self.requests():
@@ -118,7 +118,7 @@ class LogitsProcessorConformance:
                             f"extra_args.{name} {value!r}: raise RequestRefused, not {error!r}"
                         )
 
-    def test_something_changes_for_those_who_asked(self) -> None:
+    def test_logits_change_for_requests_with_the_option(self) -> None:
         with self.opened() as processor:
             rows = self.admitted(processor)
             logits = _logits(len(rows))
@@ -128,7 +128,7 @@ class LogitsProcessorConformance:
             assert not torch.equal(changed, logits)
             assert not changed.isnan().any()
 
-    def test_only_the_given_lines_change(self) -> None:
+    def test_only_the_given_rows_change(self) -> None:
         with self.opened() as processor:
             rows = self.admitted(processor, _OUTPUT[:1])
             logits = _logits(2 * len(rows) + 1)
@@ -137,7 +137,7 @@ class LogitsProcessorConformance:
             untouched = [line for line in range(len(logits)) if line not in index]
             assert torch.equal(changed[untouched], logits[untouched])
 
-    def test_what_a_row_gets_does_not_depend_on_its_place_or_company(self) -> None:
+    def test_results_of_a_row_do_not_depend_on_the_batch(self) -> None:
         with self.opened() as processor:
             rows = self.admitted(processor, _OUTPUT[:1])
             logits = _logits(1).repeat(len(rows), 1)
@@ -149,7 +149,7 @@ class LogitsProcessorConformance:
                 alone = self.apply(processor, logits[:1], [0], [row])
                 assert torch.equal(alone[0], together[line])
 
-    def test_a_sequence_that_is_admitted_again_goes_on_as_before(self) -> None:
+    def test_a_readmitted_sequence_continues_unchanged(self) -> None:
         """Preempted after four tokens, it is admitted again with them, in another row."""
         logits = _logits(1, seed=3)
         with self.opened() as steady, self.opened() as moved:
@@ -168,7 +168,7 @@ class LogitsProcessorConformance:
                     after = logits
                 assert torch.equal(self.apply(steady, logits, [0], [row]), after)
 
-    def test_a_row_keeps_nothing_of_who_had_it_before(self) -> None:
+    def test_a_row_has_no_state_of_its_previous_sequence(self) -> None:
         logits = _logits(1, seed=4)
         requests = self.requests()
         with self.opened() as used, self.opened() as fresh:
@@ -185,7 +185,7 @@ class LogitsProcessorConformance:
                 used.remove(0)
                 fresh.remove(0)
 
-    def test_tokens_of_several_rows_are_noted_at_once_as_one_by_one(self) -> None:
+    def test_batched_token_updates_equal_single_updates(self) -> None:
         with self.opened() as at_once, self.opened() as singly:
             rows = self.admitted(at_once)
             self.admitted(singly)

@@ -43,7 +43,7 @@ class ObserverConformance:
         finally:
             manager.unregister(observer)
 
-    def test_it_has_a_hook_and_none_that_is_not_there(self) -> None:
+    def test_it_implements_only_existing_hooks(self) -> None:
         with self.plugged() as manager:
             callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
             assert callers, "it implements no hook: is @hookimpl missing?"
@@ -56,7 +56,7 @@ class ObserverConformance:
             callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
             assert {caller.name for caller in callers} & registering == set()
 
-    def test_a_daemon_lives_from_start_to_stop(self) -> None:
+    def test_the_hooks_work_from_start_to_stop_of_a_daemon(self) -> None:
         prometheus = pytest.importorskip("prometheus_client")
         with self.plugged() as manager:
             registry = prometheus.CollectorRegistry()
@@ -70,7 +70,7 @@ class ObserverConformance:
         others = {name for name in names if not name.startswith("gatewayd_")}
         assert others == set(), "names of metrics begin with gatewayd_<your plugin>_"
 
-    def test_a_second_daemon_in_the_same_process_can_have_it_too(self) -> None:
+    def test_it_works_in_a_second_daemon_of_the_same_process(self) -> None:
         """Every test that starts a daemon does this."""
         prometheus = pytest.importorskip("prometheus_client")
         for _ in range(2):

@@ -133,17 +133,17 @@ class ToolParserConformance(_Opening):
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_an_empty_template_suits_no_parser(self) -> None:
+    def test_an_empty_template_matches_no_parser(self) -> None:
         with self.opened() as strategy:
             assert strategy.suits("") is False
 
-    def test_ids_are_told_apart_and_stay_what_they_are(self) -> None:
+    def test_ids_are_unique_and_stable(self) -> None:
         with self.opened() as strategy:
             made = [strategy.call_id(f"call_{number}") for number in range(100)]
             assert len(set(made)) == len(made)
             assert [strategy.call_id(one) for one in made] == made
 
-    def test_its_guide_is_of_a_form_that_guides_know(self) -> None:
+    def test_its_grammar_has_a_supported_form(self) -> None:
         with self.opened() as strategy:
             for required, parallel in product((False, True), repeat=2):
                 spec = strategy.guide(TOOLS, required=required, parallel=parallel)
@@ -160,7 +160,7 @@ class ToolParserConformance(_Opening):
 
     @_few
     @given(calls=_CALLS, splits=_SPLITS)
-    def test_what_its_guide_forces_it_reads(
+    def test_it_parses_what_its_grammar_enforces(
         self, calls: list[tuple[Tool, dict[str, Any]]], splits: list[int]
     ) -> None:
         with self.opened() as strategy:
@@ -173,7 +173,7 @@ class ToolParserConformance(_Opening):
         assert arguments == [arguments for _, arguments in calls]
         assert text_of(parts) == ""
 
-    def test_arguments_come_piece_by_piece(self) -> None:
+    def test_arguments_are_streamed(self) -> None:
         """Whatever is certain is returned: at most a delimiter is held back."""
         with self.opened() as strategy:
             answer = self.write(strategy, [(TOOLS[0], {"text": "word " * 50})])
@@ -183,14 +183,14 @@ class ToolParserConformance(_Opening):
 
     @_few
     @given(text=_PLAIN, splits=_SPLITS)
-    def test_text_without_calls_stays_as_it_is(self, text: str, splits: list[int]) -> None:
+    def test_text_without_calls_is_unchanged(self, text: str, splits: list[int]) -> None:
         with self.opened() as strategy:
             parts = read(strategy.parser(TOOLS), in_pieces(text, splits))
         assert parts == ([Text(text)] if text else [])
 
     @_few
     @given(data=st.data(), splits=_SPLITS)
-    def test_however_it_is_cut_it_is_read_alike(
+    def test_results_do_not_depend_on_chunk_boundaries(
         self, data: st.DataObject, splits: list[int]
     ) -> None:
         """Also for invalid output."""
@@ -204,7 +204,7 @@ class ToolParserConformance(_Opening):
 
     @_fewest
     @given(calls=_CALLS)
-    def test_calls_that_break_off_are_told_or_are_text(
+    def test_incomplete_calls_are_reported_or_are_text(
         self, calls: list[tuple[Tool, dict[str, Any]]]
     ) -> None:
         with self.opened() as strategy:
@@ -218,7 +218,7 @@ class ToolParserConformance(_Opening):
                 else:
                     assert bare(text_of(parts)) == bare(answer[:end])
 
-    def test_answers_are_read_each_by_its_own_parser(self) -> None:
+    def test_parsers_of_concurrent_answers_are_independent(self) -> None:
         with self.opened() as strategy:
             answer = self.write(strategy, [(TOOLS[0], {"a": 1})])
             one, other = strategy.parser(TOOLS), strategy.parser(TOOLS)
@@ -239,20 +239,20 @@ class ReasoningParserConformance(_Opening):
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_an_empty_template_suits_no_parser(self) -> None:
+    def test_an_empty_template_matches_no_parser(self) -> None:
         with self.opened() as strategy:
             assert strategy.suits("") is False
 
     @_few
     @given(text=_PLAIN, splits=_SPLITS)
-    def test_an_answer_without_marks_is_text(self, text: str, splits: list[int]) -> None:
+    def test_an_answer_without_reasoning_marks_is_text(self, text: str, splits: list[int]) -> None:
         with self.opened() as strategy:
             parts = read(strategy.parser("user: hello\n"), in_pieces(text, splits))
         assert parts == ([Text(text)] if text else [])
 
     @_few
     @given(data=st.data(), splits=_SPLITS, is_open=st.booleans())
-    def test_however_it_is_cut_it_is_read_alike(
+    def test_results_do_not_depend_on_chunk_boundaries(
         self, data: st.DataObject, splits: list[int], is_open: bool
     ) -> None:
         with self.opened() as strategy:
@@ -264,7 +264,7 @@ class ReasoningParserConformance(_Opening):
             assert read(strategy.parser(prompt), in_pieces(answer, splits)) == at_once
             assert not any(isinstance(part, ToolCall | Arguments) for part in at_once)
 
-    def test_its_bounds_are_where_it_reads_reasoning(self) -> None:
+    def test_its_bounds_delimit_the_parsed_reasoning(self) -> None:
         with self.opened() as strategy:
             opened = strategy.marks[0] if strategy.marks else ""
             for prompt_end in ("user: hello\n", f"assistant\n{opened}\n"):
@@ -278,7 +278,7 @@ class ReasoningParserConformance(_Opening):
 
     @_few
     @given(data=st.data())
-    def test_nothing_but_marks_and_space_is_lost(self, data: st.DataObject) -> None:
+    def test_only_marks_and_whitespace_are_removed(self, data: st.DataObject) -> None:
         with self.opened() as strategy:
             marks = list(strategy.marks)
             bits = st.sampled_from(["a", " ", "\n", "b c", *marks, *(m[:-1] for m in marks)])

@@ -86,7 +86,7 @@ class PreemptionConformance:
 
     @campaign
     @given(view=_views())
-    def test_the_view_is_left_as_it_was(self, view: QueueView) -> None:
+    def test_the_view_is_not_modified(self, view: QueueView) -> None:
         columns = [
             column
             for field in fields(view)

@@ -83,7 +83,7 @@ class PrefixCacheConformance:
 
     @campaign
     @given(page_size=st.integers(1, 3), before=_EVENTS, after=_EVENTS)
-    def test_one_that_takes_its_state_finds_what_it_found(
+    def test_imported_state_finds_the_same_pages(
         self,
         page_size: int,
         before: Sequence[tuple[str, int, int]],
@@ -127,7 +127,7 @@ class PrefixCacheConformance:
             ):
                 assert _tokens(cache.match(cache.begin(ids, other_salt_))) == 0
 
-    def test_a_page_is_found_only_behind_all_that_came_before_it(self) -> None:
+    def test_a_page_is_found_only_after_its_whole_prefix(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1, 2, 3, 4, 5), b"")
             assert set(cache.insert(trail, _ids(1, 2, 3, 4), _ids(7, 8))) == {7, 8}
@@ -141,20 +141,20 @@ class PrefixCacheConformance:
             ):
                 assert _full(cache.match(cache.begin(_ids(*prompt), b""))) == pages
 
-    def test_generated_tokens_can_be_found_too(self) -> None:
+    def test_pages_of_generated_tokens_are_found(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1), b"")
             cache.insert(trail, _ids(1, 2, 3, 4), _ids(5, 6))
             assert _full(cache.match(cache.begin(_ids(1, 2, 3, 4, 5), b""))) == [5, 6]
 
-    def test_the_same_content_under_another_page_is_not_taken(self) -> None:
+    def test_a_second_page_with_the_same_content_is_not_inserted(self) -> None:
         with self.opened() as cache:
             for pages, taken in ((_ids(1, 2), {1, 2}), (_ids(3, 4), set()), (_ids(1, 5), set())):
                 trail = cache.begin(_ids(1, 2, 3, 4), b"")
                 assert set(cache.insert(trail, _ids(1, 2, 3, 4), pages)) == taken
             assert _full(cache.match(cache.begin(_ids(1, 2, 3, 4), b""))) == [1, 2]
 
-    def test_a_forgotten_page_is_not_found_and_may_be_taken_again(self) -> None:
+    def test_a_removed_page_is_not_found_and_can_be_inserted_again(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1, 2, 3, 4), b"")
             cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))
@@ -164,7 +164,7 @@ class PrefixCacheConformance:
             assert set(cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))) == {2}
             assert _full(cache.match(trail)) == [1, 2]
 
-    def test_a_copied_trail_goes_its_own_way(self) -> None:
+    def test_a_copied_trail_is_independent(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1, 2, 3, 4, 5), b"")
             cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))
@@ -175,7 +175,7 @@ class PrefixCacheConformance:
                 found = cache.match(cache.begin(_ids(1, 2, 3, 4, 5, last), b""))
                 assert _full(found) == [1, 2, page]
 
-    def test_a_sequence_that_comes_again_with_other_pages_fills_the_gap(self) -> None:
+    def test_a_repeated_sequence_with_other_pages_fills_the_gap(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1, 2, 3, 4, 5, 6), b"")
             cache.insert(trail, _ids(1, 2, 3, 4, 5, 6), _ids(1, 2, 3))

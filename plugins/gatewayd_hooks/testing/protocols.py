@@ -77,7 +77,7 @@ class ProtocolConformance:
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_its_routes_are_complete_and_none_is_there_twice(self) -> None:
+    def test_its_routes_are_complete_and_unique(self) -> None:
         with self.opened() as protocol:
             routes = protocol.routes(FakeGateway())
         assert routes, "it has no route"
@@ -88,7 +88,7 @@ class ProtocolConformance:
             assert route.summary
             assert callable(route.handler)
 
-    def test_every_error_has_its_shape(self) -> None:
+    def test_every_error_has_the_protocols_format(self) -> None:
         """Including those of the gateway: client and server errors stay distinct."""
         with self.opened() as protocol:
             for status in _STATUSES:
@@ -105,14 +105,14 @@ class ProtocolConformance:
 
     @campaign
     @given(body=_BODIES)
-    def test_whatever_is_sent_is_answered_or_refused(self, body: bytes) -> None:
+    def test_any_body_is_answered_or_refused(self, body: bytes) -> None:
         """Any other exception of a handler than ``RequestRefusal`` would be a status of 500."""
         with self.opened() as protocol:
             gateway = FakeGateway()
             for route in protocol.routes(gateway):
                 _ = asyncio.run(_outcome(route, request(route.method, route.path, body)))
 
-    def test_its_tables_say_what_is_refused(self) -> None:
+    def test_its_tables_declare_refused_fields(self) -> None:
         """Compared by the field that they name."""
         for expected, response in self._variants():
             if isinstance(expected, RequestRefusal):
@@ -121,7 +121,7 @@ class ProtocolConformance:
                 )
                 assert (response.status // 100, response.param) == (4, expected.param)
 
-    def test_its_tables_say_what_is_ignored(self) -> None:
+    def test_its_tables_declare_ignored_fields(self) -> None:
         """Fields without effect are listed, including those that no table knows."""
         for expected, response in self._variants():
             if not isinstance(expected, RequestRefusal) and isinstance(response, HttpResponse):
@@ -158,7 +158,7 @@ class ProtocolConformance:
                 assert gateway.bodies, "it did not ask the gateway"
                 assert gateway.bodies[-1].get("model") in gateway.models
 
-    def test_what_the_gateway_refuses_is_refused(self) -> None:
+    def test_refusals_of_the_gateway_reach_the_client(self) -> None:
         for sample in self._conversations():
             with self.opened() as protocol:
                 gateway = FakeGateway()
@@ -166,7 +166,7 @@ class ProtocolConformance:
                 status, _ = asyncio.run(_outcome(_find(protocol, gateway, sample), sample))
                 assert status == 503
 
-    def test_an_answer_that_fails_is_not_told_as_complete(self) -> None:
+    def test_a_failed_answer_is_not_reported_as_complete(self) -> None:
         for sample in self._conversations():
             with self.opened() as protocol:
                 gateway = FakeGateway()
@@ -177,7 +177,7 @@ class ProtocolConformance:
                 status, _ = asyncio.run(_outcome(_find(protocol, gateway, sample), sample))
                 assert status == 500
 
-    def test_a_reader_who_leaves_ends_the_iterator(self) -> None:
+    def test_a_client_disconnect_closes_the_iterator(self) -> None:
         for sample in self._conversations():
             with self.opened() as protocol:
                 asyncio.run(_leave(_find(protocol, FakeGateway(), sample), sample))

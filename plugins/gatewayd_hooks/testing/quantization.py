@@ -137,7 +137,7 @@ class QuantizerConformance:
         with self.opened() as quantizer:
             assert isinstance(quantizer, Reads | Quantizes | Multiplies)
 
-    def test_a_wrong_announcement_is_refused_by_its_field(self) -> None:
+    def test_an_invalid_announcement_is_refused_by_its_field(self) -> None:
         with self.opened() as quantizer:
             if not isinstance(quantizer, Reads):
                 return
@@ -146,7 +146,7 @@ class QuantizerConformance:
                 with pytest.raises(ValueError, match=rf"^here.*{re.escape(word)}"):
                     quantizer.scheme(Announcement(values, "here"))
 
-    def test_what_must_be_stored_and_what_may_be_are_told_apart(self) -> None:
+    def test_required_and_optional_tensors_are_distinct(self) -> None:
         for scheme in self._schemes():
             for matrix in STORED:
                 needed, rest = scheme.stored(matrix), scheme.optional(matrix)
@@ -156,7 +156,7 @@ class QuantizerConformance:
                     assert forms
                     assert all(form.dtype in {**FLOATS, **INTEGERS} for form in forms)
 
-    def test_what_is_stored_becomes_a_weight_of_the_matrix(self) -> None:
+    def test_stored_tensors_become_a_weight_of_the_matrix(self) -> None:
         for scheme in self._schemes():
             for matrix in STORED:
                 tensors = self._tensors(scheme, matrix)
@@ -213,7 +213,7 @@ class QuantizerConformance:
             if made is not None:
                 assert not dense(made)[1].any()
 
-    def test_what_is_made_is_the_same_again_and_the_weight_as_before(self) -> None:
+    def test_quantization_is_deterministic_and_does_not_modify_the_weight(self) -> None:
         for quantizer in self._quantizing():
             weight, matrix = normal(32, 64), Matrix("m", 32, 64)
             first = quantizer.quantize(matrix, weight)
@@ -222,7 +222,7 @@ class QuantizerConformance:
             assert (first is None) == (second is None)
             assert first is None or second is None or equal(first, second)
 
-    def test_a_row_does_not_depend_on_the_others(self) -> None:
+    def test_a_row_does_not_depend_on_other_rows(self) -> None:
         """Matrices are merged, and their rows reordered."""
         for quantizer in self._quantizing():
             weight = normal(32, 64) * torch.logspace(-3, 3, 32).unsqueeze(-1)
@@ -239,11 +239,11 @@ class QuantizerConformance:
                 with pytest.raises(ValueError, match=r"\w"):
                     quantizer.quantize(Matrix("m", 8, 64), weight)
 
-    def test_what_is_announced_tells_packed_from_plain(self) -> None:
+    def test_the_announcement_distinguishes_packed_from_plain_weights(self) -> None:
         with self.opened() as quantizer:
             check_announcement(quantizer)
 
-    def test_what_is_written_is_read_back(self) -> None:
+    def test_written_tensors_can_be_read_back(self) -> None:
         for writer in self._writing():
             for matrix in writer.matrices:
                 for scale in (1.0, 1e-6, 1e4, 0.0):
@@ -252,7 +252,7 @@ class QuantizerConformance:
                     check_read_back(writer, matrix, writer.strategy.nearest(matrix, weight))
                     assert torch.equal(weight, before)
 
-    def test_what_is_written_of_numbers_that_are_not_finite_is_nothing(self) -> None:
+    def test_weights_that_are_not_finite_are_not_written(self) -> None:
         for writer in self._writing():
             matrix = writer.matrices[0]
             for value in ("inf", "-inf", "nan"):
@@ -261,7 +261,7 @@ class QuantizerConformance:
                 with pytest.raises(ValueError, match=r"\w"):
                     writer.strategy.nearest(matrix, weight)
 
-    def test_a_fit_is_better_than_the_nearest_and_read_back(self) -> None:
+    def test_a_fit_is_better_than_rounding_and_can_be_read_back(self) -> None:
         """Measured on the outputs; inputs are divided only where they may be."""
         for writer, strategy in self._fitting():
             for is_foldable, spare in ((False, 9), (True, 0)):
@@ -272,7 +272,7 @@ class QuantizerConformance:
                 for matrix, weight in zip(one.matrices, fit.weights, strict=True):
                     check_read_back(writer, matrix, weight)
 
-    def test_a_fit_is_the_same_again_and_the_site_as_before(self) -> None:
+    def test_a_fit_is_deterministic_and_does_not_modify_its_input(self) -> None:
         for _, strategy in self._fitting():
             one, other = site(), site()
             first, second = strategy.fit(one), strategy.fit(one)
@@ -281,21 +281,21 @@ class QuantizerConformance:
                 assert all(map(torch.equal, before, after))
             assert torch.equal(one.inputs, other.inputs)
 
-    def test_what_is_pruned_by_inputs_loses_less_and_is_the_same_again(self) -> None:
+    def test_pruning_by_inputs_loses_less_and_is_deterministic(self) -> None:
         for quantizer, strategy in self._pruning():
             check_pruned(quantizer, strategy)
 
-    def test_products_are_those_of_the_numbers(self) -> None:
+    def test_products_match_those_of_the_dequantized_weight(self) -> None:
         """Into new and given tensors, with strided inputs, with none, without modifying them."""
         for one in self._multiplying():
             multiplying.check_products(one)
             multiplying.check_kept(one)
 
-    def test_products_are_the_same_again_and_of_a_row_its_own_where_that_is_said(self) -> None:
+    def test_products_are_deterministic_and_batch_invariant_if_declared(self) -> None:
         for one in self._multiplying():
             multiplying.check_again(one)
 
-    def test_weights_that_are_taken_over_are_left_as_they_are(self) -> None:
+    def test_weights_are_not_modified(self) -> None:
         with self.opened() as quantizer:
             if isinstance(quantizer, Multiplies):
                 multiplying.check_weights_are_left(quantizer)

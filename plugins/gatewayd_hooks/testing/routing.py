@@ -67,7 +67,7 @@ class RouterConformance:
 
     @campaign
     @given(turns=_TURNS)
-    def test_what_it_is_given_is_left_as_it_was(
+    def test_inputs_are_not_modified(
         self, turns: Sequence[tuple[RouteRequest, Sequence[ReplicaView]]]
     ) -> None:
         with self.opened() as router:
@@ -77,7 +77,7 @@ class RouterConformance:
                 assert request.prompt == prompt
                 assert replicas == views
 
-    def test_a_single_replica_serves_all(self) -> None:
+    def test_a_single_replica_serves_all_requests(self) -> None:
         with self.opened(1) as router:
             for load in range(20):
                 view = ReplicaView(0, load, load, load * 100, min(1.0, load / 10))

@@ -85,7 +85,7 @@ class SchedulerConformance:
 
     @campaign
     @given(sizes=SIZES, events=EVENTS)
-    def test_every_plan_keeps_the_rules_and_everyone_is_served(
+    def test_every_plan_is_valid_and_every_sequence_is_served(
         self, sizes: dict[str, int], events: Sequence[Event]
     ) -> None:
         self.play(sizes, events)
@@ -93,7 +93,7 @@ class SchedulerConformance:
     @storms
     @given(sizes=TIGHT, events=STORMS)
     @example({"max_batch_tokens": 16, "max_running": 4, "num_pages": 12}, _FIND_NO_PAGES)
-    def test_some_sequence_progresses_however_few_pages_there_are(
+    def test_some_sequence_progresses_even_with_few_pages(
         self, sizes: dict[str, int], events: Sequence[Event]
     ) -> None:
         self.play(sizes, events)
@@ -116,7 +116,7 @@ class SchedulerConformance:
             assert queue.finished == [sequence]
             assert sequence.computed == 102, "each token is computed once; the last one never"
 
-    def test_a_sequence_that_goes_is_never_granted_again(self) -> None:
+    def test_a_removed_sequence_is_never_planned_again(self) -> None:
         with self.queue(max_running=2) as queue:
             gone = [queue.arrive(20, 4) for _ in range(4)]
             kept = [queue.arrive(20, 4) for _ in range(4)]
@@ -129,7 +129,7 @@ class SchedulerConformance:
                 queue.step()
             assert set(map(id, queue.finished)) == set(map(id, kept))
 
-    def test_what_an_operator_puts_first_is_served_before_others_of_its_class(self) -> None:
+    def test_a_sequence_moved_to_the_front_is_served_first_in_its_class(self) -> None:
         for priority in (0, 1, 2):
             with self.queue(max_running=1) as queue:
                 queue.arrive(8, 3, priority=priority)
@@ -142,7 +142,7 @@ class SchedulerConformance:
                     queue.step()
                 assert queue.finished[1] is waiting[2]
 
-    def test_what_an_operator_holds_is_not_planned_until_it_is_released(self) -> None:
+    def test_a_held_sequence_is_not_planned_until_it_is_released(self) -> None:
         with self.queue(max_running=2) as queue:
             held = [queue.arrive(20, 4) for _ in range(3)]
             queue.step()
@@ -162,7 +162,7 @@ class SchedulerConformance:
                 queue.step()
             assert len(queue.finished) == 6
 
-    def test_a_slot_used_again_is_a_new_sequence(self) -> None:
+    def test_a_reused_slot_is_a_new_sequence(self) -> None:
         with self.queue(max_running=1) as queue:
             queue.cancel(queue.arrive(90, 9, priority=2))
             short = queue.arrive(1, 1, priority=0)
@@ -172,14 +172,14 @@ class SchedulerConformance:
                 queue.step()
             assert queue.finished == [short]
 
-    def test_going_twice_or_unknown_is_ignored(self) -> None:
+    def test_removing_an_unknown_sequence_is_ignored(self) -> None:
         scheduler = self.make()
         scheduler.open(engine_resources())
         scheduler.dequeue(3)
         scheduler.dequeue(3)
         scheduler.close()
 
-    def test_a_prefix_that_is_cached_is_not_granted_again(self) -> None:
+    def test_tokens_of_a_cached_prefix_are_not_planned(self) -> None:
         with self.queue(max_batch_tokens=64) as queue:
             queue.arrive(60, 2, cached=48)
             granted = 0
@@ -189,7 +189,7 @@ class SchedulerConformance:
                 granted = int(queue.step().tokens.sum())
             assert granted <= 12, "only the uncached tokens are needed"
 
-    def test_those_that_had_better_wait_leave_the_step_to_others(self) -> None:
+    def test_deferred_sequences_leave_the_token_budget_to_others(self) -> None:
         with self.queue(max_batch_tokens=16, max_running=2) as queue:
             held = [queue.arrive(40, 2) for _ in range(3)]
             for sequence in held:

@@ -74,7 +74,7 @@ class DrafterConformance:
 
     @campaign
     @given(events=_EVENTS)
-    def test_drafts_keep_the_rules_while_sequences_come_and_grow(
+    def test_drafts_are_valid_while_sequences_start_and_grow(
         self, events: Sequence[tuple[str, int]]
     ) -> None:
         """Accepted drafts, rejected ones, rows that are not asked, rows that are reused."""
@@ -89,7 +89,7 @@ class DrafterConformance:
             self.play(used, [("step", 7), ("end", 1), ("step", 3)])
             _assert_equal(self.play(fresh, events), self.play(used, events))
 
-    def test_a_sequence_of_one_token_and_one_that_is_almost_full_can_ask(self) -> None:
+    def test_sequences_of_one_token_and_almost_full_ones_get_valid_drafts(self) -> None:
         with self.opened() as drafter:
             tokens = np.ones((ROWS, _CONTEXT), np.int32)
             for row in range(2):
@@ -173,7 +173,7 @@ class SpecControllerConformance:
 
     @campaign
     @given(before=_STEPS, after=_STEPS)
-    def test_one_that_takes_its_state_decides_within_limits_and_budget(
+    def test_imported_state_decides_within_limits_and_budget(
         self,
         before: Sequence[tuple[list[int], int, int]],
         after: Sequence[tuple[list[int], int, int]],

@@ -14,9 +14,9 @@ from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
 
 Verdict = Callable[..., list[str]]
-_WITHIN = "test_what_it_selects_is_there_and_within_the_budget"
-_FAILED = "test_a_request_that_failed_leaves_nothing_in_its_row"
-_TWICE = "test_a_token_that_is_shown_twice_counts_once"
+_WITHIN = "test_selected_tokens_exist_and_are_within_the_budget"
+_FAILED = "test_a_failed_request_leaves_no_state_in_its_row"
+_TWICE = "test_a_repeated_token_counts_once"
 _KIND = Kind.KV_COMPRESSION
 
 
@@ -134,12 +134,12 @@ def shares_what_it_knows(strategy: Any) -> None:
         _Case(_changed(lambda places: places.int()), _WITHIN),
         _Case(counts_every_question, _WITHIN),
         _Case(changes_what_it_is_shown, _WITHIN),
-        _Case(remembers_too_long, "test_a_row_knows_nothing_of_the_sequence_before"),
+        _Case(remembers_too_long, "test_a_row_has_no_state_of_its_previous_sequence"),
         _Case(forgets_as_far_as_it_was_long, _FAILED),
         _Case(adds_whatever_it_is_shown, _TWICE),
-        _Case(looks_at_neighbours, "test_rows_do_not_depend_on_one_another"),
-        _Case(forgets_where_it_was, "test_a_row_goes_on_elsewhere_with_what_was_known"),
-        _Case(shares_what_it_knows, "test_a_row_goes_on_elsewhere_with_what_was_known"),
+        _Case(looks_at_neighbours, "test_rows_are_independent"),
+        _Case(forgets_where_it_was, "test_a_sequence_moved_to_another_row_keeps_its_state"),
+        _Case(shares_what_it_knows, "test_a_sequence_moved_to_another_row_keeps_its_state"),
     ],
 )
 def test_a_broken_one_fails(
@@ -181,10 +181,10 @@ def _compacting(change: Callable[[Any], None] | None = None) -> Any:
 
 
 _COMPACTS = [
-    "test_what_is_planned_is_whole_pages_and_follows_from_prompts",
-    "test_what_is_compacted_is_finite_and_the_same_each_time",
-    "test_as_many_as_there_were_attend_alike",
-    "test_more_that_are_kept_lose_less",
+    "test_a_plan_has_whole_pages_and_depends_only_on_the_prompt",
+    "test_compaction_is_finite_and_deterministic",
+    "test_compaction_to_the_original_size_is_exact",
+    "test_compaction_to_more_tokens_loses_less",
 ]
 
 

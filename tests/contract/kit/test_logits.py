@@ -101,5 +101,5 @@ def test_a_value_of_the_clients_is_refused_by_the_error_of_its_own(
         processor.admit = broken
 
     broken = verdict(AsksByName, Kind.LOGITS_PROCESSOR, "penalties", picky)
-    name = "test_a_value_that_cannot_be_is_refused_as_the_clients"
+    name = "test_an_invalid_value_is_refused_as_a_client_error"
     assert broken == ([] if is_right else [name])

@@ -34,9 +34,9 @@ def verdict(product: type[PlainProduct], strategy: type[Plain] = Plain) -> list[
     return [name.removeprefix("test_") for name in tests if fails(case, name)]
 
 
-NUMBERS = "products_are_those_of_the_numbers"
-AGAIN = "products_are_the_same_again_and_of_a_row_its_own_where_that_is_said"
-LEFT = "weights_that_are_taken_over_are_left_as_they_are"
+NUMBERS = "products_match_those_of_the_dequantized_weight"
+AGAIN = "products_are_deterministic_and_batch_invariant_if_declared"
+LEFT = "weights_are_not_modified"
 
 
 def test_a_sound_one_passes() -> None:

@@ -118,16 +118,16 @@ class Restless(Sound):
 @pytest.mark.parametrize(
     ("broken", "caught"),
     [
-        (PacksTheOtherWay, "what_is_written_is_read_back"),
-        (ForgetsATensor, "what_is_written_is_read_back"),
-        (WideScales, "what_is_written_is_read_back"),
-        (SaysNothingOfTheRest, "tells_packed_from_plain"),
-        (TakesWhatever, "not_finite_is_nothing"),
-        (Greedy, "what_is_written_is_read_back"),
-        (LooksAtNothing, "better_than_the_nearest"),
-        (DividesAnyway, "better_than_the_nearest"),
-        (WritesIntoTheSite, "the_site_as_before"),
-        (Restless, "the_same_again"),
+        (PacksTheOtherWay, "can_be_read_back"),
+        (ForgetsATensor, "can_be_read_back"),
+        (WideScales, "can_be_read_back"),
+        (SaysNothingOfTheRest, "distinguishes_packed_from_plain"),
+        (TakesWhatever, "not_finite_are_not_written"),
+        (Greedy, "can_be_read_back"),
+        (LooksAtNothing, "better_than_rounding"),
+        (DividesAnyway, "better_than_rounding"),
+        (WritesIntoTheSite, "does_not_modify_its_input"),
+        (Restless, "fit_is_deterministic"),
     ],
 )
 def test_a_broken_one_fails(broken: type, caught: str) -> None:

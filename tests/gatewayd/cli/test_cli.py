@@ -220,7 +220,7 @@ def test_plugin_new_writes_a_project_that_plugin_test_passes(tmp_path: Path) -> 
     assert str(project / "pyproject.toml") in done.stdout
     good = _run("plugin", "test", project, **BRIEFLY)
     assert good.returncode == 0, good.stdout
-    assert "passed  every page of a large pool comes out once" in good.stdout
+    assert "passed  every page of a large pool is evicted once" in good.stdout
     (project / "tests" / "test_more.py").write_text("def test_what_fails():\n    assert not 1\n")
     broken = _run("plugin", "test", project, "--json", **BRIEFLY)
     assert broken.returncode == 1

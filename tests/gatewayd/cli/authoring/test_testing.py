@@ -148,7 +148,9 @@ def test_a_processor_is_asked_by_its_name_in_extra_args(tmp_path: Path) -> None:
     (project / "tests" / "test_conformance.py").unlink()
     result = run(find(str(project)), {})
     assert result.is_good
-    assert "something changes for those who asked" in names(result, "LogitsProcessorConformance")
+    assert "logits change for requests with the option" in names(
+        result, "LogitsProcessorConformance"
+    )
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,7 @@ BENCHMARKS = document("docs/benchmarks.md").path.read_text("utf-8")
 ADRS = sorted(n for n in NAMES if n.startswith("docs/adr/"))
 HEADINGS = ["Context", "Decision", "Consequences", "Rejected"]
 # A path that only an installed wheel has.
-ELSEWHERE = {
-    "share/gatewayd/gatewayd.toml",
-    "gatewayd/guides/line.py",  # ADR 0020 is not edited; ADR 0047 supersedes that part
-}
+ELSEWHERE = {"share/gatewayd/gatewayd.toml"}
 # A prompt, variables and a folder may stand before the command.
 COMMAND = re.compile(r"(?:\$ )?(?:\w+=\S+ )*(?:\S*/)?gatewayd ([a-z][^|&`]*)")
 

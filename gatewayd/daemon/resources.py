@@ -154,7 +154,7 @@ class PersistentResources:
     async def start(self) -> None:
         """Delete expired data, resume batches, and start the periodic tasks."""
         if self._app is None:
-            raise RuntimeError("set_app comes first")
+            raise RuntimeError("set_app must be called first")
         self._tasks = [
             asyncio.create_task(self._sweep(), name="sweep"),
             asyncio.create_task(self.archive.run(), name="archive"),

@@ -73,7 +73,7 @@ class Writer:
                 return f"{self._spelled(begin)} {self._written(content, end + stop)}"
             case Tags(tags, frame) if frame.separator is None:
                 if stop:
-                    raise GrammarRefused("triggered_tags must stand at the end of the format")
+                    raise GrammarRefused("triggered_tags must be at the end of the format")
                 return self._triggered(tags, frame)
             case Tags(tags, frame):
                 return f"{self._separated(tags, frame)} {self._spelled(stop)}"
@@ -116,7 +116,7 @@ class Writer:
                     end = constant + (stop if at == len(elements) else "")
                 elif _is_open(one):
                     raise GrammarRefused(
-                        "any_text must stand at the end of the format, before a const_string, or "
+                        "any_text must be at the end of the format, before a const_string, or "
                         "before the end of its tag"
                     )
             parts.append(self._written(one, end))

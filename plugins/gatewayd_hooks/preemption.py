@@ -21,7 +21,7 @@ MAX_PREEMPTIONS = 3
 
 
 class PreemptionMode(StrEnum):
-    """What happens to a victim's KV."""
+    """Treatment of a victim's KV."""
 
     RECOMPUTE = "recompute"
     """Its pages are released; what the prefix cache no longer has is computed again."""

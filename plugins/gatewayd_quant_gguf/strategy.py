@@ -39,7 +39,7 @@ class Gguf:
         """See ``Reads``: ``types`` lists all matrices except float ones."""
         where, values = announced.where, announced.values
         if unknown := sorted(map(str, values.keys() - _FIELDS)):
-            raise ValueError(f"{where}.{unknown[0]} is not known")
+            raise ValueError(f"{where}.{unknown[0]} is unknown")
         types = values.get("types")
         if not isinstance(types, Mapping):
             raise ValueError(

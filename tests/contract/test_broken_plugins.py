@@ -51,7 +51,7 @@ FAULTS = {
     ),
     "methods missing": (
         SCHEDULER + "del Scheduler.plan, Scheduler.close\n" + OFFER.format("offer()"),
-        "what it builds has no close, plan",
+        "the strategy that it builds has no close, plan",
     ),
     "odd specifier": (
         SCHEDULER + OFFER.format("offer(requires_spec='one or two')"),

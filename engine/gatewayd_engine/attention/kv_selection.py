@@ -215,13 +215,14 @@ class Selection:
 
     def _check_shape(self, places: torch.Tensor, count: int, most: int) -> None:
         if not isinstance(places, torch.Tensor) or places.dtype != torch.int64:
-            raise ValueError("places are not an int64 tensor")
+            raise ValueError("selected positions are not an int64 tensor")
         if places.dim() != 3 or places.shape[:2] != (count, self._kv_heads):
             raise ValueError(
-                f"places have shape {list(places.shape)}, expected [{count}, {self._kv_heads}, k]"
+                f"selected positions have shape {list(places.shape)}, expected "
+                f"[{count}, {self._kv_heads}, k]"
             )
         if not 0 < places.shape[2] <= most:
-            raise ValueError(f"{places.shape[2]} places exceed the budget of {most}, or are none")
+            raise ValueError(f"{places.shape[2]} positions are selected; the budget is 1 to {most}")
 
     def _fail(self, fault: StrategyFault) -> None:
         self._strategy = None
@@ -245,11 +246,11 @@ def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selecte
     ordered = np.sort(together.numpy(), -1)
     lowest = int(ordered[..., 0].min())
     if lowest < -1 or (ordered[..., -1] >= asked.sparse_lengths[:, None]).any():
-        raise ValueError("a place is outside the sequence's context")
+        raise ValueError("a selected position is outside the sequence's context")
     if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
-        raise ValueError("a place is selected twice")
+        raise ValueError("a position is selected twice")
     if lowest < 0 and int(together[..., 0].min()) < 0:
-        raise ValueError("no place is selected for one of the heads")
+        raise ValueError("no position is selected for one of the heads")
     return Selected(list(found), together, is_full=lowest >= 0)
 
 

@@ -43,7 +43,7 @@ class FencedProcess:
             raise TypeError("the executor started something without pid and socket")
         missing = [name for name in _METHODS if not callable(getattr(process, name, None))]
         if missing:
-            raise TypeError(f"what the executor started has no {', '.join(missing)}")
+            raise TypeError(f"the process of the executor has no {', '.join(missing)}")
         self._process = process
 
     def poll(self) -> int | None:

@@ -115,7 +115,7 @@ async def _encode(
     longest = most_counted(model.max_model_len)
     if length > longest and (cut or given[-1].limit):
         raise InvalidRequest(
-            f"the texts have {length} characters; the maximum of what is cut is {longest}: send "
+            f"the texts have {length} characters; the maximum for truncation is {longest}: send "
             "them in parts",
             param=given[-1].field,
         )

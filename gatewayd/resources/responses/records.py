@@ -225,7 +225,7 @@ def _item(
             looked_at += size
             if looked_at > most_bytes:
                 raise InvalidRequest(
-                    f"more than {most_bytes} bytes of responses would have to be looked through "
+                    f"more than {most_bytes} bytes of responses would have to be searched "
                     f"for the item {item_id}: send the item itself",
                     param=param,
                 )

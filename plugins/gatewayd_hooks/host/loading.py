@@ -118,7 +118,9 @@ class PluginHost:
                     if not callable(getattr(strategy, method, None))
                 ]
             if missing:
-                raise LoadFailed(entry.plugin, f"what it builds has no {', '.join(missing)}")
+                raise LoadFailed(
+                    entry.plugin, f"the strategy that it builds has no {', '.join(missing)}"
+                )
         self._enabled.add(entry)
         return strategy
 

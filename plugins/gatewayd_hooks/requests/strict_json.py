@@ -57,7 +57,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> None:
     for key, _ in pairs:
         if key in seen:
             raise RequestRefusal(
-                400, f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
+                400, f"the key {key[:64]!r} is repeated", param=key[:64], code="invalid_json"
             )
         seen.add(key)
 

@@ -54,7 +54,7 @@ class ConsoleConformance:
 
     def make(self) -> ModuleType:
         """Return the plugin."""
-        raise NotImplementedError("return what your entry point names")
+        raise NotImplementedError("override this method to return the plugin's module")
 
     @contextmanager
     def plugged(self) -> Iterator[pluggy.PluginManager]:

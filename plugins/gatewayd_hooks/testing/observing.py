@@ -29,7 +29,7 @@ class ObserverConformance:
 
     def make(self) -> object:
         """Return the observer."""
-        raise NotImplementedError("return what your entry point names")
+        raise NotImplementedError("override this method to return the plugin's module")
 
     @contextmanager
     def plugged(self) -> Iterator[pluggy.PluginManager]:

@@ -311,5 +311,5 @@ def test_stretched_frequencies_are_those_of_config_json(converted: Any) -> None:
     for wrong in (factors * 1.01, torch.ones(count), factors[:-1]):
         put = Put(name, tuple(wrong.shape), "F32", packed("F32", wrong))
         rewritten(folder, [put], drop=name)
-        with pytest.raises(LoadError, match=r"rope_freqs.weight is not what config.json says"):
+        with pytest.raises(LoadError, match=r"rope_freqs.weight does not match rope_scaling"):
             opened(folder)

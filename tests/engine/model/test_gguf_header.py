@@ -94,7 +94,7 @@ WRONG = {
     "text of no UTF-8": (written([entry("k", 8, text(b"\xff"))], []), "k is no UTF-8"),
     "text length": (written([entry("k", 8, struct.pack("<Q", HUGE))], []), f"k takes {HUGE} bytes"),
     "flag": (written([entry("k", 7, b"\2")], []), "k is 2, which is neither true nor false"),
-    "value type": (written([entry("k", 77, b"\2")], []), "k is of type 77, which is not known"),
+    "value type": (written([entry("k", 77, b"\2")], []), "k has the unknown type 77"),
     "array length": (written([entry("k", 9, array(6, HUGE))], []), f"k takes {4 * HUGE} bytes"),
     "texts": (written([entry("k", 9, array(8, HUGE))], []), f"k takes {8 * HUGE} bytes"),
     "long text inside": (

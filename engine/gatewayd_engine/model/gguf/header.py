@@ -183,7 +183,7 @@ class _Reader:
         if code == _ARRAY:
             return self._skip_array(key)
         if code != _STRING:
-            raise self._broken(f"{key} is of type {code}, which is not known")
+            raise self._broken(f"{key} has the unknown type {code}")
         length = self._number(_LENGTH, key)
         if length <= LONGEST_TEXT:
             return self._text(self._read_bytes(length, key), key)

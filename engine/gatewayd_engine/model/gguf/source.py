@@ -84,8 +84,8 @@ class GgufSource:
             if torch.allclose(found, expected, rtol=_TOLERANCE, atol=0.0):
                 return
         raise LoadError(
-            f"{path.name}: {FREQUENCIES} is not what config.json says of the rotation of positions"
-            f" (rope type {spec.rope.kind}); correct its rope_scaling"
+            f"{path.name}: {FREQUENCIES} does not match rope_scaling of config.json"
+            f" (rope type {spec.rope.kind}); correct rope_scaling"
         )
 
 

@@ -92,7 +92,7 @@ def _entry(path: Path, name: str, value: object) -> tuple[Stored, _ByteRange]:
     if dtype not in _SIZES:
         known = ", ".join(_SIZES)
         raise LoadError(
-            f"{path}: tensor {name} holds {shown(dtype)}, which is not known; known are {known}"
+            f"{path}: tensor {name} has the unknown dtype {shown(dtype)}; supported are {known}"
         )
     needed = math.prod(shape) * _SIZES[dtype]
     if len(offsets) != 2 or offsets[1] - offsets[0] != needed:

@@ -124,7 +124,7 @@ def test_what_the_configuration_chooses_is_marked(found: dict[str, Checkup]) -> 
         ),
         ("other", "module_other offers another, not other", "report it to its author"),
         ("future", "needs plugin contract >=9", "pip install --upgrade dist-future"),
-        ("poor", "what it builds has no victim", "gatewayd plugin test eviction.poor"),
+        ("poor", "the strategy that it builds has no victim", "gatewayd plugin test eviction.poor"),
         ("misset", "size is 0: it should be greater than", "correct [eviction.misset]"),
         ("blind", "there is no hook gatewayd_stoping; did you mean", "report it to its author"),
         ("lry", "the configuration names it, but it is not installed", "write lru in [eviction]"),

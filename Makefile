@@ -29,7 +29,7 @@ QUIET  := --quiet --quiet --disable-pip-version-check
 PIP    := $(BIN)/python -m pip install $(QUIET) --no-compile
 FETCH  := $(BIN)/python -m pip download $(QUIET)
 
-# Made anew when the dependencies change. All files but torch's are those of the lock, by their
+# Recreated when the dependencies change. All files but torch's are those of the lock, by their
 # hashes; torch's build is the machine's. What it asks for is in the lock, less what only one for
 # CUDA does. Nothing is built but this project, by what the lock has.
 $(VENV)/.installed: pyproject.toml etc/lock/dev.txt etc/lock/gpu.txt

@@ -59,6 +59,7 @@ WORDS = {
 PATTERN = re.compile(rf"\b(?:{'|'.join(WORDS)})\b", re.IGNORECASE)
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
 HELP = "help of the command line"
+SETTINGS = ("etc/gatewayd.toml", "etc/prometheus/alerts.yml")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 DESCRIBING = {"description", "doc", "help", "short_help", "summary"}
 """Keyword arguments whose values are shown to users."""
@@ -97,7 +98,7 @@ def texts() -> dict[str, str]:
     makefile = (ROOT / "Makefile").read_text("utf-8")
     return pages | {
         "CHANGELOG.md": unreleased,
-        "etc/gatewayd.toml": (ROOT / "etc/gatewayd.toml").read_text("utf-8"),
+        **{name: (ROOT / name).read_text("utf-8") for name in SETTINGS},
         "Makefile": "\n".join(re.findall(r"^[a-z-]+:.*## (.*)$", makefile, re.MULTILINE)),
         HELP: "\n".join(helps()),
     }

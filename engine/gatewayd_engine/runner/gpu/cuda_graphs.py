@@ -150,7 +150,7 @@ class CudaCapture:
             graphs[-1].capture_end()
             start_graph()
 
-        # As in ``torch.cuda.graph``: memory of the rehearsal is available to the capture.
+        # As in ``torch.cuda.graph``: memory of the warm-up run is available to the capture.
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         with torch.cuda.stream(self._stream):

@@ -89,7 +89,7 @@ class AdmissionStrategy(Strategy, Protocol):
     """Accepts or rejects requests; the limits of ``[queue]`` apply in any case."""
 
     def open(self, resources: GatewayResources) -> None:
-        """Read what is served."""
+        """Read the name of the served model."""
 
     def admit(self, request: AdmissionRequest, load: Load) -> Refusal | None:
         """Return None to accept the request, or the reason for rejecting it."""

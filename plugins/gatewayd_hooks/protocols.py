@@ -65,7 +65,7 @@ class ProtocolStrategy(Strategy, Protocol):
     """
 
     def open(self, resources: GatewayResources) -> None:
-        """Read what is served."""
+        """Read the name of the served model."""
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
         """Return all routes; called once at start."""

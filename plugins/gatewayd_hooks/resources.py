@@ -240,7 +240,7 @@ class EngineResources:
 
 @dataclass(frozen=True, slots=True)
 class GatewayResources:
-    """Known to a strategy of the gateway process at start.
+    """Properties of the gateway process, for its strategies.
 
     Attributes:
         model: the served model's name.

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.plugins.guides.test_guide_corpus import REFUSES
 from tokenizers import Tokenizer
 
 from gatewayd_engine.model import embedded
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.process.messages import LENGTH, STOP
 from tests.plugins.guides.guides import REGEXES, SCHEMAS, follows_schema, matches
+from tests.plugins.guides.test_guide_corpus import REFUSES
 
 Make = Callable[..., Any]
 CASES = [("json_schema", case) for case in SCHEMAS] + [("regex", case) for case in REGEXES]

@@ -37,7 +37,7 @@ from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.tracing.archive import Archive
 from gatewayd.tracing.explanation import explanation, row
-from gatewayd.tracing.recent import REFUSED, RecentLedgers
+from gatewayd.tracing.recent import REFUSED, RecentLatencyRecords
 from gatewayd.wire.requests import LimitsBody, PinBody, SwapAnswer, SwapBody
 
 _log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class Admin:
 
     _control: Control
     _pinning: Pinning
-    _recent: RecentLedgers
+    _recent: RecentLatencyRecords
     _record: AuditRecord
     _live: LiveRequests[Generation]
     _archive: Archive | None
@@ -68,7 +68,7 @@ class Admin:
         """Return chosen strategies, their costs, and the limits."""
         control = self._control
         return {
-            "slots": control.slots(),
+            "slots": control.kinds(),
             "strategies": [
                 {"engine": engine, **msgspec.structs.asdict(row)} for engine, row in control.costs()
             ],
@@ -125,16 +125,16 @@ class Admin:
         ):
             raise InvalidRequest(f"limit must be from 1 to {self._recent.most}", param="limit")
         found = getattr(self._recent, order)(int(limit))
-        return {"requests": [row(ledger) for ledger in found]}
+        return {"requests": [row(record) for record in found]}
 
     async def explain(self, scope: Scope, receive: Receive) -> object:
         """Break down the time of a request."""
         asked = scope["path_params"]["id"]
         # Clients may reuse an id: a running request is the latest.
         runs = self._live.find(asked)
-        ledger = self._recent.find(asked) if runs is None else runs.ledger
-        if ledger is not None:
-            return explanation(ledger)
+        record = self._recent.find(asked) if runs is None else runs.latency_record
+        if record is not None:
+            return explanation(record)
         if self._archive is not None and (kept := await self._archive.find(asked)) is not None:
             return kept
         raise NotFound(
@@ -144,7 +144,7 @@ class Admin:
         )
 
 
-class AdminFront:
+class AdminErrorMiddleware:
     """Error handling around the routes: converts exceptions to responses."""
 
     def __init__(self, app: App) -> None:
@@ -173,7 +173,7 @@ class AdminFront:
 def build_admin(
     control: Control,
     pinning: Pinning,
-    recent: RecentLedgers,
+    recent: RecentLatencyRecords,
     tenancy: Tenancy,
     more: Sequence[Route] = (),
     live: LiveRequests[Generation] | None = None,
@@ -195,4 +195,4 @@ def build_admin(
         ],
         redirect_slashes=False,
     )
-    return AdminFront(routes)
+    return AdminErrorMiddleware(routes)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gatewayd.config.device_defaults import limit_of, sizes
 from gatewayd.config.slo import SloTable
-from gatewayd.config.strategies import SlotTable, StrategyTable
+from gatewayd.config.strategies import KindTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd_engine.process.config import ENGINE_KINDS, FIXED_KINDS
 from gatewayd_hooks.host.settings import problems_in
@@ -41,9 +41,9 @@ def limits_in(config: Config) -> dict[str, Any]:
     return {name: limit_of(config, table, name) for name, table in LIMITS.items()}
 
 
-def slot_with(
+def kind_table_with(
     config: Config, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]]
-) -> SlotTable:
+) -> KindTable:
     """Build the table of a kind with other strategies.
 
     Args:
@@ -56,9 +56,9 @@ def slot_with(
         ChangeRefused: the kind does not exist, or cannot have these strategies.
     """
     table = getattr(config, kind, None)
-    if not isinstance(table, SlotTable):
-        slots = [k.value for k in Kind if isinstance(getattr(config, k, None), SlotTable)]
-        raise ChangeRefused(f"there is no kind {kind!r}; there is {', '.join(slots)}")
+    if not isinstance(table, KindTable):
+        kinds = [k.value for k in Kind if isinstance(getattr(config, k, None), KindTable)]
+        raise ChangeRefused(f"there is no kind {kind!r}; there is {', '.join(kinds)}")
     tables = dict(table.model_extra or {})
     for name, values in settings.items():
         tables[name] = {**tables.get(name, {}), **values}

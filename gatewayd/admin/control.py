@@ -15,18 +15,18 @@ from gatewayd.admin.changes import (
     LIMITS,
     SWAPPABLE,
     ChangeRefused,
+    kind_table_with,
     limited,
     limits_in,
     log_restarts_required,
     slo_with,
-    slot_with,
 )
-from gatewayd.admin.overrides.kept import Overrides
+from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.admin.strategy_costs import costs_of
-from gatewayd.config.chosen_strategies import chosen_in, configured, names_in, shown_slots
+from gatewayd.config.chosen_strategies import chosen_in, configured, names_in, shown_kinds
 from gatewayd.config.device_defaults import sizes
 from gatewayd.config.slo import SloTable
-from gatewayd.config.strategies import NONE, SlotTable
+from gatewayd.config.strategies import NONE, KindTable
 from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.hot_swap import FleetSwapRefused
@@ -105,7 +105,7 @@ class Control:
             ChangeRefused: the previous strategies stay.
         """
         async with self._lock:
-            new = slot_with(self.config, kind, names, settings)
+            new = kind_table_with(self.config, kind, names, settings)
             has_state = await self._swap(Kind(kind), new, who)
             self._persist([kind], who)
             return has_state
@@ -176,7 +176,7 @@ class Control:
             logs.set_level(new.log.level)
             log_restarts_required(self.config, new)
             for kind in SWAPPABLE:
-                table: SlotTable = getattr(new, kind.value)
+                table: KindTable = getattr(new, kind.value)
                 if chosen_in(table) == chosen_in(getattr(self.config, kind.value)):
                     self.config = self.config.model_copy(update={kind.value: table})
                     continue
@@ -196,9 +196,9 @@ class Control:
         )
         self.on_reload()
 
-    def slots(self) -> list[dict[str, Any]]:
+    def kinds(self) -> list[dict[str, Any]]:
         """Chosen strategies of each kind; secrets are hidden."""
-        return shown_slots(self.config)
+        return shown_kinds(self.config)
 
     def limits(self) -> dict[str, Any]:
         """The present values of all limits that can change."""
@@ -207,7 +207,7 @@ class Control:
     def costs(self) -> list[tuple[str, StrategyRow]]:
         """Costs of strategies, with the engine, or ``none`` for those of this process."""
         asked = [fenced for kind in Kind if (fenced := self._fenced(kind)) is not None]
-        return costs_of(self._fleet, asked, self._plugged.ledger)
+        return costs_of(self._fleet, asked, self._plugged.plugin_times)
 
     def plugins(self) -> list[PluginRow]:
         """All installed plugins; enabled are those that are chosen now."""
@@ -220,25 +220,25 @@ class Control:
             PluginError: it is not installed, or fails to load.
         """
         table = getattr(self.config, kind.value, None)
-        settings = table.settings(name) if isinstance(table, SlotTable) else {}
+        settings = table.settings(name) if isinstance(table, KindTable) else {}
         info = await self._run_aside(f"{kind}.{name}", self._plugged.info, kind, name, settings)
         return info, settings
 
     def _apply_limits(self) -> None:
         engine = self.config.engine
         self._fleet.backlog.limits = launch.queue_limits(self.config)
-        self._plugged.ledger.budget = engine.strategy_budget_ms / 1000
+        self._plugged.plugin_times.budget = engine.strategy_budget_ms / 1000
         self._fleet.swaps.set_limits(
             SetLimits(sizes(engine).max_batch_tokens, engine.strategy_budget_ms)
         )
 
-    async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
+    async def _swap(self, kind: Kind, new: KindTable, who: str) -> bool:
         if kind in FIXED_KINDS:
             raise ChangeRefused(
                 f"{kind} cannot be changed while engines run, as their KV cache depends on it; set "
                 f"[{kind}] in the configuration's file and restart"
             )
-        old: SlotTable = getattr(self.config, kind.value)
+        old: KindTable = getattr(self.config, kind.value)
         detector = self.detector
         chosen = [(name, settings) for name, settings in chosen_in(new) if name != NONE]
         try:
@@ -292,7 +292,7 @@ class Control:
         """The fenced strategy of a kind that runs in this process; None for other kinds."""
         return {Kind.ADMISSION: self._fleet.admission, Kind.ROUTER: self._fleet.router}.get(kind)
 
-    async def _swap_local(self, fenced: Fenced[Any], table: SlotTable) -> bool:
+    async def _swap_local(self, fenced: Fenced[Any], table: KindTable) -> bool:
         ((name, settings),) = chosen_in(table)
         kind = fenced.kind
         strategy = await self._run_aside(

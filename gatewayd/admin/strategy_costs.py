@@ -8,22 +8,22 @@ from typing import Any
 from gatewayd.engines.api import Fleet
 from gatewayd.plugins.fenced import Fenced
 from gatewayd_engine.process.messages import StrategyRow
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 
 
 def costs_of(
-    fleet: Fleet, asked: Iterable[Fenced[Any]], ledger: Ledger
+    fleet: Fleet, asked: Iterable[Fenced[Any]], plugin_times: PluginTimes
 ) -> list[tuple[str, StrategyRow]]:
     """Cost rows with the engine, or ``none`` for strategies of this process.
 
     Args:
         fleet: the engines.
         asked: fenced strategies of this process.
-        ledger: costs of strategies of this process.
+        plugin_times: costs of strategies of this process.
     """
     rows = [(str(one.index), row) for one in fleet.status() for row in one.strategies]
     by_kind = {fenced.kind: fenced for fenced in asked}
-    for (kind, name), cost in ledger.costs().items():
+    for (kind, name), cost in plugin_times.costs().items():
         state, faults = "active", 0
         if (one := by_kind.get(kind)) is not None:
             faults = one.fence.faults(kind, name)

@@ -85,7 +85,7 @@ def init(
 
 
 def _curl(config: Path, key: Path) -> str:
-    from gatewayd.daemon.banner import Welcome
+    from gatewayd.daemon.banner import ReadyMessage
     from gatewayd.engines.replicas import launch
     from gatewayd.text.text_model import TextModel
 
@@ -97,8 +97,8 @@ def _curl(config: Path, key: Path) -> str:
     server = loaded.server
     host = f"[{server.host}]" if ":" in server.host else server.host
     url = f"http://{host}:{server.port}"
-    welcome = Welcome(launch.served_name(loaded), url, can_chat, needs_key=True)
-    return welcome.curl().replace("$GATEWAYD_API_KEY", f"$(cat {_quoted(key)})")
+    ready_message = ReadyMessage(launch.served_name(loaded), url, can_chat, needs_key=True)
+    return ready_message.curl().replace("$GATEWAYD_API_KEY", f"$(cat {_quoted(key)})")
 
 
 def _quoted(path: Path) -> str:

@@ -135,7 +135,7 @@ def all_commands() -> dict[str, LazyCommand]:
 
 
 @contextmanager
-def no_garbage() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Disable garbage collection during imports, where it finds nothing and costs 20 % of time."""
     gc.disable()
     try:
@@ -159,7 +159,7 @@ def load(name: str) -> Any:  # noqa: ANN401 - click's command
 
 
 def _load(name: str, lazy: LazyCommand) -> Any:  # noqa: ANN401 - click's command
-    with no_garbage():
+    with gc_paused():
         found = getattr(importlib.import_module(lazy.module), lazy.attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -23,7 +23,7 @@ from gatewayd.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from gatewayd.cli.authoring.health import Checkup
+    from gatewayd.cli.authoring.health import PluginHealth
     from gatewayd.cli.authoring.testing import PluginTestResult
 
 app = typer.Typer(
@@ -185,7 +185,7 @@ def doctor(
         raise typer.Exit(FAILURE)
 
 
-def _print_checkups(checkups: list[Checkup], spec_version: str) -> None:
+def _print_checkups(checkups: list[PluginHealth], spec_version: str) -> None:
     """Print a table of plugins, then each problem with advice."""
     plugins = whole("plugin", [each.plugin for each in checkups])
     table = Table("", plugins, "from", "contract", "import", "", box=None, pad_edge=False)

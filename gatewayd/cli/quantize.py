@@ -23,16 +23,16 @@ from gatewayd.cli.quality.texts import samples
 from gatewayd.engines.replicas.launch import checked_context_len, model_folder
 from gatewayd_engine.model import embedded
 from gatewayd_engine.offline.quantize.job import (
-    Calibrating,
+    CalibrationStarted,
     CheckpointWritten,
     Event,
     Fitted,
+    HashingProgress,
     LayerWritten,
     QuantizeAdvanced,
     QuantizeFailed,
     QuantizeJob,
     QuantizeStarted,
-    Reading,
 )
 from gatewayd_engine.offline.quantize.texts import bundled
 from gatewayd_engine.process.config import StrategyChoice
@@ -151,12 +151,12 @@ def _run(job: QuantizeJob, names: list[str], *, is_foreign: bool) -> CheckpointW
                 "gatewayd_engine.offline.quantize", "quantizes", job, Event, names
             ):
                 match event:
-                    case Reading(done):
+                    case HashingProgress(done):
                         stages.advance("reading the model", done, 1)
                     case QuantizeStarted(done, layers):
                         if done:
                             stages.print_line(f"resuming after {done} of {layers} layers")
-                    case Calibrating():
+                    case CalibrationStarted():
                         if is_foreign:
                             stages.print_line(_FOREIGN)
                     case QuantizeAdvanced(done):

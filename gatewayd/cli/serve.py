@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gatewayd.cli.common import ConfigFile, fail, load_config
-from gatewayd.cli.lazy import no_garbage
+from gatewayd.cli.lazy import gc_paused
 from gatewayd.config.tables import Config
 
 
@@ -75,7 +75,7 @@ def serve(
     loaded = load_config(config, flags, needs_secrets=True).config
 
     # Imported late, because the rest of the daemon takes half a second to import.
-    with no_garbage():
+    with gc_paused():
         from gatewayd.daemon.parts import DaemonOptions, StartError
         from gatewayd.daemon.run import run
         from gatewayd.tracing import logs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gatewayd.config.strategies import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
+from gatewayd.config.strategies import AUTO, NONE, KindTable, QuantizerTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError
@@ -26,7 +26,7 @@ _NO_STRATEGY = {
 """Names that stand for no strategy, or for one that is selected automatically."""
 
 
-def names_in(table: SlotTable) -> list[str]:
+def names_in(table: KindTable) -> list[str]:
     """The names of a kind's strategies, in their order."""
     if isinstance(table, StrategyTable):
         return [table.strategy]
@@ -34,12 +34,12 @@ def names_in(table: SlotTable) -> list[str]:
     return list(names)
 
 
-def chosen_in(table: SlotTable) -> list[tuple[str, dict[str, Any]]]:
+def chosen_in(table: KindTable) -> list[tuple[str, dict[str, Any]]]:
     """The strategies of a kind with their settings."""
     return [(name, table.settings(name)) for name in names_in(table)]
 
 
-def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
+def configured(config: Config) -> Iterator[tuple[Kind, str, KindTable]]:
     """Iterate over all chosen strategies, with kind and table."""
     for kind in Kind:
         table: Any = getattr(config, kind.value, None)
@@ -65,7 +65,7 @@ def settings_of(config: Config, plugin: str) -> dict[str, Any]:
     """The settings of a strategy, chosen or not."""
     kind, _, name = plugin.partition(".")
     table = getattr(config, kind, None)
-    return table.settings(name) if isinstance(table, SlotTable) else {}
+    return table.settings(name) if isinstance(table, KindTable) else {}
 
 
 def hidden_settings(config: Config) -> set[str]:
@@ -114,13 +114,13 @@ def effective_settings(config: Config) -> dict[tuple[str, str], dict[str, Any]]:
     return found
 
 
-def shown_slots(config: Config) -> list[dict[str, Any]]:
+def shown_kinds(config: Config) -> list[dict[str, Any]]:
     """Chosen strategies of each kind with their settings; secrets are hidden."""
     hidden = hidden_settings(config)
     found = []
     for kind in Kind:
         table = getattr(config, kind.value, None)
-        if isinstance(table, SlotTable):
+        if isinstance(table, KindTable):
             settings = {
                 name: {
                     key: "***" if _is_hidden(hidden, kind, name, key) else value

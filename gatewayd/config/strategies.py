@@ -13,7 +13,7 @@ AUTO = "auto"
 """Leaves the choice to the checkpoint, or to the model's chat template."""
 
 
-class SlotTable(BaseModel):
+class KindTable(BaseModel):
     """Table of a strategy kind, with a sub-table of settings for each strategy by name."""
 
     model_config = ConfigDict(extra="allow", frozen=True, validate_default=True)
@@ -35,7 +35,7 @@ class SlotTable(BaseModel):
         return dict((self.model_extra or {}).get(name, {}))
 
 
-class StrategyTable(SlotTable):
+class StrategyTable(KindTable):
     """Table of a kind with exactly one strategy."""
 
     strategy: str = Field(pattern=r"^[a-z0-9_]+$")
@@ -132,7 +132,7 @@ class ReasoningParserTable(StrategyTable):
     strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
 
 
-class ChainTable(SlotTable):
+class ChainTable(KindTable):
     """Table of a kind with an ordered chain of strategies."""
 
     strategies: list[str]

@@ -17,7 +17,7 @@ _REFRESH_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ReadyMessage:
     """Message that is shown once the daemon is ready.
 
     Attributes:
@@ -65,7 +65,7 @@ async def show_loading(fleet: Fleet, console: Console, model: str) -> None:
         BarColumn(),
         TimeElapsedColumn(),
     )
-    # Other output, also of child processes, is kept out of the drawing by ``lines_above``.
+    # Other output, also of child processes, is kept out of the drawing by ``progress_stderr``.
     with Progress(
         *columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False
     ) as progress:

@@ -23,12 +23,12 @@ from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.snapshots.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
-from gatewayd.daemon.banner import Welcome
-from gatewayd.daemon.parts import AdminDesk, DaemonOptions, DaemonParts, HttpListeners, StartError
+from gatewayd.daemon.banner import ReadyMessage
+from gatewayd.daemon.parts import AdminParts, DaemonOptions, DaemonParts, HttpListeners, StartError
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.daemon.systemd.descriptors import raise_file_limit
-from gatewayd.daemon.systemd.notifier import Manager
+from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
@@ -47,7 +47,7 @@ from gatewayd.plugins.loaded import LoadedPlugins, check_strategies
 from gatewayd.store.errors import StoreError
 from gatewayd.text.text_model import TextModel
 from gatewayd.tracing.log_buffer import LogLines
-from gatewayd.tracing.recent import RecentLedgers
+from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd_hooks.host.loading import PluginError
 
 _log = logging.getLogger("gatewayd.daemon")
@@ -103,7 +103,7 @@ def _compose_with_store(
     fleet = _engines(config, options, plugged)
     control = Control(config, fleet, plugged, durable.overrides)
     archive, live = durable.archive, LiveRequests[Generation]()
-    recent = RecentLedgers(keep=archive.add, keep_refused=archive.refuse)
+    recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
     durable.tenancy.directory.watch_quotas(fleet.set_quotas)
     metrics = Metrics(
         fleet,
@@ -120,8 +120,8 @@ def _compose_with_store(
     metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
     progress = LivenessProgress(fleet.problems, durable.database.wait_idle)
-    manager = Manager(name, fleet, progress)
-    reloading = Reloading(options.reload, control, manager)
+    notifier = ServiceNotifier(name, fleet, progress)
+    reloading = Reloading(options.reload, control, notifier)
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     folder = str(launch.model_folder(config))
     guides = GuideChecks(lambda: control.config.guide, folder, fleet)
@@ -168,14 +168,14 @@ def _compose_with_store(
         plugged=plugged,
         fleet=fleet,
         control=control,
-        manager=manager,
+        notifier=notifier,
         progress=progress,
         reloading=reloading,
         guides=guides,
         server=HttpServer(build_app(services), metrics.answered, config.server),
-        desk=_desk(config, sources, text, durable, drain),
+        admin=_build_admin(config, sources, text, durable, drain),
         lines=lines,
-        welcome=Welcome(
+        ready_message=ReadyMessage(
             model=name, url=listening.url, can_chat=template is not None, needs_key=key is not None
         ),
     )
@@ -202,7 +202,7 @@ def _engines(config: Config, options: DaemonOptions, plugged: LoadedPlugins) -> 
             command=tuple(options.command),
             env=launch.environment(config, options.env),
             config=launch.engine_config(config),
-            patience=launch.patience(config),
+            patience=launch.silence_limits(config),
         ),
         plugged.router,
         launch.queue_limits(config),
@@ -213,13 +213,13 @@ def _engines(config: Config, options: DaemonOptions, plugged: LoadedPlugins) -> 
     return fleet
 
 
-def _desk(
+def _build_admin(
     config: Config,
     sources: Sources,
     text: TextModel,
     durable: PersistentResources,
     drain: Callable[[str], None],
-) -> AdminDesk | None:
+) -> AdminParts | None:
     if config.admin.socket is None:
         return None
     fleet, control, live = sources.fleet, sources.control, sources.live
@@ -242,4 +242,4 @@ def _desk(
         live,
         durable.archive,
     )
-    return AdminDesk(server=AdminServer(app, config.admin.socket), watching=watching)
+    return AdminParts(server=AdminServer(app, config.admin.socket), watching=watching)

@@ -10,10 +10,10 @@ from gatewayd.admin.control import Control
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.watchers import SnapshotBroadcast
 from gatewayd.config.tables import Config
-from gatewayd.daemon.banner import Welcome
+from gatewayd.daemon.banner import ReadyMessage
 from gatewayd.daemon.reload import Reloading
 from gatewayd.daemon.resources import PersistentResources
-from gatewayd.daemon.systemd.notifier import Manager
+from gatewayd.daemon.systemd.notifier import ServiceNotifier
 from gatewayd.daemon.systemd.watchdog import LivenessProgress
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.grammar_checks.checks import GuideChecks
@@ -64,7 +64,7 @@ class HttpListeners:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdminDesk:
+class AdminParts:
     """Admin API of the daemon.
 
     Attributes:
@@ -88,12 +88,12 @@ class DaemonParts:
         plugged: strategies and observers of this process.
         fleet: the engines.
         control: changes of the running daemon.
-        manager, progress, reloading: integration with systemd.
+        notifier, progress, reloading: integration with systemd.
         guides: grammar checks before engines.
         server: the HTTP server.
-        desk: the admin API; None without an admin socket.
+        admin: the admin API; None without an admin socket.
         lines: latest lines of the log.
-        welcome: message for a terminal.
+        ready_message: message for a terminal.
     """
 
     config: Config
@@ -103,11 +103,11 @@ class DaemonParts:
     plugged: LoadedPlugins
     fleet: EngineFleet
     control: Control
-    manager: Manager
+    notifier: ServiceNotifier
     progress: LivenessProgress
     reloading: Reloading
     guides: GuideChecks
     server: HttpServer
-    desk: AdminDesk | None
+    admin: AdminParts | None
     lines: LogLines
-    welcome: Welcome
+    ready_message: ReadyMessage

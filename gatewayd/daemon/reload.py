@@ -10,7 +10,7 @@ from collections.abc import Callable
 from gatewayd.admin.control import ChangeRefused, Control
 from gatewayd.config.load import ConfigError
 from gatewayd.config.tables import Config
-from gatewayd.daemon.systemd.notifier import Manager
+from gatewayd.daemon.systemd.notifier import ServiceNotifier
 
 _log = logging.getLogger(__name__)
 
@@ -21,16 +21,18 @@ class Reloading:
     Args:
         read: reads the configuration.
         control: applies the changes.
-        manager: notified of reloads.
+        notifier: notified of reloads.
 
     Attributes:
         outcomes: numbers of ``applied`` and ``refused`` reloads.
     """
 
-    def __init__(self, read: Callable[[], Config], control: Control, manager: Manager) -> None:
+    def __init__(
+        self, read: Callable[[], Config], control: Control, notifier: ServiceNotifier
+    ) -> None:
         self._read = read
         self._control = control
-        self._manager = manager
+        self._notifier = notifier
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
         self.outcomes = Counter(applied=0, refused=0)
@@ -42,13 +44,13 @@ class Reloading:
             self._task = asyncio.create_task(self._run(), name="reload")
 
     async def _run(self) -> None:
-        self._manager.reloading()
+        self._notifier.reloading()
         refusal = ""
         while self._wanted:
             self._wanted = False
             refusal = await self._reload()
             self.outcomes["refused" if refusal else "applied"] += 1
-        self._manager.reloaded(refusal)
+        self._notifier.reloaded(refusal)
 
     async def _reload(self) -> str:
         """Reload once; return the reason if it is refused."""

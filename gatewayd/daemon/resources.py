@@ -9,7 +9,7 @@ import logging
 from starlette.routing import Route
 
 from gatewayd.admin.overrides import records as override_records
-from gatewayd.admin.overrides.kept import Overrides
+from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.config.tables import Config
 from gatewayd.errors import StoreUnavailable
 from gatewayd.fairness.fair_queue import QueueStats

@@ -20,8 +20,8 @@ from gatewayd import __version__
 from gatewayd.config.tables import Config
 from gatewayd.daemon.banner import show_loading
 from gatewayd.daemon.compose import compose
-from gatewayd.daemon.lines_above import LinesAbove
 from gatewayd.daemon.parts import DaemonOptions
+from gatewayd.daemon.progress_stderr import ProgressStderr
 from gatewayd.runtime import garbage_collector, malloc_limits
 from gatewayd.tracing import logs
 
@@ -60,28 +60,28 @@ class Daemon:
         """
         if not Console(file=sys.stderr).is_terminal:
             return await self._run(None)
-        above = LinesAbove()  # before there are engines, which inherit standard error
+        above = ProgressStderr()  # before there are engines, which inherit standard error
         try:
             return await self._run(above)
         finally:
             above.close()
 
-    async def _run(self, above: LinesAbove | None) -> int:
+    async def _run(self, above: ProgressStderr | None) -> int:
         parts = self.parts
-        if parts.desk is not None:
+        if parts.admin is not None:
             logs.add_handler(parts.lines)
         parts.fleet.start()
         await parts.durable.start()
-        managing = asyncio.create_task(parts.manager.run(), name="service manager")
+        managing = asyncio.create_task(parts.notifier.run(), name="service manager")
         serving = asyncio.create_task(parts.server.serve(parts.listening.listeners), name="http")
         failing = asyncio.create_task(parts.fleet.wait_failed(), name="engines")
         admin = None
-        if parts.desk is not None:
-            admin = asyncio.create_task(parts.desk.server.run_until_stopped(), name="admin")
+        if parts.admin is not None:
+            admin = asyncio.create_task(parts.admin.server.run_until_stopped(), name="admin")
         greeting = asyncio.create_task(self._show_startup(above), name="greeting")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         self._handle_signals()
-        _log.info("listening on %s, loading %s", parts.listening.url, parts.welcome.model)
+        _log.info("listening on %s, loading %s", parts.listening.url, parts.ready_message.model)
         await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
         greeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -94,41 +94,41 @@ class Daemon:
             self._stop_reason = failing.result()
             _log.error("cannot start any engine: %s", self._stop_reason)
         await self._end(serving, failure=self._stop_reason if status else "")
-        if parts.desk is not None and admin is not None:
-            parts.desk.server.should_exit = True
+        if parts.admin is not None and admin is not None:
+            parts.admin.server.should_exit = True
             await admin
             logs.remove_handler(parts.lines)
         for task in (failing, stopping, managing):
             task.cancel()
         return status
 
-    async def _show_startup(self, above: LinesAbove | None) -> None:
+    async def _show_startup(self, above: ProgressStderr | None) -> None:
         """Show progress on a terminal, then report that the model is ready."""
         parts = self.parts
         began = time.monotonic()
         if above is None:
             await parts.fleet.wait_ready()
         else:
-            await show_loading(parts.fleet, above.console, parts.welcome.model)
+            await show_loading(parts.fleet, above.console, parts.ready_message.model)
             above.restore()
         garbage_collector.freeze_heap()
         seconds = time.monotonic() - began
         _log.info(
             "serving %s at %s, ready after %.2f s",
-            parts.welcome.model,
+            parts.ready_message.model,
             parts.listening.url,
             seconds,
         )
         if above is not None:
-            parts.welcome.show(above.console, seconds)
-        parts.manager.ready()
-        parts.plugged.started(version=__version__, model=parts.welcome.model)
+            parts.ready_message.show(above.console, seconds)
+        parts.notifier.ready()
+        parts.plugged.started(version=__version__, model=parts.ready_message.model)
 
     async def _end(self, serving: asyncio.Task[None], failure: str) -> None:
         """Drain requests, cut remaining ones, and stop the engines."""
         parts = self.parts
         seconds = parts.config.server.drain_seconds
-        parts.manager.stopping(seconds, failure)
+        parts.notifier.stopping(seconds, failure)
         parts.plugged.stopping(self._stop_reason)
         await parts.durable.stop()  # interrupted lines of batches run again after the next start
         if parts.listening.is_held:
@@ -146,8 +146,8 @@ class Daemon:
         await parts.fleet.stop(left)
         await serving
         await parts.guides.close()
-        if parts.desk is not None:
-            parts.desk.watching.close()
+        if parts.admin is not None:
+            parts.admin.watching.close()
         parts.progress.close()
         parts.durable.close()
         parts.plugged.close()

@@ -18,7 +18,7 @@ from gatewayd.errors import GatewayError
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.tracing.timeline import Timeline
 from gatewayd_engine.process.engine_stats import EngineStats
-from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineStats
 from gatewayd_engine.process.messages import ModelInfo, SamplingParams, StrategyRow, TokenLogprobs
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
@@ -158,7 +158,7 @@ class ReplicaStatus:
     stats: EngineStats = field(default_factory=EngineStats)
     strategies: Sequence[StrategyRow] = ()
     load_seconds: float = 0.0
-    machine: MachineLook | None = None
+    machine: MachineStats | None = None
 
 
 class Fleet(Protocol):

@@ -16,7 +16,7 @@ from gatewayd_engine.process.inspect_messages import (
     Browsed,
     Inspect,
     Inspected,
-    MachineLook,
+    MachineStats,
 )
 
 PATIENCE_SECONDS = 0.25
@@ -60,7 +60,7 @@ class EngineInspection:
                 wait.cancel()
         return {replica.index: said for replica, said in self._last.items()}
 
-    def machine(self, replica: Replica) -> MachineLook | None:
+    def machine(self, replica: Replica) -> MachineStats | None:
         """Resource usage of an engine at its last answer; None without any."""
         said = self._last.get(replica)
         return None if said is None else said.machine

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
-class SequenceSlot:
+class JobChoice:
     """One choice of a job, as a sequence at an engine.
 
     Attributes:
@@ -128,7 +128,7 @@ class EngineJob:
     prompt: bytes
     arrived: float
     trail: RequestTrace | None = None
-    choices: list[SequenceSlot] = field(default_factory=list)
+    choices: list[JobChoice] = field(default_factory=list)
     is_waiting: bool = False
     losses: int = 0
     deaths: int = 0
@@ -148,7 +148,7 @@ class EngineJob:
         prompt = array("i", request.prompt).tobytes()
         now = time.monotonic()
         job = cls(number, request, prompt, now, request_trace.current())
-        job.choices = [SequenceSlot(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
+        job.choices = [JobChoice(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
         return job
 
     @property

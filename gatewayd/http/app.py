@@ -21,7 +21,7 @@ from gatewayd.http.rights import Rights
 from gatewayd.http.schema.compat import compatibility
 from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
-from gatewayd.http.server.authentication import Guard, KeyCheck
+from gatewayd.http.server.authentication import AuthenticationMiddleware, KeyCheck
 from gatewayd.http.server.cors import with_cors
 from gatewayd.http.server.request_gate import RequestGate
 from gatewayd.http.server.request_middleware import RequestMiddleware
@@ -75,7 +75,7 @@ def build_app(services: Services) -> App:
     if services.durable is not None:
         services.durable.set_app(RequestMiddleware(gate, services.metrics))
         directory = services.durable.tenancy.directory
-    guard = Guard(
+    guard = AuthenticationMiddleware(
         gate,
         KeyCheck(services.api_key, directory),
         Rights(router.routes, services.models),

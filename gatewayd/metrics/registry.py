@@ -15,8 +15,8 @@ from gatewayd.metrics.engines import ControlFigures, FleetCollector
 from gatewayd.metrics.requests import RequestCollector
 from gatewayd.metrics.slo import SloCollector
 from gatewayd.metrics.time_causes import CauseCollector
-from gatewayd.tracing.recent import RecentLedgers
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
+from gatewayd.tracing.recent import RecentLatencyRecords
 
 
 class GatewayCollector(Collector):
@@ -73,7 +73,7 @@ class Metrics:
         version: str,
         max_model_len: int,
         control: ControlFigures | None = None,
-        recent: RecentLedgers | None = None,
+        recent: RecentLatencyRecords | None = None,
         slo: SloTable | None = None,
         running: Callable[[], Mapping[int | None, int]] = dict,
     ) -> None:
@@ -85,7 +85,7 @@ class Metrics:
             version: of the daemon.
             max_model_len: upper bound of the token-count histograms.
             control: source of strategy metrics.
-            recent: buffer of recent requests' ledgers; None for a private one.
+            recent: latency records of recent requests; None for a private one.
             slo: SLO targets of the classes; None for the defaults.
             running: returns the generated tokens of running requests by engine; by default none,
                 so that tokens are counted when a request ends.
@@ -103,7 +103,7 @@ class Metrics:
         self.registry.register(FleetCollector(fleet, model_name, control))
         self.registry.register(requests)
         self.registry.register(gateway)
-        self._recent = RecentLedgers() if recent is None else recent
+        self._recent = RecentLatencyRecords() if recent is None else recent
         self._causes = CauseCollector()
         self.slo = SloCollector(SloTable() if slo is None else slo)
         self.registry.register(self._causes)
@@ -113,12 +113,12 @@ class Metrics:
         self.ended = requests.ended
         self.gap_observer = requests.gap_observer
 
-    def record_ledger(self, ledger: TimeLedger) -> None:
-        """Record the time ledger of an ended request: buffer, causes and SLOs."""
-        self._recent.add(ledger)
-        self._causes.ended(ledger)
-        self.slo.ended(ledger)
+    def record_latency(self, record: LatencyRecord) -> None:
+        """Add the latency record of an ended request: buffer, causes and SLOs."""
+        self._recent.add(record)
+        self._causes.ended(record)
+        self.slo.ended(record)
 
-    def record_refusal(self, ledger: TimeLedger) -> None:
-        """Buffer the ledger of a refused request, which is counted by its HTTP status only."""
-        self._recent.refuse(ledger)
+    def record_refusal(self, record: LatencyRecord) -> None:
+        """Buffer the record of a refused request, which is counted by its HTTP status only."""
+        self._recent.refuse(record)

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from gatewayd.config.slo import ClassTargets, SloTable
 from gatewayd.metrics.slo_windows import SloWindows
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd_hooks.scheduling import Priority
 
 ALL = "all"
@@ -24,14 +24,14 @@ SLOS = ("ttft", "tpot", "e2e")
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "6h": 21600.0}
 
 
-def judge(ledger: TimeLedger, targets: ClassTargets) -> dict[str, bool]:
+def judge(record: LatencyRecord, targets: ClassTargets) -> dict[str, bool]:
     """Return whether a request met each SLO of its class, without those it cannot be judged by."""
-    has_failed, has_left = ledger.outcome == "error", ledger.outcome == "abort"
+    has_failed, has_left = record.outcome == "error", record.outcome == "abort"
     found: dict[str, bool] = {}
     for name, limit, seconds, so_far in (
-        ("ttft", targets.ttft_ms, ledger.ttft, ledger.seconds),
-        ("tpot", targets.tpot_ms, ledger.tpot, 0.0),
-        ("e2e", targets.e2e_ms, None if has_left else ledger.seconds, ledger.seconds),
+        ("ttft", targets.ttft_ms, record.ttft, record.seconds),
+        ("tpot", targets.tpot_ms, record.tpot, 0.0),
+        ("e2e", targets.e2e_ms, None if has_left else record.seconds, record.seconds),
     ):
         if limit is None:
             continue
@@ -68,10 +68,10 @@ class SloCollector(Collector):
             if slo == ALL or getattr(targets, f"{slo}_ms") is not None
         }
 
-    def ended(self, ledger: TimeLedger) -> None:
+    def ended(self, record: LatencyRecord) -> None:
         """Judge an ended request and count it."""
-        priority = Priority(ledger.priority)
-        for slo, is_good in judge(ledger, self._targets[priority]).items():
+        priority = Priority(record.priority)
+        for slo, is_good in judge(record, self._targets[priority]).items():
             self._windows[priority, slo].add(is_good=is_good)
 
     def collect(self) -> Iterator[Metric]:

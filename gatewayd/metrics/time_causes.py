@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gatewayd.tracing.causes import CAUSES
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd_hooks.scheduling import Priority
 
 _FOLD_AT = 16
@@ -17,23 +17,23 @@ _FOLD_AT = 16
 
 
 class CauseCollector(Collector):
-    """Prometheus collector that sums time ledgers by priority class and cause."""
+    """Prometheus collector that sums latency records by priority class and cause."""
 
     def __init__(self) -> None:
-        self._waiting: list[TimeLedger] = []
+        self._waiting: list[LatencyRecord] = []
         self._seconds: defaultdict[tuple[int, str], float] = defaultdict(float)
 
-    def ended(self, ledger: TimeLedger) -> None:
-        """Record the ledger of an ended request; it is aggregated with others later."""
-        self._waiting.append(ledger)
+    def ended(self, record: LatencyRecord) -> None:
+        """Add the record of an ended request; it is aggregated with others later."""
+        self._waiting.append(record)
         if len(self._waiting) >= _FOLD_AT:
             self._fold()
 
     def _fold(self) -> None:
-        ledgers, self._waiting = self._waiting, []
-        for ledger in ledgers:
-            for part in ledger.parts():
-                self._seconds[ledger.priority, part.cause] += part.seconds
+        records, self._waiting = self._waiting, []
+        for record in records:
+            for part in record.parts():
+                self._seconds[record.priority, part.cause] += part.seconds
 
     def collect(self) -> Iterator[Metric]:
         """Yield seconds by class and cause; those of a class sum to its requests' latency."""

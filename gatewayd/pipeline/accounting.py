@@ -1,4 +1,4 @@
-"""Metrics record and time ledger of an ended request."""
+"""Metrics record and latency record of an ended request."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from gatewayd.engines.api import EngineRequest
 from gatewayd.metrics.requests import EndedRequest
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.work import Work
+from gatewayd.tracing.latency_record import EndReason, LatencyRecord
 from gatewayd.tracing.request_trace import RequestTrace
-from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd.tracing.timeline import Timeline
 
 
@@ -52,7 +52,7 @@ def account(
     )
 
 
-def build_ledger(
+def build_latency_record(
     work: Work,
     choices: Sequence[Choice],
     timelines: Sequence[Timeline],
@@ -63,8 +63,8 @@ def build_ledger(
     submitted: float,
     notified: float,
     end: float,
-) -> TimeLedger:
-    """Build the time ledger of a request.
+) -> LatencyRecord:
+    """Build the latency record of a request.
 
     Args:
         work: the request.
@@ -83,7 +83,7 @@ def build_ledger(
     ends = [end if timeline.end is None else timeline.end for timeline in timelines]
     last = max(range(len(ends)), key=ends.__getitem__, default=None)
     request = work.requests[0]
-    return TimeLedger(
+    return LatencyRecord(
         request_id=work.request_id,
         answered_id=answered_id,
         endpoint=work.endpoint,
@@ -100,7 +100,7 @@ def build_ledger(
         spans=() if trace is None else trace.spans,
         submitted=submitted,
         notified=notified,
-        stretches=() if last is None else timelines[last].stretches(end),
+        intervals=() if last is None else timelines[last].intervals(end),
         computed=None if last is None else ends[last],
         first=first_token(choices),
         last=max([choice.last for choice in choices if choice.last is not None], default=None),

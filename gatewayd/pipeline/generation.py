@@ -20,12 +20,12 @@ from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.metrics.registry import Metrics
-from gatewayd.pipeline.accounting import account, build_ledger, first_token, reason
+from gatewayd.pipeline.accounting import account, build_latency_record, first_token, reason
 from gatewayd.pipeline.billing import aborted_prompts, delivered_usage, requested_cost, with_tenant
 from gatewayd.pipeline.choice import Choice
 from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.pipeline.progress import ReservationProgress
-from gatewayd.pipeline.refusals import CLIENT_GONE, mistake_behind, reason_for
+from gatewayd.pipeline.refusals import CLIENT_GONE, reason_for, server_error_behind
 from gatewayd.pipeline.settlement import charge_aborted, settle_refused, when_usage_known
 from gatewayd.pipeline.timing import RequestTiming, queue_timeout, timing_of
 from gatewayd.pipeline.work import Work
@@ -34,7 +34,7 @@ from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.billing.costs import Spent
 from gatewayd.tracing import request_trace
 from gatewayd.tracing.causes import ADMISSION
-from gatewayd.tracing.time_ledger import EndReason, TimeLedger
+from gatewayd.tracing.latency_record import EndReason, LatencyRecord
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
@@ -314,7 +314,7 @@ class Generation:
         if self._is_closed:
             return
         if not (self.is_done or self.error):
-            mistake = None if self.is_abandoned else mistake_behind(sys.exception())
+            mistake = None if self.is_abandoned else server_error_behind(sys.exception())
             self.error, self.is_abandoned = mistake, mistake is None
         self._cancel()
         if self._expiry is not None:
@@ -341,12 +341,12 @@ class Generation:
         return reason(self.choices)
 
     @property
-    def ledger(self) -> TimeLedger:
-        """Time ledger of the running request up to now."""
-        return self._ledger("running", self.clock())
+    def latency_record(self) -> LatencyRecord:
+        """Latency record of the running request up to now."""
+        return self._latency_record("running", self.clock())
 
-    def _ledger(self, outcome: str, now: float) -> TimeLedger:
-        return build_ledger(
+    def _latency_record(self, outcome: str, now: float) -> LatencyRecord:
+        return build_latency_record(
             self.work,
             self.choices,
             [timeline for handle in self._handles for timeline in handle.timelines],
@@ -391,15 +391,15 @@ class Generation:
             choices = self.choices[at * n : (at + 1) * n]
             ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
-        ledger = self._ledger(outcome, now)
-        record_ledger = self._pipeline.metrics.record_ledger
+        record = self._latency_record(outcome, now)
+        record_latency = self._pipeline.metrics.record_latency
 
         def settle(usages: Sequence[PromptUsage]) -> None:
             seconds = sum([taken.seconds for taken in usages])
             if ticket is not None and spent is not None:
                 usage = spent._replace(engine_seconds=seconds)
                 ticket.settle(usage if aborted is None else charge_aborted(usage, aborted, usages))
-            record_ledger(msgspec.structs.replace(ledger, engine_seconds=seconds))
+            record_latency(msgspec.structs.replace(record, engine_seconds=seconds))
 
         when_usage_known(self._handles, settle, self._loop.call_later)
         notify = self._pipeline.observers.finished

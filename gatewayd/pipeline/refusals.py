@@ -1,12 +1,12 @@
-"""Reasons of refused requests, and the time ledger of one that reached no engine."""
+"""Reasons of refused requests, and the latency record of one that reached no engine."""
 
 from __future__ import annotations
 
 import time
 
 from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError
+from gatewayd.tracing.latency_record import EndReason, LatencyRecord
 from gatewayd.tracing.request_trace import RequestOutline, RequestTrace
-from gatewayd.tracing.time_ledger import EndReason, TimeLedger
 from gatewayd_hooks.scheduling import Priority
 
 CLIENT_GONE = EndReason(499, "client_gone", "the client disconnected or the request was cancelled")
@@ -22,7 +22,7 @@ def reason_for(error: GatewayError) -> EndReason:
     return EndReason(error.status, error.code, error.message if is_refusal(error) else "")
 
 
-def mistake_behind(exception: BaseException | None) -> GatewayError | None:
+def server_error_behind(exception: BaseException | None) -> GatewayError | None:
     """Return the server error behind an exception; None for client errors and disconnects."""
     if isinstance(exception, GatewayError):
         return exception if exception.status >= 500 else None
@@ -32,8 +32,8 @@ def mistake_behind(exception: BaseException | None) -> GatewayError | None:
 
 def refused(
     trace: RequestTrace, request_id: str, endpoint: str, tenant: str, why: EndReason
-) -> TimeLedger:
-    """Build the time ledger of a refused request.
+) -> LatencyRecord:
+    """Build the latency record of a refused request.
 
     Args:
         trace: of the request, with its outline if it was already parsed.
@@ -45,7 +45,7 @@ def refused(
     now, asked = time.monotonic(), trace.asked
     if asked is None:
         asked = RequestOutline(Priority.STANDARD, prompt_tokens=0, num_choices=1)
-    return TimeLedger(
+    return LatencyRecord(
         request_id=request_id,
         answered_id=trace.answered_id,
         endpoint=endpoint,
@@ -62,7 +62,7 @@ def refused(
         spans=trace.spans,
         submitted=now,
         notified=now,
-        stretches=(),
+        intervals=(),
         computed=now,
         first=None,
         last=None,

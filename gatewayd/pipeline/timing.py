@@ -39,8 +39,8 @@ def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTi
     now = time.monotonic()
     spent: defaultdict[int, float] = defaultdict(float)
     for timeline in timelines:
-        for stretch in timeline.stretches(now):
-            spent[stretch.cause] += stretch.seconds
+        for interval in timeline.intervals(now):
+            spent[interval.cause] += interval.seconds
     what = ""
     if spent:
         what = f" (mostly: {CAUSES[AT_ENGINE[max(spent, key=spent.__getitem__)]]})"

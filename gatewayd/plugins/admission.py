@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.plugins.fenced import Fenced, Misbehaved
+from gatewayd.plugins.fenced import Fenced, InvalidStrategyAnswer
 from gatewayd_hooks.admission import AdmissionRequest, AdmissionStrategy, Load, Refusal
 from gatewayd_hooks.strategy import Kind
 
@@ -42,4 +42,4 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
         answer = self._watched.admit(request, load)
         if answer is None or isinstance(answer, Refusal):
             return answer
-        raise Misbehaved(f"answered {answer!r:.80}, which is not a Refusal")
+        raise InvalidStrategyAnswer(f"answered {answer!r:.80}, which is not a Refusal")

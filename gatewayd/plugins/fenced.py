@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from gatewayd_hooks.helpers.handover import hand_over
 from gatewayd_hooks.host.fence import Fence, StrategyHang
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind
 
@@ -21,7 +21,7 @@ StrategyT = TypeVar("StrategyT")
 AnswerT = TypeVar("AnswerT")
 
 
-class Misbehaved(Exception):
+class InvalidStrategyAnswer(Exception):
     """A strategy returned an invalid answer; the message continues a sentence after its name."""
 
 
@@ -35,7 +35,7 @@ class Fenced(Generic[StrategyT]):
     Args:
         strategy: closed with this object.
         name: name of the strategy.
-        ledger: accounts its calls.
+        plugin_times: accounts its calls.
         watchdog: interrupts calls that hang.
 
     Attributes:
@@ -48,8 +48,10 @@ class Fenced(Generic[StrategyT]):
     kind: Kind
     close_seconds: float | None = None
 
-    def __init__(self, strategy: StrategyT, name: str, ledger: Ledger, watchdog: Watchdog) -> None:
-        self._ledger = ledger
+    def __init__(
+        self, strategy: StrategyT, name: str, plugin_times: PluginTimes, watchdog: Watchdog
+    ) -> None:
+        self._plugin_times = plugin_times
         self._watchdog = watchdog
         self.fence = Fence(FAULT_LIMIT)
         self._install(strategy, name)
@@ -78,7 +80,7 @@ class Fenced(Generic[StrategyT]):
         Raises:
             Exception: any error of the handover; the previous strategy stays.
         """
-        watched = self._ledger.watch(self.kind, name, strategy)
+        watched = self._plugin_times.watch(self.kind, name, strategy)
         try:
             with self._watchdog.armed():
                 has_state = hand_over(self._watched, watched)
@@ -94,7 +96,7 @@ class Fenced(Generic[StrategyT]):
         """Close the strategy."""
         self._close(self.name, self._watched)
 
-    def _close(self, name: str, watched: Any) -> None:  # noqa: ANN401 - as a ledger returns it
+    def _close(self, name: str, watched: Any) -> None:  # noqa: ANN401 - as ``watch`` returns it
         try:
             with self._watchdog.armed(self.close_seconds):
                 watched.close()
@@ -104,7 +106,7 @@ class Fenced(Generic[StrategyT]):
     def _install(self, strategy: StrategyT, name: str) -> None:
         self.name = name
         self._strategy = strategy
-        self._watched = self._ledger.watch(self.kind, name, strategy)
+        self._watched = self._plugin_times.watch(self.kind, name, strategy)
 
     def _call(self, call: Callable[[], AnswerT]) -> AnswerT | None:
         """Call the strategy and return its answer.
@@ -118,15 +120,15 @@ class Fenced(Generic[StrategyT]):
         try:
             with self._watchdog.armed():
                 answer = call()
-        except Misbehaved as error:
+        except InvalidStrategyAnswer as error:
             self._record_fault(str(error))
         except StrategyHang as error:
             self._record_fault(f"hung: {error}")
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._record_fault(f"raised {type(error).__name__}: {error}", error)
         finally:
-            self._ledger.settle_call(self.kind, time.thread_time() - began)
-        for overrun in self._ledger.take_overruns(self.kind):
+            self._plugin_times.settle_call(self.kind, time.thread_time() - began)
+        for overrun in self._plugin_times.take_overruns(self.kind):
             self._record_fault(overrun.reason)
         return answer
 

@@ -27,8 +27,8 @@ from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import describe_error
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginError, PluginHost, PluginRow
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.settings import decode
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.markers import PROJECT
@@ -63,7 +63,7 @@ class LoadedPlugins:
         protocols: APIs served in addition to OpenAI's, by name.
         observers: observers of requests.
         parsers: parsers of the model's output.
-        ledger: costs of all of them.
+        plugin_times: costs of all of them.
         watchdog: interrupts calls that hang.
         resources: resources with which strategies are opened.
     """
@@ -75,7 +75,7 @@ class LoadedPlugins:
     protocols: tuple[tuple[str, ProtocolStrategy], ...]
     observers: Observers
     parsers: ModelParsers
-    ledger: Ledger
+    plugin_times: PluginTimes
     watchdog: Watchdog
     resources: GatewayResources
 
@@ -88,13 +88,13 @@ class LoadedPlugins:
         """
         host = PluginHost(Catalog.installed())
         resources = GatewayResources(model, config.engine.replicas, chat_template)
-        ledger = Ledger(config.engine.strategy_budget_ms / 1000)
-        watchdog = Watchdog(ledger, config.engine.strategy_hang_seconds)
+        plugin_times = PluginTimes(config.engine.strategy_budget_ms / 1000)
+        watchdog = Watchdog(plugin_times, config.engine.strategy_hang_seconds)
 
         def fenced(fence: type[FencedT], table: StrategyTable) -> FencedT:
             name = table.strategy
             strategy = host.strategy(fence.kind, name, table.settings(name))
-            return fence(strategy, name, ledger, watchdog)
+            return fence(strategy, name, plugin_times, watchdog)
 
         plugged = cls(
             host=host,
@@ -105,9 +105,9 @@ class LoadedPlugins:
                 (name, host.strategy(Kind.PROTOCOL, name, settings))
                 for name, settings in chosen_strategies.chosen_in(config.protocol)
             ),
-            observers=observers_of(host, config, ledger, watchdog),
-            parsers=load_parsers(config, host, resources, ledger, watchdog),
-            ledger=ledger,
+            observers=observers_of(host, config, plugin_times, watchdog),
+            parsers=load_parsers(config, host, resources, plugin_times, watchdog),
+            plugin_times=plugin_times,
             watchdog=watchdog,
             resources=resources,
         )
@@ -171,7 +171,7 @@ class LoadedPlugins:
         self._observers_of("gatewayd_stopping")(reason=reason)
 
     def _observers_of(self, hook: str) -> ObserverRecord:
-        return ObserverRecord(self.host, hook, self.ledger, self.watchdog)
+        return ObserverRecord(self.host, hook, self.plugin_times, self.watchdog)
 
     def close(self) -> None:
         """Close the strategies."""

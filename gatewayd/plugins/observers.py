@@ -11,8 +11,8 @@ from gatewayd.plugins.fenced import FAULT_LIMIT, Fenced
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.tracing.causes import PLUGIN
 from gatewayd.tracing.request_trace import TimedSpan
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind
 
@@ -26,7 +26,7 @@ class FencedListener(Fenced[Callable[..., None]]):
         listener: the implementation.
         name: name of the plugin.
         hook: name of the hook.
-        ledger: accounts its calls.
+        plugin_times: accounts its calls.
         watchdog: interrupts calls that hang.
     """
 
@@ -37,12 +37,12 @@ class FencedListener(Fenced[Callable[..., None]]):
         listener: Callable[..., None],
         name: str,
         hook: str,
-        ledger: Ledger,
+        plugin_times: PluginTimes,
         watchdog: Watchdog,
     ) -> None:
-        super().__init__(listener, name, ledger, watchdog)
+        super().__init__(listener, name, plugin_times, watchdog)
         self._hook = hook
-        self._timed = ledger.timed(self.kind, name, hook, listener)
+        self._timed = plugin_times.timed(self.kind, name, hook, listener)
 
     def __call__(self, **arguments: object) -> None:
         """Call the plugin."""
@@ -65,9 +65,11 @@ class FencedListener(Fenced[Callable[..., None]]):
 class ObserverRecord:
     """One observer hook, and the plugins that implement it."""
 
-    def __init__(self, host: PluginHost, hook: str, ledger: Ledger, watchdog: Watchdog) -> None:
+    def __init__(
+        self, host: PluginHost, hook: str, plugin_times: PluginTimes, watchdog: Watchdog
+    ) -> None:
         self._listeners = [
-            FencedListener(listener, plugin, hook, ledger, watchdog)
+            FencedListener(listener, plugin, hook, plugin_times, watchdog)
             for plugin, listener in host.listeners(hook).items()
         ]
 
@@ -86,16 +88,18 @@ class ObserverRecord:
             listener(**arguments)
 
 
-def observers_of(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
+def observers_of(
+    host: PluginHost, config: Config, plugin_times: PluginTimes, watchdog: Watchdog
+) -> Observers:
     """Load observers; those that cannot be loaded are logged and skipped."""
     for failure in host.hooked(Kind.OBSERVER, config.plugins.observers):
         _log.error("observer %s not loaded: %s", failure.name, failure.reason)
     observers = Observers()
     # Without listeners a request must not pay for any call.
-    admitted = ObserverRecord(host, "gatewayd_request_admitted", ledger, watchdog)
+    admitted = ObserverRecord(host, "gatewayd_request_admitted", plugin_times, watchdog)
     if admitted.has_listeners:
         observers = dataclasses.replace(observers, admitted=admitted.notify)
-    finished = ObserverRecord(host, "gatewayd_request_finished", ledger, watchdog)
+    finished = ObserverRecord(host, "gatewayd_request_finished", plugin_times, watchdog)
     if finished.has_listeners:
         observers = dataclasses.replace(observers, finished=finished.notify)
     return observers

@@ -18,8 +18,8 @@ from gatewayd.config.tables import Config
 from gatewayd.plugins.fenced import Fenced
 from gatewayd.text.output_parts import Parsers
 from gatewayd_hooks.host.errors import PluginError
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.parsing import (
@@ -43,10 +43,15 @@ class FencedParser(Fenced[StrategyT]):
     """A parser strategy, whose exceptions are logged and propagate."""
 
     def __init__(
-        self, kind: Kind, strategy: StrategyT, name: str, ledger: Ledger, watchdog: Watchdog
+        self,
+        kind: Kind,
+        strategy: StrategyT,
+        name: str,
+        plugin_times: PluginTimes,
+        watchdog: Watchdog,
     ) -> None:
         self.kind = kind
-        super().__init__(strategy, name, ledger, watchdog)
+        super().__init__(strategy, name, plugin_times, watchdog)
         self._is_known_broken = False
 
     def parser(self, *args: Any) -> OutputParser:  # noqa: ANN401 - the kind's own
@@ -83,7 +88,7 @@ class FencedParser(Fenced[StrategyT]):
 
     def timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap a function of the plugin with timing; not for other threads."""
-        return self._ledger.timed(self.kind, self.name, method, call)
+        return self._plugin_times.timed(self.kind, self.name, method, call)
 
     def armed(self, work: Callable[[], T]) -> T:
         """Run work that calls parsers repeatedly, with the timer set once."""
@@ -202,7 +207,7 @@ def load_parsers(
     config: Config,
     host: PluginHost,
     resources: GatewayResources,
-    ledger: Ledger,
+    plugin_times: PluginTimes,
     watchdog: Watchdog,
 ) -> ModelParsers:
     """Load and open the configured parsers, or those that suit the model's template.
@@ -224,7 +229,7 @@ def load_parsers(
             strategy = host.strategy(kind, name, table.settings(name))
             if table.strategy == AUTO and not strategy.suits(resources.chat_template):
                 continue
-            fenced = FencedParser(kind, strategy, name, ledger, watchdog)
+            fenced = FencedParser(kind, strategy, name, plugin_times, watchdog)
             try:
                 strategy.open(resources)
             except Exception as error:

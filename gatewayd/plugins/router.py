@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gatewayd.plugins.fenced import FAULT_LIMIT, Fenced, Misbehaved
+from gatewayd.plugins.fenced import FAULT_LIMIT, Fenced, InvalidStrategyAnswer
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
 from gatewayd_hooks.strategy import Kind
 
@@ -28,4 +28,4 @@ class FencedRouter(Fenced[RouterStrategy]):
         # Comparing an answer of an unexpected type may raise, which is a fault, too.
         if any(replica.index == index for replica in replicas):
             return index
-        raise Misbehaved(f"chose replica {index!r}, which is not ready")
+        raise InvalidStrategyAnswer(f"chose replica {index!r}, which is not ready")

@@ -24,9 +24,9 @@ from gatewayd.store.tenant_shares import (
     Owner,
     StoredBytes,
     TenantStanding,
-    all_kept,
     expected_of,
     read_standing,
+    stored_bytes_by_tenant,
 )
 from gatewayd.store.wal import size_of
 
@@ -124,7 +124,9 @@ class DiskQuota:
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        pages, self.kept = await self._database.read(lambda c: (_bytes_used(c), all_kept(c)))
+        pages, self.kept = await self._database.read(
+            lambda c: (_bytes_used(c), stored_bytes_by_tenant(c))
+        )
         return await self._measured(pages)
 
     async def check(self, owner: Owner, num_bytes: int = 0) -> None:

@@ -118,12 +118,12 @@ def expected_of(connection: Connection, tenant: str) -> int:
     return expected
 
 
-def all_kept(connection: Connection) -> dict[str, StoredBytes]:
+def stored_bytes_by_tenant(connection: Connection) -> dict[str, StoredBytes]:
     """Stored bytes of all tenants that ever stored anything."""
     return {row.tenant: StoredBytes(*row[1:]) for row in connection.execute(select(kept))}
 
 
-class Transit(NamedTuple):
+class UnrecordedBytes(NamedTuple):
     """Bytes that may be missing from the rows that were read.
 
     Attributes:
@@ -153,7 +153,7 @@ class IncomingBytes:
         """Incoming bytes of a tenant."""
         return self._bytes[tenant]
 
-    def start_sum(self, tenant: str) -> Callable[[], Transit]:
+    def start_sum(self, tenant: str) -> Callable[[], UnrecordedBytes]:
         """Start to sum up a tenant's bytes, before its rows are read.
 
         Returns:
@@ -161,8 +161,8 @@ class IncomingBytes:
         """
         returned, unseen = self._given_back[tenant], self._unseen_given_back
 
-        def transit() -> Transit:
-            return Transit(
+        def transit() -> UnrecordedBytes:
+            return UnrecordedBytes(
                 self._bytes[tenant] + self._given_back[tenant] - returned,
                 self.num_unseen + self._unseen_given_back - unseen,
             )

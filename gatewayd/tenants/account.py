@@ -38,7 +38,7 @@ class RequestTerms(NamedTuple):
     grant: Grant = Grant()
 
     @property
-    def are_usual(self) -> bool:
+    def are_unlimited(self) -> bool:
         """Whether no limit, budget, weight or quota is set, so that nothing has to be counted."""
         return self._replace(grant=Grant()) == RequestTerms()
 

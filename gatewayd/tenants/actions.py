@@ -16,7 +16,7 @@ from gatewayd.tenants import changes
 from gatewayd.tenants.billing.usage import summed
 from gatewayd.tenants.changes import Params, TenantChanges
 from gatewayd.tenants.tamper_evidence import audit, integrity
-from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, TenantTerms
+from gatewayd.wire.tenants import EmptyBody, KeyBody, PriceBody, RotateBody, TenantBody, TenantTerms
 
 _MOST_ROWS = 10_000
 
@@ -42,7 +42,7 @@ class TenantAction(NamedTuple):
         return self.method != "GET"
 
 
-def _usage(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+def _usage(desk: TenantChanges, params: Params, body: EmptyBody) -> Any:  # noqa: ANN401 - JSON
     return summed(
         desk.connection,
         by=params.get("by", "tenant"),
@@ -51,7 +51,7 @@ def _usage(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: 
     )
 
 
-def _audit(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+def _audit(desk: TenantChanges, params: Params, body: EmptyBody) -> Any:  # noqa: ANN401 - JSON
     most = min(_number(params, "limit", 100), _MOST_ROWS)
     found = integrity.examine(desk.connection, desk.secret, desk.head).all
     if (head := params.get("head")) is not None and not _has(desk, head):
@@ -75,26 +75,26 @@ def _has(desk: TenantChanges, head: str) -> bool:
     return audit.has_row(desk.connection, audit.Head(int(seq), mac))
 
 
-def _accept(desk: TenantChanges, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+def _accept(desk: TenantChanges, params: Params, body: EmptyBody) -> Any:  # noqa: ANN401 - JSON
     told = integrity.accept(desk.connection, desk.secret, desk.head, desk.now, desk.actor)
     return {"accepted": told}
 
 
 ACTIONS = (
-    TenantAction("GET", "/admin/tenants", Nothing, changes.list_tenants),
+    TenantAction("GET", "/admin/tenants", EmptyBody, changes.list_tenants),
     TenantAction("POST", "/admin/tenants", TenantBody, changes.create_tenant),
     TenantAction("PATCH", "/admin/tenants/{tenant}", TenantTerms, changes.change_tenant),
-    TenantAction("DELETE", "/admin/tenants/{tenant}", Nothing, changes.remove_tenant),
-    TenantAction("GET", "/admin/keys", Nothing, changes.list_keys),
+    TenantAction("DELETE", "/admin/tenants/{tenant}", EmptyBody, changes.remove_tenant),
+    TenantAction("GET", "/admin/keys", EmptyBody, changes.list_keys),
     TenantAction("POST", "/admin/keys", KeyBody, changes.create_key),
     TenantAction("POST", "/admin/keys/{key}/rotate", RotateBody, changes.rotate_key),
-    TenantAction("DELETE", "/admin/keys/{key}", Nothing, changes.revoke_key),
-    TenantAction("GET", "/admin/prices", Nothing, changes.list_prices),
+    TenantAction("DELETE", "/admin/keys/{key}", EmptyBody, changes.revoke_key),
+    TenantAction("GET", "/admin/prices", EmptyBody, changes.list_prices),
     TenantAction("PUT", "/admin/prices", PriceBody, changes.set_price),
-    TenantAction("DELETE", "/admin/prices/{model:path}", Nothing, changes.remove_price),
-    TenantAction("GET", "/admin/usage", Nothing, _usage),
-    TenantAction("GET", "/admin/audit", Nothing, _audit),
-    TenantAction("POST", "/admin/audit/accept", Nothing, _accept),
+    TenantAction("DELETE", "/admin/prices/{model:path}", EmptyBody, changes.remove_price),
+    TenantAction("GET", "/admin/usage", EmptyBody, _usage),
+    TenantAction("GET", "/admin/audit", EmptyBody, _audit),
+    TenantAction("POST", "/admin/audit/accept", EmptyBody, _accept),
 )
 
 

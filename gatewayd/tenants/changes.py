@@ -18,7 +18,7 @@ from gatewayd.tenants.principal import INFER, SCOPES, USUAL
 from gatewayd.tenants.quotas import check_floors, kept_percent
 from gatewayd.tenants.tamper_evidence import audit
 from gatewayd.tenants.tamper_evidence.secret import ServerSecret
-from gatewayd.wire.tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, TenantTerms
+from gatewayd.wire.tenants import EmptyBody, KeyBody, PriceBody, RotateBody, TenantBody, TenantTerms
 
 Params = Mapping[str, str]
 
@@ -75,7 +75,7 @@ def change_tenant(desk: TenantChanges, params: Params, body: TenantTerms) -> dic
     return _tenant(desk, params["tenant"])
 
 
-def remove_tenant(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
+def remove_tenant(desk: TenantChanges, params: Params, body: EmptyBody) -> dict[str, Any]:
     """Remove a tenant with its keys and stored data."""
     records.remove_tenant(desk.connection, params["tenant"], desk.now)
     desk.record("tenant.remove", params["tenant"])
@@ -121,7 +121,7 @@ def rotate_key(desk: TenantChanges, params: Params, body: RotateBody) -> dict[st
     return _shown_once(desk, made)
 
 
-def revoke_key(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
+def revoke_key(desk: TenantChanges, params: Params, body: EmptyBody) -> dict[str, Any]:
     """Revoke a key and cancel its requests."""
     records.change_key(desk.connection, params["key"], {"revoked_at": desk.now})
     desk.record("key.revoke", params["key"])
@@ -137,26 +137,26 @@ def set_price(desk: TenantChanges, params: Params, body: PriceBody) -> dict[str,
     return {"model": body.model, **values}
 
 
-def remove_price(desk: TenantChanges, params: Params, body: Nothing) -> dict[str, Any]:
+def remove_price(desk: TenantChanges, params: Params, body: EmptyBody) -> dict[str, Any]:
     """Remove the price of a model."""
     records.remove_price(desk.connection, params["model"])
     desk.record("price.remove", params["model"])
     return {"model": params["model"], "removed": True}
 
 
-def list_tenants(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
+def list_tenants(desk: TenantChanges, params: Params, body: EmptyBody) -> list[dict[str, Any]]:
     """List all tenants that are not removed."""
     return [_shown(desk, row) for row in records.read_access_rows(desk.connection).tenants]
 
 
-def list_keys(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
+def list_keys(desk: TenantChanges, params: Params, body: EmptyBody) -> list[dict[str, Any]]:
     """List all keys, revoked ones included, without their digests."""
     public = [c for c in keys.c if c.name not in ("digest", "old_digest")]
     rows = desk.connection.execute(select(*public).order_by(keys.c.created_at, keys.c.id))
     return [{"key": row.id, **_without(row, "id")} for row in rows]
 
 
-def list_prices(desk: TenantChanges, params: Params, body: Nothing) -> list[dict[str, Any]]:
+def list_prices(desk: TenantChanges, params: Params, body: EmptyBody) -> list[dict[str, Any]]:
     """List the prices of all models that have one."""
     rows = desk.connection.execute(select(prices).order_by(prices.c.model))
     return [dict(row._mapping) for row in rows]

@@ -104,7 +104,7 @@ class Directory:
         }
         before, self._keys, self.has_keys = self._keys, live, bool(found.keys)
         # Requests without a key are not counted, unless the default tenant has limits.
-        counts = not terms[DEFAULT_TENANT].are_usual
+        counts = not terms[DEFAULT_TENANT].are_unlimited
         counted = Principal(
             tenant=DEFAULT_TENANT,
             scopes=OPERATOR.scopes,

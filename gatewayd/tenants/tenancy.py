@@ -284,7 +284,7 @@ def _settle_lost(
     engine: Engine, secret: ServerSecret, lost: recovery.LostRequests
 ) -> Sequence[Settlement]:
     """Settle requests of the previous process; return those that could not be written."""
-    if lost.is_nothing:
+    if lost.is_empty:
         return ()
     try:
         with engine.begin() as connection:

@@ -14,7 +14,7 @@ from gatewayd.text.text_model import TextModel
 Messages = Sequence[Mapping[str, Any]]
 
 
-class Endings(NamedTuple):
+class PromptVariants(NamedTuple):
     """A rendered conversation with its endings.
 
     Attributes:
@@ -26,7 +26,7 @@ class Endings(NamedTuple):
     encode: Callable[[], list[list[int]]]
 
 
-def render_endings(
+def render_variants(
     text: TextModel,
     messages: Messages,
     endings: Sequence[str],
@@ -34,7 +34,7 @@ def render_endings(
     limit: int,
     param: str,
     arguments: Mapping[str, Any] = MappingProxyType({}),
-) -> Endings:
+) -> PromptVariants:
     """Render a conversation with several endings; spelled special tokens are ordinary text.
 
     Args:
@@ -94,7 +94,7 @@ def render_endings(
             return [encode(head + tail) for tail in tails]
         return [first + encode(tail) for tail in tails]
 
-    return Endings(len(head) + sum(map(len, tails)), encode_all)
+    return PromptVariants(len(head) + sum(map(len, tails)), encode_all)
 
 
 def _with_mark(messages: Messages, mark: str) -> Messages:

@@ -1,1 +1,1 @@
-"""Tracing: time ledgers that break down request latency by cause, and logging."""
+"""Tracing: latency records that break down request latency by cause, and logging."""

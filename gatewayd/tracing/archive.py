@@ -1,4 +1,4 @@
-"""Persists time ledgers of ended requests: lengths and times, no content."""
+"""Persists latency records of ended requests: lengths and times, no content."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gatewayd.store.clock import StoreClock
 from gatewayd.store.database import Database
 from gatewayd.store.tables import ledgers, refusals
 from gatewayd.tracing.explanation import explanation
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd.wire.requests import Explanation
 
 AT_ONCE = 500
@@ -27,7 +27,7 @@ _DAY = 86_400
 
 
 class Archive:
-    """Archive of time ledgers in the store.
+    """Archive of latency records in the store.
 
     Args:
         database: the store's.
@@ -44,23 +44,23 @@ class Archive:
         self._clock = clock
         self._days = days
         self._rows = rows
-        self._pending: list[TimeLedger] = []
-        self._refused: list[TimeLedger] = []
+        self._pending: list[LatencyRecord] = []
+        self._refused: list[LatencyRecord] = []
         self.dropped = 0
 
-    def add(self, ledger: TimeLedger) -> None:
-        """Buffer the ledger of an ended request, to be written in a batch."""
-        self._add(ledger, self._pending, AT_ONCE)
+    def add(self, record: LatencyRecord) -> None:
+        """Buffer the record of an ended request, to be written in a batch."""
+        self._add(record, self._pending, AT_ONCE)
 
-    def refuse(self, ledger: TimeLedger) -> None:
-        """Buffer the ledger of a request that was refused before reaching an engine."""
-        self._add(ledger, self._refused, REFUSED_AT_ONCE)
+    def refuse(self, record: LatencyRecord) -> None:
+        """Buffer the record of a request that was refused before reaching an engine."""
+        self._add(record, self._refused, REFUSED_AT_ONCE)
 
-    def _add(self, ledger: TimeLedger, pending: list[TimeLedger], most: int) -> None:
+    def _add(self, record: LatencyRecord, pending: list[LatencyRecord], most: int) -> None:
         if self._days <= 0:
             return
         if len(pending) < most:
-            pending.append(ledger)
+            pending.append(record)
         else:
             self.dropped += 1
 
@@ -71,7 +71,7 @@ class Archive:
             self.flush()
 
     def flush(self) -> None:
-        """Submit buffered ledgers to the database, without waiting."""
+        """Submit buffered records to the database, without waiting."""
         pending, self._pending = self._pending, []
         refused, self._refused = self._refused, []
         if pending:
@@ -100,16 +100,16 @@ class Archive:
         await self._database.write(partial(_prune, refusals, since, refused))
 
 
-def _write(table: Table, pending: Sequence[TimeLedger], connection: Connection) -> None:
+def _write(table: Table, pending: Sequence[LatencyRecord], connection: Connection) -> None:
     encode = msgspec.json.Encoder().encode
     rows = [
         {
-            "request_id": ledger.request_id,
-            "answered_id": ledger.answered_id,
-            "unix": int(ledger.unix),
-            "explanation": encode(explanation(ledger)),
+            "request_id": record.request_id,
+            "answered_id": record.answered_id,
+            "unix": int(record.unix),
+            "explanation": encode(explanation(record)),
         }
-        for ledger in pending
+        for record in pending
     ]
     connection.execute(insert(table), rows)
 

@@ -1,8 +1,8 @@
 """Timeline of a choice at the engines, built from their reports after each step.
 
-Every moment belongs to one stretch, so that the stretches add up to the whole, whatever engines
+Every moment belongs to one interval, so that the intervals add up to the whole, whatever engines
 report. A report covers the time since the previous step; times are those at which frames were
-received, by this process's clock. A stretch with steps is divided among the sequence itself,
+received, by this process's clock. An interval with steps is divided among the sequence itself,
 prefills of other sequences in the same steps, and strategies.
 """
 
@@ -24,10 +24,10 @@ SENT = -2
 
 _STEPPING = frozenset((Cause.PREFILL, Cause.RECOMPUTE))
 _MOST = 48
-"""Maximum of individual stretches; later ones are summed by cause."""
+"""Maximum of individual intervals; later ones are summed by cause."""
 
 
-class Stretch(msgspec.Struct, frozen=True, gc=False):
+class CauseInterval(msgspec.Struct, frozen=True, gc=False):
     """Interval with one cause; thousands are stored, so the garbage collector does not track them.
 
     Attributes:
@@ -116,8 +116,8 @@ class Timeline:
 
     now: InitVar[float]
     end: float | None = None
-    _stretches: list[Stretch] = field(default_factory=list)
-    _sums: dict[int, Stretch] = field(default_factory=dict)
+    _intervals: list[CauseInterval] = field(default_factory=list)
+    _sums: dict[int, CauseInterval] = field(default_factory=dict)
     _pace: StepTimeTotals = field(default_factory=StepTimeTotals)
     _silence: Cause = Cause.TURN
     _cause: int = field(init=False)
@@ -128,7 +128,7 @@ class Timeline:
     _begun: Totals = field(init=False)
 
     def __post_init__(self, now: float) -> None:
-        self._open_stretch(NO_ENGINE, now, _NOTHING)
+        self._open_interval(NO_ENGINE, now, _NOTHING)
 
     @property
     def cause(self) -> int:
@@ -143,17 +143,17 @@ class Timeline:
             pace: step times of the engine.
             follows: whether another choice of the same prompt computes the prompt.
         """
-        self._close_stretch(now, self._pace.totals)
+        self._close_interval(now, self._pace.totals)
         self._pace = pace
         # An engine reads its messages after the step in progress.
         self._silence = Cause.LEADER if follows else Cause.TURN
-        self._open_stretch(SENT, now, pace.totals)
+        self._open_interval(SENT, now, pace.totals)
 
     def lost(self, now: float) -> None:
         """Record that the engine was lost."""
         if self.end is None:
-            self._close_stretch(now, self._pace.totals)
-            self._open_stretch(NO_ENGINE, now, _NOTHING)
+            self._close_interval(now, self._pace.totals)
+            self._open_interval(NO_ENGINE, now, _NOTHING)
 
     def on_step(self, cause: int, share: float) -> None:
         """Record the engine's report on the step that was last recorded in its step times.
@@ -170,8 +170,8 @@ class Timeline:
             began = max(before, self._since)
             if self._cause == SENT:
                 self._cause = self._silence
-            self._close_stretch(began, totals)
-            self._open_stretch(cause, began, totals)
+            self._close_interval(began, totals)
+            self._open_interval(cause, began, totals)
         if cause in _STEPPING:
             seconds = max(0.0, pace.at - max(before, self._split_until))
             in_plugins = min(seconds, pace.totals.plugins - totals.plugins)
@@ -182,24 +182,24 @@ class Timeline:
     def stop(self, now: float) -> None:
         """End the timeline; later reports are ignored."""
         if self.end is None:
-            self._close_stretch(now, self._pace.totals)
+            self._close_interval(now, self._pace.totals)
             self.end = now
             self._pace = StepTimeTotals()
 
-    def stretches(self, now: float) -> list[Stretch]:
-        """Return all stretches until the end, or until now; their seconds add up to the whole."""
-        found = [*self._stretches, *self._sums.values()]
+    def intervals(self, now: float) -> list[CauseInterval]:
+        """Return all intervals until the end, or until now; their seconds add up to the whole."""
+        found = [*self._intervals, *self._sums.values()]
         if self.end is None:
-            found.append(self._stretch(now, self._pace.totals))
+            found.append(self._interval(now, self._pace.totals))
         return found
 
-    def _open_stretch(self, cause: int, at: float, totals: Totals) -> None:
+    def _open_interval(self, cause: int, at: float, totals: Totals) -> None:
         self._cause, self._since, self._begun = cause, at, totals
         self._others = self._plugins = 0.0
         self._split_until = at
 
-    def _stretch(self, end: float, totals: Totals) -> Stretch:
-        """Return the current stretch as if it ended at ``end``, with the engine's totals then."""
+    def _interval(self, end: float, totals: Totals) -> CauseInterval:
+        """Return the current interval as if it ended at ``end``, with the engine's totals then."""
         seconds = end - self._since
         if self._cause == Cause.DECODE:
             in_plugins = totals.plugins - self._begun.plugins
@@ -210,17 +210,19 @@ class Timeline:
         others = min(seconds - in_plugins, others)
         shares = _strategy_shares(in_plugins, self._begun, totals) if in_plugins > 0 else ()
         strategy = self._pace.strategy_of(self._cause)
-        return Stretch(self._cause, self._since, seconds, others, in_plugins, shares, strategy)
+        return CauseInterval(
+            self._cause, self._since, seconds, others, in_plugins, shares, strategy
+        )
 
-    def _close_stretch(self, end: float, totals: Totals) -> None:
-        one = self._stretch(end, totals)
+    def _close_interval(self, end: float, totals: Totals) -> None:
+        one = self._interval(end, totals)
         if one.seconds <= 0:
             return
-        if len(self._stretches) < _MOST:
-            self._stretches.append(one)
+        if len(self._intervals) < _MOST:
+            self._intervals.append(one)
             return
-        sum_ = self._sums.get(one.cause, Stretch(one.cause, None, 0.0))
-        self._sums[one.cause] = Stretch(
+        sum_ = self._sums.get(one.cause, CauseInterval(one.cause, None, 0.0))
+        self._sums[one.cause] = CauseInterval(
             one.cause,
             None,
             sum_.seconds + one.seconds,

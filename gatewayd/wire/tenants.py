@@ -101,5 +101,5 @@ class PriceBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cached: PerMillion | None = None
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class EmptyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An empty body."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatewayd_admit_forecast.config import ForecastConfig
-from gatewayd_admit_forecast.pace import PrefillPace
+from gatewayd_admit_forecast.ttft_forecast import TtftForecast
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class Forecast:
 
     def __init__(self, config: ForecastConfig) -> None:
         self._config = config
-        self._pace = PrefillPace(config.confidence)
+        self._forecast = TtftForecast(config.confidence)
 
     def open(self, resources: GatewayResources) -> None:
         """Do nothing: the served model does not matter."""
@@ -34,9 +34,9 @@ class Forecast:
     def admit(self, request: AdmissionRequest, load: Load) -> Refusal | None:
         """Compare the forecast with the deadline."""
         deadline = request.deadline
-        if deadline is None or not load.requests or self._pace.seen < self._config.least:
+        if deadline is None or not load.requests or self._forecast.seen < self._config.least:
             return None
-        seconds = self._pace.promised(self._tokens(request, load))
+        seconds = self._forecast.promised(self._tokens(request, load))
         if seconds <= deadline:
             return None
         low, high = _RETRY_SECONDS
@@ -56,7 +56,7 @@ class Forecast:
 
     def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
         """Update the forecast."""
-        self._pace.record(self._tokens(request, load), seconds)
+        self._forecast.record(self._tokens(request, load), seconds)
 
     def _tokens(self, request: AdmissionRequest, load: Load) -> int:
         """Return the tokens per replica up to the first generated one."""

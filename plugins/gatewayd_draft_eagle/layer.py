@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 
-class Entered(NamedTuple):
+class FusedInput(NamedTuple):
     """Pairs of a hidden state and the token after it, combined and projected.
 
     Attributes:
@@ -58,7 +58,7 @@ class Layer:
 
     def enter(
         self, features: torch.Tensor, embedded: torch.Tensor, positions: torch.Tensor
-    ) -> Entered:
+    ) -> FusedInput:
         """Combine and project pairs.
 
         Args:
@@ -72,10 +72,10 @@ class Layer:
         cos, sin = self._rotation[positions].unsqueeze(2).unbind(1)
         turned = heads[:, : self._heads + self.kv_heads]
         turned.copy_(turned * cos + turned.roll(self.head_dim // 2, -1) * sin)
-        return Entered(joined, heads[:, : self._heads], heads[:, self._heads :])
+        return FusedInput(joined, heads[:, : self._heads], heads[:, self._heads :])
 
     def predict_hidden(
-        self, entered: Entered, context: torch.Tensor, is_seen: torch.Tensor
+        self, entered: FusedInput, context: torch.Tensor, is_seen: torch.Tensor
     ) -> torch.Tensor:
         """Predict the hidden states of the positions after pairs.
 

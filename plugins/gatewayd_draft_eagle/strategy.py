@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gatewayd_draft_eagle.ahead import CapturedDrafting, Pairs
-from gatewayd_draft_eagle.layer import Entered, Layer
-from gatewayd_draft_eagle.tree import Prospects, likeliest
+from gatewayd_draft_eagle.captured_drafting import CapturedDrafting, HiddenTokenPairs
+from gatewayd_draft_eagle.layer import FusedInput, Layer
+from gatewayd_draft_eagle.tree import DraftExpansion, likeliest
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Eagle:
 
     _target: TargetModel
     _layer: Layer
-    _ahead: CapturedDrafting | None
+    _captured: CapturedDrafting | None
 
     def __init__(self, config: EagleConfig) -> None:
         self._config = config
@@ -64,9 +64,9 @@ class Eagle:
         places = self._window + depth - 1 if is_fixed else self._window
         self._features = like.new_zeros(rows + is_fixed, self._window, hidden)
         self._context = like.new_zeros(rows + is_fixed, 2 * layer.kv_heads, places, layer.head_dim)
-        self._ahead = None
+        self._captured = None
         if is_fixed:
-            self._ahead = CapturedDrafting(
+            self._captured = CapturedDrafting(
                 layer,
                 self._target,
                 self._features,
@@ -111,10 +111,10 @@ class Eagle:
         parents = np.tile(np.arange(-1, most - 1, dtype=np.int32), (len(batch.rows), 1))
         known = np.flatnonzero(is_known)
         if len(known):
-            if self._ahead is None:
+            if self._captured is None:
                 guesses, shares = self._draft_chains(batch, known, depth)
             else:
-                guesses, shares = self._draft_captured(self._ahead, batch, known, depth)
+                guesses, shares = self._draft_captured(self._captured, batch, known, depth)
             most = min(most, guesses[0].size)
             counts = np.minimum(counts, most)
             tokens[known, :most], parents[known, :most] = likeliest(guesses, shares, most)
@@ -139,10 +139,10 @@ class Eagle:
         positions = self._to_device(at)
         predicted = self._layer.predict_hidden(entered, context, is_seen[0])
         levels = [self._top_tokens(predicted)]
-        prospects = Prospects(batch.limits[known])
+        expansion = DraftExpansion(batch.limits[known])
         for ahead in range(1, depth):
-            prospects.add_depth(levels[-1].values.float().numpy())
-            if not prospects.is_worth_extending(self._config.min_confidence):
+            expansion.add_depth(levels[-1].values.float().numpy())
+            if not expansion.is_worth_extending(self._config.min_confidence):
                 break
             embedded = self._target.embed(levels[-1].indices[:, 0])
             entered = self._layer.enter(predicted, embedded, positions + ahead)
@@ -154,7 +154,7 @@ class Eagle:
         return tokens.numpy(), shares.numpy()
 
     def _draft_captured(
-        self, ahead: CapturedDrafting, batch: DraftBatch, known: NDArray[np.int64], depth: int
+        self, captured: CapturedDrafting, batch: DraftBatch, known: NDArray[np.int64], depth: int
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Draft to the full depth in one launch, without inspecting intermediate results."""
         rows, at = batch.rows[known], batch.lengths[known] - 2
@@ -162,33 +162,33 @@ class Eagle:
         # A prompt may have more pending states than fit.
         nth = np.arange(len(line)) - np.searchsorted(line, line)
         position = self._held[rows[line], place]
-        is_extra = nth >= ahead.new - 1
+        is_extra = nth >= captured.new - 1
         if is_extra.any():
             self._enter_some(batch, rows[line[is_extra]], place[is_extra])
             line, place, nth, position = (part[~is_extra] for part in (line, place, nth, position))
         # The last pair of each row is the one to draft from; unused ones are padding.
         line = np.append(line, np.arange(len(rows)))
-        nth = np.append(nth, np.full(len(rows), ahead.new - 1))
+        nth = np.append(nth, np.full(len(rows), captured.new - 1))
         place, position = np.append(place, at % self._window), np.append(position, at)
-        pairs = Pairs(*np.zeros((4, len(rows), ahead.new), np.int64))
+        pairs = HiddenTokenPairs(*np.zeros((4, len(rows), captured.new), np.int64))
         pairs.rows[:] = len(self._held)
         of = rows[line]
         pairs.rows[line, nth], pairs.places[line, nth] = of, place
         pairs.tokens[line, nth] = batch.tokens[of, position + 1]
         pairs.positions[line, nth] = position
         self._entered[of, place] = position
-        tokens, shares = ahead.guess(pairs, self._seen(rows, at, self._config.depth))
+        tokens, shares = captured.guess(pairs, self._seen(rows, at, self._config.depth))
         return self._truncate_unlikely(batch.limits[known], tokens[:, :depth], shares[:, :depth])
 
     def _truncate_unlikely(
         self, limits: NDArray[np.int64], tokens: NDArray[np.int64], shares: NDArray[np.float32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Truncate drafts to the depth that step-by-step drafting would have reached."""
-        prospects = Prospects(limits)
+        expansion = DraftExpansion(limits)
         depth = 1
         while depth < tokens.shape[1]:
-            prospects.add_depth(shares[:, depth - 1])
-            if not prospects.is_worth_extending(self._config.min_confidence):
+            expansion.add_depth(shares[:, depth - 1])
+            if not expansion.is_worth_extending(self._config.min_confidence):
                 break
             depth += 1
         return tokens[:, :depth], shares[:, :depth]
@@ -204,14 +204,16 @@ class Eagle:
         """Return the most likely tokens of hidden states."""
         return torch.softmax(self._target.logits(predicted), -1).topk(self._config.width)
 
-    def _enter(self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Entered:
+    def _enter(
+        self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]
+    ) -> FusedInput:
         """Process pending hidden states into keys and values; return the last pair of each row."""
         line, place = self._waiting(rows, at)
         # The last pairs come first, so that they can be sliced.
         line = np.concatenate((np.arange(len(rows)), line))
         place = np.concatenate((at % self._window, place))
         entered = self._enter_some(batch, rows[line], place)
-        return Entered(*(part[: len(rows)] for part in entered))
+        return FusedInput(*(part[: len(rows)] for part in entered))
 
     def _waiting(
         self, rows: NDArray[np.int64], at: NDArray[np.int64]
@@ -225,7 +227,7 @@ class Eagle:
 
     def _enter_some(
         self, batch: DraftBatch, row: NDArray[np.int64], place: NDArray[np.int64]
-    ) -> Entered:
+    ) -> FusedInput:
         """Process these hidden states into keys and values."""
         position = self._held[row, place]
         index = self._to_device(row), self._to_device(place)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Prospects:
+class DraftExpansion:
     """Decides whether it is worth it to extend the chains.
 
     Args:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def _build(config: DraftModelConfig) -> DrafterStrategy:
-    from gatewayd_draft_model.strategy import SmallModel
+    from gatewayd_draft_model.strategy import DraftModelDrafter
 
-    return SmallModel(config)
+    return DraftModelDrafter(config)
 
 
 @hookimpl

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
-class SmallModel:
+class DraftModelDrafter:
     """Tracks the valid part of each row's KV in the draft model."""
 
     _model: DraftModel

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import torch
 
-from gatewayd_kvc_matching.masses import bounded_least_squares
+from gatewayd_kvc_matching.bounded_least_squares import bounded_least_squares
 
 LEAST_WEIGHT = 1e-6
 """Weight of an unused key; a bias must be finite."""

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from gatewayd_hooks.logits import RequestRefused
+from gatewayd_logits_watermark.answer_statistics import EAGERNESS, AnswerStatistics
 from gatewayd_logits_watermark.green import Hasher, numbers_of, split, threshold
 from gatewayd_logits_watermark.keys import keys_of, names_of
-from gatewayd_logits_watermark.trail import EAGERNESS, TokenTrail
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,7 +28,9 @@ PARAMETER: Final = "watermark"
 
 
 class Watermark:
-    """Kirchenbauer et al. 2023, algorithm 2, the soft red list; see ``trail`` for what is added.
+    """Kirchenbauer et al. 2023, algorithm 2: the soft red list.
+
+    See ``answer_statistics`` for what is added.
 
     Lists are determined by hashes of the preceding tokens, computed on the host.
 
@@ -42,7 +44,7 @@ class Watermark:
         self._config = config
         self._key_of = keys_of(config)
         self._threshold = threshold(config.gamma)
-        self._trails: dict[int, TokenTrail] = {}
+        self._statistics: dict[int, AnswerStatistics] = {}
 
     def open(self, resources: EngineResources) -> None:
         """Allocate the state of each row, and number the vocabulary."""
@@ -62,7 +64,7 @@ class Watermark:
 
     def close(self) -> None:
         """Discard the keys."""
-        self._trails.clear()
+        self._statistics.clear()
 
     def admit(
         self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
@@ -78,10 +80,12 @@ class Watermark:
         before = prompt[-config.context :].tolist()
         context = [-1] * (config.context - len(before)) + before
         hasher = Hasher(self._key_of(names_of(params.tenant)[0]))
-        trail = self._trails[row] = TokenTrail(hasher, context, config.gamma, self._number_of)
+        statistics = self._statistics[row] = AnswerStatistics(
+            hasher, context, config.gamma, self._number_of
+        )
         for token in output.tolist():
-            trail.advance(token)
-        self._choose([row], [trail])
+            statistics.advance(token)
+        self._choose([row], [statistics])
         return True
 
     def _wants(self, wish: object) -> bool:
@@ -96,26 +100,26 @@ class Watermark:
 
     def remove(self, row: int) -> None:
         """Discard the row's state."""
-        del self._trails[row]
+        del self._statistics[row]
 
     def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
         """Advance the lists by these tokens."""
         places = rows.tolist()
-        trails = [self._trails[row] for row in places]
-        for trail, token in zip(trails, tokens.tolist(), strict=True):
-            trail.advance(token)
-        self._choose(places, trails)
+        all_statistics = [self._statistics[row] for row in places]
+        for statistics, token in zip(all_statistics, tokens.tolist(), strict=True):
+            statistics.advance(token)
+        self._choose(places, all_statistics)
 
-    def _choose(self, rows: list[int], trails: list[TokenTrail]) -> None:
+    def _choose(self, rows: list[int], all_statistics: list[AnswerStatistics]) -> None:
         """Set the lists and addends of the next tokens."""
-        digests = b"".join([trail.digest for trail in trails])
+        digests = b"".join([statistics.digest for statistics in all_statistics])
         self._multiplier[rows], self._addend[rows] = split(digests)
         least, most = self._config.delta, self._config.max_delta
-        missing = [trail.missing for trail in trails]
+        missing = [statistics.missing for statistics in all_statistics]
         self._delta[rows] = [min(most, least + EAGERNESS * each) for each in missing]
-        for row, each, trail in zip(rows, missing, trails, strict=True):
+        for row, each, statistics in zip(rows, missing, all_statistics, strict=True):
             # Otherwise a repetitive answer would be kept repeating.
-            self._spent[row] = trail.seen if each and most > least else ()
+            self._spent[row] = statistics.seen if each and most > least else ()
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
         """Raise green logits, in place; masked tokens stay masked."""

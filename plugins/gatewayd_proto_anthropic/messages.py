@@ -17,7 +17,7 @@ from gatewayd_proto_anthropic.content import (
     ToolUseBlock,
     UserMessage,
 )
-from gatewayd_proto_anthropic.places import AnthropicTurn
+from gatewayd_proto_anthropic.error_fields import AnthropicTurn
 from gatewayd_proto_anthropic.tables import PromptTable
 
 Message = dict[str, Any]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gatewayd_hooks.requests.checking import check
+from gatewayd_proto_anthropic.error_fields import ErrorFields
 from gatewayd_proto_anthropic.messages import messages_of
-from gatewayd_proto_anthropic.places import Places
 from gatewayd_proto_anthropic.tables import (
     AnthropicTool,
     CountRequest,
@@ -29,14 +29,14 @@ class AnthropicRequest(NamedTuple):
         body: of a chat completion.
         ignored: fields without effect.
         thinks: whether reasoning is included in the answer.
-        places: locations of the body's fields in the request.
+        error_fields: locations of the body's fields in the request.
         tier_field: field with the client's service class.
     """
 
     body: dict[str, Any]
     ignored: list[str]
     thinks: bool
-    places: Places
+    error_fields: ErrorFields
     tier_field: str = "service_tier"
 
 
@@ -72,7 +72,7 @@ def convert_request(fields: dict[str, Any], *, counts: bool = False) -> Anthropi
     if request.thinking is not None:
         body["enable_thinking"] = thinks
     field = "speed" if is_by_speed else "service_tier"
-    return AnthropicRequest(body, ignored, thinks, Places(turns, form), field)
+    return AnthropicRequest(body, ignored, thinks, ErrorFields(turns, form), field)
 
 
 def _add_generation(request: MessagesRequest, body: dict[str, Any]) -> None:

@@ -19,8 +19,8 @@ from gatewayd_hooks.protocols import (
     Route,
 )
 from gatewayd_proto_anthropic.blocks import blocks_of
+from gatewayd_proto_anthropic.error_fields import RENAMED
 from gatewayd_proto_anthropic.events import PING, Events, event, message_id, stop_of, usage_of
-from gatewayd_proto_anthropic.places import RENAMED
 from gatewayd_proto_anthropic.requests import AnthropicRequest, convert_request
 from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 
@@ -70,7 +70,7 @@ class Anthropic:
 
         async def count(request: HttpRequest) -> HttpResponse:
             converted = await gateway.read(request, partial(convert_request, counts=True))
-            with converted.places.translated():
+            with converted.error_fields.translated():
                 tokens = await gateway.count_tokens(converted.body)
             return HttpResponse(
                 b'{"input_tokens":%d}' % tokens,
@@ -114,13 +114,13 @@ async def _start(
         The answer, and whether the context ends before ``max_tokens``.
     """
     try:
-        with converted.places.translated():
+        with converted.error_fields.translated():
             return await gateway.chat(converted.body, request), False
     except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
             raise
     body = {name: value for name, value in converted.body.items() if name != "max_tokens"}
-    with converted.places.translated():
+    with converted.error_fields.translated():
         return await gateway.chat(body, request), True
 
 
@@ -131,7 +131,7 @@ async def _stream(
     events = Events(answer, thinks=converted.thinks)
     before = None
     try:
-        with converted.places.translated():
+        with converted.error_fields.translated():
             async for delta in answer:
                 found = events.encode_parts(delta.parts)
                 if before is None:
@@ -149,7 +149,7 @@ async def _whole(
 ) -> dict[str, Any]:
     parts: list[Part] = []
     last = Delta(0, ())
-    with converted.places.translated():
+    with converted.error_fields.translated():
         async for last in answer:
             parts += last.parts
     reason, stop = stop_of(last, is_context_full=is_cut)

@@ -23,7 +23,7 @@ from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
-from gatewayd_proto_ollama.places import places, translated
+from gatewayd_proto_ollama.error_fields import error_fields, translated
 from gatewayd_proto_ollama.requests import RENAMED, OllamaRequest, convert_chat, convert_generate
 from gatewayd_proto_ollama.tables import (
     EmbeddingsRequest,
@@ -155,7 +155,7 @@ async def _start(gateway: Gateway, converted: OllamaRequest, request: HttpReques
     """Start generation; ``num_predict`` beyond the context is a bound, and reduced to it."""
     begin = gateway.generate if converted.is_raw else gateway.chat
     try:
-        with translated(places(converted)):
+        with translated(error_fields(converted)):
             return await begin(converted.body, request)
     except RequestRefusal as refusal:
         if (refusal.code, refusal.param) != (
@@ -164,7 +164,7 @@ async def _start(gateway: Gateway, converted: OllamaRequest, request: HttpReques
         ):
             raise
     body = {name: value for name, value in converted.body.items() if name != "max_tokens"}
-    with translated(places(converted)):
+    with translated(error_fields(converted)):
         return await begin(body, request)
 
 
@@ -174,7 +174,7 @@ async def _stream(
     """Yield one piece for all output since the last one."""
     reader = Reader()
     try:
-        with translated(places(converted)):
+        with translated(error_fields(converted)):
             async for delta in answer:
                 is_last = delta.finish_reason is not None
                 content = reader.read(delta.parts, is_last=is_last)
@@ -192,7 +192,7 @@ async def _whole(answer: ChatAnswer, lines: Lines, converted: OllamaRequest) -> 
     parts: list[Part] = []
     logprobs: list[dict[str, Any]] = []
     last = Delta(0, ())
-    with translated(places(converted)):
+    with translated(error_fields(converted)):
         async for last in answer:
             parts += last.parts
             logprobs += last.logprobs

@@ -9,7 +9,7 @@ import msgspec
 from gatewayd_hooks.protocols import Embeddings, Gateway, Handler, HttpRequest, HttpResponse
 from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama import models
-from gatewayd_proto_ollama.places import renamed, translated
+from gatewayd_proto_ollama.error_fields import renamed, translated
 from gatewayd_proto_ollama.tables import EmbeddingsRequest, EmbedRequest
 
 Fields = dict[str, Any]

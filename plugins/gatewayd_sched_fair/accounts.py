@@ -81,7 +81,7 @@ class Accounts:
         return is_ahead
 
 
-class Contention:
+class ActiveTenants:
     """Tracks whether more than one tenant was active recently."""
 
     def __init__(self) -> None:
@@ -95,6 +95,6 @@ class Contention:
                 self._other = now
             self._newest = tenant
 
-    def is_active(self, now: float) -> bool:
+    def has_several(self, now: float) -> bool:
         """Whether requests of different tenants arrived in the last minute."""
         return now - self._other < _RECENT_SECONDS

@@ -12,8 +12,8 @@ from gatewayd_hooks.scheduling import Plan, QueueView
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gatewayd_sched_fair.accounts import Accounts, Contention
-    from gatewayd_sched_fair.service import Service
+    from gatewayd_sched_fair.accounts import Accounts, ActiveTenants
+    from gatewayd_sched_fair.token_accounting import TokenAccounting
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -33,8 +33,8 @@ class Division:
     """
 
     _accounts: Accounts
-    _service: Service
-    _contention: Contention
+    _accounting: TokenAccounting
+    _active_tenants: ActiveTenants
     _contention_share: float
     _contention_pause: int
     _paused: int = 0  # consecutive steps
@@ -62,7 +62,7 @@ class Division:
             return Plan(slots, needs)
         accounts = self._accounts
         tenants = view.tenant[slots]
-        costs = self._service.costs_of(slots, needs, view) / accounts.weights[tenants]
+        costs = self._accounting.costs_of(slots, needs, view) / accounts.weights[tenants]
         is_prompt = needs > 1
         is_prompt[num_running:] = True
         goes_behind = np.zeros(len(slots), bool)
@@ -83,7 +83,7 @@ class Division:
             )
         order = np.lexsort((begins, is_prompt, is_far, goes_behind))
         slots, needs, goes_behind = slots[order], needs[order], goes_behind[order]
-        if self._contention.is_active(view.now):
+        if self._active_tenants.has_several(view.now):
             share = 1.0 if is_far.any() else self._contention_share
             needs = self._shortened(view, slots, needs, is_prompt[order], goes_behind, share)
             slots, needs = slots[needs > 0], needs[needs > 0]

@@ -12,10 +12,10 @@ from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, QueueView
-from gatewayd_sched_fair.accounts import Accounts, Contention
+from gatewayd_sched_fair.accounts import Accounts, ActiveTenants
 from gatewayd_sched_fair.config import FairConfig
 from gatewayd_sched_fair.division import Division
-from gatewayd_sched_fair.service import Service
+from gatewayd_sched_fair.token_accounting import TokenAccounting
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,15 +52,19 @@ class Fair:
         self._lead = config.lead
         self._credit = config.credit
         self._accounts = Accounts()
-        self._service = Service(config.prompt_cost, config.answer_cost)
+        self._accounting = TokenAccounting(config.prompt_cost, config.answer_cost)
         self._lines: dict[int, WaitingLine] = {}
         self._tenants: dict[int, int] = {}  # of waiting sequences, by slot
         self._wanting = np.zeros(0, np.int64)
         self._has_waiting: NDArray[np.bool_] = np.zeros(0, bool)
-        self._contention = Contention()
+        self._active_tenants = ActiveTenants()
         self._shortage = Shortage()
         self._division = Division(
-            self._accounts, self._service, self._contention, config.crowd_share, config.crowd_pause
+            self._accounts,
+            self._accounting,
+            self._active_tenants,
+            config.crowd_share,
+            config.crowd_pause,
         )
         self._view: QueueView | None = None
 
@@ -78,9 +82,9 @@ class Fair:
         """Add a waiting sequence to the queue of its tenant."""
         tenant = int(view.tenant[slot])
         self._shortage.came()
-        self._service.add_waiting(slot, view)
+        self._accounting.add_waiting(slot, view)
         self._accounts.set_weight(tenant, float(view.weight[slot]))
-        self._contention.record_request(tenant, view.now)
+        self._active_tenants.record_request(tenant, view.now)
         late = int(view.priority[slot]) * self._config.class_delay
         self._leave(slot)
         line = self._lines.get(tenant)
@@ -92,7 +96,7 @@ class Fair:
     def dequeue(self, slot: int) -> None:
         """Remove a waiting sequence that was admitted or has left."""
         if self._view is None or slot not in self._view.running:
-            self._service.remove_waiting(slot)
+            self._accounting.remove_waiting(slot)
         self._leave(slot)
 
     def _leave(self, slot: int) -> None:
@@ -114,7 +118,7 @@ class Fair:
         tenants = view.tenant[running]
         if len(tenants):
             self._accounts.fit(int(tenants.max()))  # another scheduler admitted them
-        self._accounts.charge(*self._service.settle(view, waits))
+        self._accounts.charge(*self._accounting.settle(view, waits))
         in_batch = np.bincount(tenants, minlength=len(self._accounts.levels))
         unplaced = view.tenant[list(view.unplaced)].astype(np.int64)
         wanting = np.union1d(self._wanting, unplaced)
@@ -140,7 +144,7 @@ class Fair:
             len(slots),
             running_first=lacks_pages and behind is None,
         )
-        self._service.grant(plan.slots, plan.tokens, view)
+        self._accounting.grant(plan.slots, plan.tokens, view)
         self._update_wanting(view, plan, new_slots, behind)
         return plan._replace(preempt=victims) if len(victims) else plan
 

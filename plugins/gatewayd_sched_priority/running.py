@@ -37,7 +37,7 @@ class Grants(NamedTuple):
         return Grants(self.slots[:count], tokens)
 
 
-def wants(view: QueueView, number: int) -> Grants:
+def running_demand(view: QueueView, number: int) -> Grants:
     """Return all needs of a class's running sequences: decodes, then chunks, by admission."""
     slots = view.running[view.priority[view.running] == number]
     tokens = view.num_tokens[slots] - view.num_computed[slots]

@@ -11,7 +11,7 @@ from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
 from gatewayd_sched_priority.config import PriorityConfig
-from gatewayd_sched_priority.running import Grants, wants
+from gatewayd_sched_priority.running import Grants, running_demand
 from gatewayd_sched_priority.shares import Shares
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class WeightedClasses:
         self._shares.remove_credit(self._backlogged)
         self._view = view
 
-        running = [wants(view, number) for number in range(len(self._lines))]
+        running = [running_demand(view, number) for number in range(len(self._lines))]
         candidates = self._candidates(view, running)
         budgets = self._budgets(view.token_budget, running, candidates, lacks_pages=lacks_pages)
         served = [grants.cut(budget) for grants, budget in zip(running, budgets, strict=True)]

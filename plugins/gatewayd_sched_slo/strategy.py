@@ -10,8 +10,8 @@ from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
 from gatewayd_sched_slo.config import SloConfig
-from gatewayd_sched_slo.pace import TokenPaceEstimate
-from gatewayd_sched_slo.slots import Slots
+from gatewayd_sched_slo.slot_set import SlotSet
+from gatewayd_sched_slo.step_time_estimate import StepTimeEstimate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -44,8 +44,8 @@ class LeastSlack:
         self._wishes = np.array(
             [config.realtime_seconds, config.standard_seconds, config.batch_seconds]
         )
-        self._pace = TokenPaceEstimate()
-        self._waiting = Slots()
+        self._step_time = StepTimeEstimate()
+        self._waiting = SlotSet()
         self._shortage = Shortage()
         self._returned: set[int] = set()
         self._credit = 0.0
@@ -101,7 +101,7 @@ class LeastSlack:
         began, tokens, slots = self._last
         seconds = view.now - began
         if tokens and seconds > 0 and len(np.intersect1d(slots, view.running)):
-            self._pace.record_step(tokens, seconds)
+            self._step_time.record_step(tokens, seconds)
 
     def _wanted(self, view: QueueView, slots: NDArray[np.int32]) -> NDArray[np.float64]:
         """Return the deadline of each one's first token, shape ``[n]``."""
@@ -119,9 +119,9 @@ class LeastSlack:
             slots: shape ``[n]``.
             needs: tokens up to the first generated one, shape ``[n]``.
         """
-        pace, budget = self._pace, max(1, view.token_budget)
+        step_time, budget = self._step_time, max(1, view.token_budget)
         steps = 1 - (-needs // budget)  # one is in progress
-        takes = pace.token_seconds * needs + pace.step_seconds * steps
+        takes = step_time.token_seconds * needs + step_time.step_seconds * steps
         wanted = self._wanted(view, slots)
         slack = wanted - view.now - takes * self._config.margin
         is_late = (slack < 0) & (takes > 0)

@@ -60,7 +60,7 @@ def layers(sizes: Sizes) -> dict[str, tuple[Layer, int]]:
     kernels, half = choose(torch.device("cuda")), torch.bfloat16
     parts = ExpertParts(kernels)
     gate = torch.randn(experts, hidden, dtype=half, device="cuda") * hidden**-0.5
-    router = Router(DeviceLinears(kernels).make(gate, None, half), top_k, renormalise=True)
+    router = Router(DeviceLinears(kernels).make(gate, None, half), top_k, renormalize=True)
     shapes = ((2 * inner, hidden), (hidden, inner))
     floats = [torch.randn(experts, *s, dtype=half, device="cuda") * s[1] ** -0.5 for s in shapes]
     made: dict[str, tuple[Layer, int]] = {}

@@ -65,7 +65,7 @@ def batch_of(guide: str | None, batch: int, num_steps: int, *, jumps: bool) -> A
 
 def mask_seconds(core: Any) -> float:
     """That its guide has taken for masks so far, most of them beside the layers."""
-    accounts: dict[Any, Any] = core.strategies.ledger._accounts
+    accounts: dict[Any, Any] = core.strategies.plugin_times._accounts
     return sum(
         float(account.seconds)
         for (kind, _, method), account in accounts.items()

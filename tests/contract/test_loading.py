@@ -14,9 +14,9 @@ from gatewayd_hooks.host import loading
 from gatewayd_hooks.host.catalog import Entry
 from gatewayd_hooks.host.errors import (
     BadSettings,
+    DuplicatePlugin,
     LoadFailed,
     NotInstalled,
-    SlotConflict,
     SpecMismatch,
 )
 from gatewayd_hooks.host.loading import PluginRow
@@ -180,7 +180,7 @@ def test_two_owners_of_a_name_stop_only_who_chooses_it(install: Install) -> None
         ("blue", "conflict", "also offered by red 2.1"),
         ("red", "conflict", "also offered by blue 1.0"),
     ]
-    with pytest.raises(SlotConflict) as caught:
+    with pytest.raises(DuplicatePlugin) as caught:
         plugins.strategy(Kind.SCHEDULER, "mine", {})
     assert str(caught.value) == (
         "scheduler.mine is offered by blue 1.0 and red 2.1; uninstall all but one"

@@ -29,8 +29,8 @@ from gatewayd.metrics.registry import Metrics
 from gatewayd.plugins.loaded import LoadedPlugins
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.text.text_model import TextModel
-from gatewayd.tracing.recent import RecentLedgers
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
+from gatewayd.tracing.recent import RecentLatencyRecords
 
 PLUGIN = """
 import os
@@ -107,7 +107,7 @@ class Subject:
     """
 
     app: App
-    recent: RecentLedgers
+    recent: RecentLatencyRecords
     flag: Path
     observe: Callable[[], None] = lambda: None
     count: int = 0
@@ -168,7 +168,7 @@ class Subject:
         seconds = await asyncio.create_task(timed())
         return Asked(name, seconds, status)
 
-    def ledger(self, asked: Asked) -> TimeLedger:
+    def latency_record(self, asked: Asked) -> LatencyRecord:
         """What was kept of it."""
         found = self.recent.find(asked.id)
         assert found is not None, asked
@@ -216,12 +216,12 @@ async def serving(folder: Path, **settings: object) -> AsyncIterator[Subject]:
             command=tuple(launch.ENGINE_COMMAND),
             env=launch.environment(config),
             config=launch.engine_config(config),
-            patience=launch.patience(config),
+            patience=launch.silence_limits(config),
         ),
         plugged.router,
         launch.queue_limits(config),
     )
-    recent = RecentLedgers(20_000)
+    recent = RecentLatencyRecords(20_000)
     guides = GuideChecks(lambda: config.guide, str(launch.model_folder(config)), fleet)
     subject = Subject(lambda *_: asyncio.sleep(0), recent, flag)
     subject.app = build_app(

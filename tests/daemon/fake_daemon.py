@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from gatewayd.cli.lazy import no_garbage
+from gatewayd.cli.lazy import gc_paused
 
-with no_garbage():
+with gc_paused():
     import gatewayd.engines.replicas.engine_process as starting
     from gatewayd.config.load import load
     from gatewayd.daemon.parts import DaemonOptions, StartError

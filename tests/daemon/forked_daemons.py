@@ -216,9 +216,9 @@ def _become(daemon: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    from gatewayd.cli.lazy import no_garbage
+    from gatewayd.cli.lazy import gc_paused
 
-    with no_garbage():
+    with gc_paused():
         for name in ("gatewayd.cli.serve", "tests.daemon.fake_daemon"):
             importlib.import_module(name)
     gc.freeze()

@@ -79,19 +79,19 @@ async def check_parts(subject: Subject, count: int, within: float) -> None:
     # The others had left before their prompt was encoded.
     assert len(kept) > 0.9 * count
     for one in kept:
-        ledger = subject.ledger(one)
-        parts = ledger.parts()
+        record = subject.latency_record(one)
+        parts = record.parts()
         total = sum(part.seconds for part in parts)
-        assert total == pytest.approx(ledger.seconds, abs=1e-9)
+        assert total == pytest.approx(record.seconds, abs=1e-9)
         assert min(part.seconds for part in parts) > 0
         worst = max(worst, abs(total - one.seconds))
-        outcomes.add(ledger.outcome)
-        preemptions += ledger.num_preemptions
+        outcomes.add(record.outcome)
+        preemptions += record.num_preemptions
         causes.update(part.cause for part in parts)
         due.update((part.cause, part.strategy) for part in parts)
     print(f"{len(kept)} requests, {preemptions} preemptions, largest gap {1e6 * worst:.0f} us")
     print(sorted(causes))
-    gaps = sorted(abs(subject.ledger(one).seconds - one.seconds) for one in kept)
+    gaps = sorted(abs(subject.latency_record(one).seconds - one.seconds) for one in kept)
     print([round(1e6 * gap) for gap in gaps[-8:]], "us")
     # What is left of the gap is the time for which this process was not given a core.
     assert gaps[len(gaps) // 2] < 0.001
@@ -205,9 +205,9 @@ async def wrongly_named(subject: Subject, way: Way, cause: str, strategy: str, t
     """Where time went according to those that name another cause."""
     rng, wrong = random.Random(next(_seeds)), list[tuple[str, Any]]()
     for _ in range(times):
-        ledger = subject.ledger(await way(subject, rng))
-        totals = ledger.totals()
-        if next(iter(totals)) != cause or ledger.dominant_strategy(cause) != strategy:
+        record = subject.latency_record(await way(subject, rng))
+        totals = record.totals()
+        if next(iter(totals)) != cause or record.dominant_strategy(cause) != strategy:
             wrong.append((way.__name__, totals))
     return wrong
 

@@ -18,7 +18,7 @@ import pytest
 
 from gatewayd.admin.client import AdminError, call
 from gatewayd.tenants.actions import action_of
-from gatewayd.wire.tenants import Nothing
+from gatewayd.wire.tenants import EmptyBody
 from tests.gatewayd.store_fixtures import opened
 
 Start = Callable[..., Any]
@@ -384,6 +384,6 @@ async def test_what_a_stopping_daemon_cuts_is_on_record(nano: Any) -> None:
         assert one.error["code"] == "server_shutdown"
     with opened(nano.path.parent / "state-0" / "gatewayd") as durable:
         action, params = action_of("GET", "/admin/audit")
-        shown = await durable.tenancy.act(action, params, Nothing(), "a test")
+        shown = await durable.tenancy.act(action, params, EmptyBody(), "a test")
     assert shown["fault"] is None
     assert "model.unload.begin" in [row["action"] for row in shown["rows"]]

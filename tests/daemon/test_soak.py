@@ -33,7 +33,7 @@ PROMPTS = [f"def function_{k}(value):\n" for k in range(12)]
 TOKENS = 12
 LOAD = 0.8
 WARM = 60.0
-"""Seconds of the load before anything is counted: the ledger of a request that waited is larger,
+"""Seconds of the load before anything is counted: the record of a request that waited is larger,
 and those that the daemon keeps must be of the same kind at the beginning and at the end."""
 MOST_OUTSTANDING = 96
 """Beyond that the machine is slower than it was when it was measured, and arrivals are left out."""
@@ -110,7 +110,7 @@ class Bench:
             self.soak.wrong.append(f"{prompt!r}: {answer}")
 
     async def warm(self) -> None:
-        """As many at once as there can be, and more than the daemon keeps the ledgers of.
+        """As many at once as there can be, and more than the daemon keeps the records of.
 
         It grows until it has had so many.
         """

@@ -12,7 +12,7 @@ from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd.fairness.queue_capacity import QueueCapacity
 from gatewayd.tracing.timeline import Timeline
 from gatewayd_engine.process.engine_stats import EngineStats
-from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineStats
 from gatewayd_engine.process.messages import ModelInfo, TokenLogprobs
 
 VOCAB_SIZE = 4096
@@ -220,7 +220,7 @@ class FakeFleet:
             held_pages=20,
             tier_hits={"host": 48},
         )
-        machine = MachineLook(3 << 30, 80.5, 1.5, 60 << 30, 80 << 30, 0.75)
+        machine = MachineStats(3 << 30, 80.5, 1.5, 60 << 30, 80 << 30, 0.75)
         return [ReplicaStatus(0, state, 4321, 12.5, 1, "", self.model, stats, machine=machine)]
 
     async def refresh_stats(self) -> None:

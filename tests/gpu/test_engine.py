@@ -13,7 +13,7 @@ from gatewayd_engine.kv.pool import page_bytes
 from gatewayd_engine.model import embedded
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.process.config import EngineConfigError, StrategyChoice
-from gatewayd_engine.runner.gpu.memory import made_later
+from gatewayd_engine.runner.gpu.memory import bytes_after_profiling
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
 from tests.engine.core.conftest import Harness, mixed_prompts
 from tests.gpu import engines
@@ -225,7 +225,7 @@ def test_pages_take_the_part_of_the_memory_that_they_are_given(make: Make) -> No
     pages = engine.info.num_pages * page_bytes(shape, engine.info.page_size, torch.bfloat16)
     # Weights and a step of nano take little.
     decoder = engine.core._runner._decoder  # type: ignore[attr-defined]
-    later = made_later(decoder, 1024, 1024, captures=True)
+    later = bytes_after_profiling(decoder, 1024, 1024, captures=True)
     assert 3 * GIB - GIB // 2 < pages + later < 3 * GIB
     prompts = mixed_prompts(64, NANO_VOCAB, 300, seed=5)
     assert all(len(tokens) == 8 for tokens in answers(engine, prompts, max_tokens=8))

@@ -54,7 +54,7 @@ def test_a_graph_follows_its_router(kernels: Kernels) -> None:
         for rows, columns in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
     ]
     gate = torch.randn(EXPERTS, HIDDEN, dtype=HALF, device=CUDA) * HIDDEN**-0.5
-    router = Router(fused.linear(gate, None, HALF), TOP_K, renormalise=True)
+    router = Router(fused.linear(gate, None, HALF), TOP_K, renormalize=True)
     stacks = []
     for all_ in matrices:
         stack = parts.stack(all_[0], EXPERTS, *all_.shape[1:])

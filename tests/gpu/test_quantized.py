@@ -87,7 +87,7 @@ def test_numbers_are_made(kernels: Kernels, kind: str) -> None:
 @pytest.mark.parametrize("codes", list(MOST_CODES))
 def test_rows_are_rounded(kernels: Kernels, codes: torch.dtype, n: int) -> None:
     for dtype in (torch.bfloat16, torch.float32):
-        checks.quantise(kernels, CUDA, dtype, n, HIDDEN, codes)
+        checks.quantize(kernels, CUDA, dtype, n, HIDDEN, codes)
         checks.add_rms_norm_quant(kernels, CUDA, dtype, n, HIDDEN, True, codes)
         checks.gated_quant(kernels, CUDA, dtype, n, INTERMEDIATE, "silu", codes)
         checks.scaled(kernels, CUDA, dtype, n, INTERMEDIATE, True)
@@ -105,7 +105,7 @@ def test_blocks_are_multiplied_as_their_twin(kernels: Kernels, n: int) -> None:
 @pytest.mark.parametrize("n", [1, 7, 256])
 def test_groups_of_rows_are_rounded(kernels: Kernels, n: int) -> None:
     half, codes = torch.bfloat16, torch.float8_e4m3fn
-    checks.quantise(kernels, CUDA, half, n, HIDDEN, codes, GROUP)
+    checks.quantize(kernels, CUDA, half, n, HIDDEN, codes, GROUP)
     checks.add_rms_norm_quant(kernels, CUDA, half, n, HIDDEN, True, codes, GROUP)
     checks.gated_quant(kernels, CUDA, half, n, INTERMEDIATE, "silu", codes, GROUP)
 
@@ -128,7 +128,7 @@ def test_codes_are_multiplied_with_codes(kernels: Kernels, kind: str, n: int) ->
     assert isinstance(weight, GroupedWeight)
     linear: Any = DeviceLinears(kernels).make(weight, None, torch.bfloat16)
     x = checks.random(n, HIDDEN, dtype=torch.bfloat16, device=CUDA)
-    given = kernels.quantise(x, weight.codes.dtype)
+    given = kernels.quantize(x, weight.codes.dtype)
     exact = given.codes[:n].double() @ weight.codes.double().t()
     exact = exact * given.scales * weight.scales[:, 0]
     got = linear(x)

@@ -14,7 +14,7 @@ from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
 from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.tuning.clock import GraphClock
 from gatewayd_engine.tuning.machine import this_machine
-from gatewayd_engine.tuning.matmul import choose_products
+from gatewayd_engine.tuning.matmul import choose_matmuls
 from gatewayd_engine.tuning.matmul_candidates import installed, multiply
 from gatewayd_engine.tuning.table import TuningTable
 from tests.engine.kernels import checks
@@ -42,7 +42,7 @@ def test_products_that_were_chosen_are_captured_and_compute_the_same(
 ) -> None:
     sizes, table = [1, 8, 24, 64, 256], TuningTable(this_machine(CUDA), tmp_path)
     candidates = installed(CUDA)
-    choose_products([linear], sizes, candidates, table, GraphClock(CUDA), print, 60.0)
+    choose_matmuls([linear], sizes, candidates, table, GraphClock(CUDA), print, 60.0)
     for entry in table.entries:
         print(entry)
     assert table.measured == (5 if candidates else 0)
@@ -59,7 +59,7 @@ def test_products_that_were_chosen_are_captured_and_compute_the_same(
         apart = (made.float() - expected.float()).norm(dim=1) / expected.float().norm(dim=1)
         assert apart.max().item() < 1e-2
     again = TuningTable(this_machine(CUDA), tmp_path)
-    choose_products([linear], sizes, candidates, again, GraphClock(CUDA), print, 60.0)
+    choose_matmuls([linear], sizes, candidates, again, GraphClock(CUDA), print, 60.0)
     assert again.measured == 0
 
 

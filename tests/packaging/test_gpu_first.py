@@ -178,7 +178,7 @@ def test_a_summary_tells_steps_figures_and_tests_even_if_files_are_missing(tmp_p
                 "figure": comparison.figure,
                 "measured": comparison.measured,
                 "reference": comparison.rival,
-                "times_reference": comparison.times_rival,
+                "times_reference": comparison.ratio_to_rival,
                 "goal": comparison.goal,
                 "limit": comparison.limit,
                 "share_of_limit": comparison.share_of_limit,

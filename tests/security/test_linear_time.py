@@ -87,8 +87,8 @@ CLIENTS = (
     "plugins/gatewayd_hooks/helpers/grammars.py",
     "plugins/gatewayd_hooks/requests/nesting.py",
     "plugins/gatewayd_hooks/requests/num_values.py",
-    "plugins/gatewayd_proto_anthropic/places.py",
-    "plugins/gatewayd_proto_ollama/places.py",
+    "plugins/gatewayd_proto_anthropic/error_fields.py",
+    "plugins/gatewayd_proto_ollama/error_fields.py",
     "plugins/gatewayd_tools_mistral/reading.py",
     "plugins/gatewayd_tools_mistral/strategy.py",
 )

@@ -162,8 +162,8 @@ def built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Built]:
     yield made
     parts = made.daemon.parts
     parts.durable.close()
-    assert parts.desk is not None
-    for listener in [*parts.listening.listeners, parts.desk.server.listener]:
+    assert parts.admin is not None
+    for listener in [*parts.listening.listeners, parts.admin.server.listener]:
         listener.close()
 
 
@@ -276,7 +276,7 @@ async def test_a_method_that_is_not_listed_is_405_with_every_key(text: TextModel
 
 
 async def test_the_admin_app_answers_nothing_that_is_not_listed(built: Built) -> None:
-    desk = built.daemon.parts.desk
+    desk = built.daemon.parts.admin
     assert desk is not None
     app: Any = desk.server.config.app
 

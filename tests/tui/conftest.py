@@ -15,7 +15,7 @@ import pytest
 from textual.pilot import Pilot, WaitForScreenTimeout
 
 from gatewayd_tui.app import Console
-from gatewayd_tui.client import Live
+from gatewayd_tui.client import DaemonSource
 from tests.tui.fake_daemon import FakeDaemon, serving
 
 Watching = Callable[..., AbstractAsyncContextManager[tuple[Console, Pilot[None]]]]
@@ -81,7 +81,7 @@ def watching(daemon: FakeDaemon) -> Watching:
         size: tuple[int, int] = (120, 40), **options: Any
     ) -> AsyncIterator[tuple[Console, Pilot[None]]]:
         toasts = options.pop("notifications", False)
-        console = Console(options.pop("source", None) or Live(daemon.path), **options)
+        console = Console(options.pop("source", None) or DaemonSource(daemon.path), **options)
         async with console.run_test(size=size, notifications=toasts) as pilot:
             await until(pilot, lambda: console.shown.snapshot is not None)
             yield console, pilot

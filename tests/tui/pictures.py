@@ -19,7 +19,7 @@ from pathlib import Path
 import aiohttp
 
 from gatewayd_tui.app import Console
-from gatewayd_tui.client import Live
+from gatewayd_tui.client import DaemonSource
 from gatewayd_tui.screens import SCREENS
 
 SIZE = (120, 34)
@@ -73,7 +73,7 @@ async def daemon(folder: Path) -> AsyncIterator[tuple[str, str]]:
         await process.wait()
 
 
-async def keys_of(source: Live) -> dict[str, str]:
+async def keys_of(source: DaemonSource) -> dict[str, str]:
     """A secret for each tenant, which is made."""
     secrets = {}
     for tenant, weight in TENANTS.items():
@@ -127,13 +127,13 @@ async def main(out: Path) -> None:
     """See above."""
     with tempfile.TemporaryDirectory() as folder:
         async with daemon(Path(folder)) as (url, socket), aiohttp.ClientSession() as session:
-            source = Live(socket)
+            source = DaemonSource(socket)
             secrets = await keys_of(source)
             clients = [
                 asyncio.create_task(client(session, url, secrets[tenant], seed))
                 for seed, tenant in enumerate([*TENANTS] * 4)
             ]
-            await take(Console(Live(socket)), out)
+            await take(Console(DaemonSource(socket)), out)
             for each in clients:
                 each.cancel()
             await asyncio.gather(*clients, return_exceptions=True)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gatewayd_tui.app import INTERVALS, Console
-from gatewayd_tui.client import Live
+from gatewayd_tui.client import DaemonSource
 from gatewayd_tui.palette import Commands, is_change, own_bindings
 from gatewayd_tui.recording import Recorded, Recorder, line_of, read
 from gatewayd_tui.screens import SCREENS
@@ -84,7 +84,7 @@ async def test_a_daemon_that_is_not_there_yet_is_waited_for(
     daemon: FakeDaemon, tmp_path: Path
 ) -> None:
     path = tmp_path / "later.sock"
-    console = Console(Live(str(path)))
+    console = Console(DaemonSource(str(path)))
     async with console.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "no daemon answers" in text_of(console))
         os.symlink(daemon.path, path)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.app import Console
-from gatewayd_tui.client import Live
+from gatewayd_tui.client import DaemonSource
 from gatewayd_tui.recording import Recorded, line_of
 from tests.tui.conftest import text_of, until
 from tests.tui.pictures import TENANTS, daemon, keys_of
@@ -36,7 +36,7 @@ class Instant(NamedTuple):
         )
 
 
-async def instant(session: aiohttp.ClientSession, url: str, live: Live) -> Instant:
+async def instant(session: aiohttp.ClientSession, url: str, live: DaemonSource) -> Instant:
     """One at which nothing moves."""
 
     async def scrape() -> str:
@@ -176,7 +176,7 @@ def tenants(text: str, first: Instant, last: Instant) -> None:
 async def instants(folder: Path) -> tuple[Instant, Instant]:
     """Before and after some work."""
     async with daemon(folder) as (url, socket):
-        live = Live(socket)
+        live = DaemonSource(socket)
         keys = await keys_of(live)
         body = {"tenant": "acme", "name": "prometheus", "scopes": ["metrics:read"]}
         watcher = await live.call("POST", "/admin/keys", body)

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from gatewayd_tui.app import Console
-from gatewayd_tui.client import Live
+from gatewayd_tui.client import DaemonSource
 from tests.tui.conftest import text_of, until
 from tests.tui.pictures import daemon
 
@@ -28,7 +28,7 @@ async def status_of(session: aiohttp.ClientSession, url: str) -> int:
 
 async def test_what_an_operator_does_happens(tmp_path: Path) -> None:
     async with daemon(tmp_path) as (url, socket), aiohttp.ClientSession() as session:
-        console = Console(Live(socket), interval=0.25)
+        console = Console(DaemonSource(socket), interval=0.25)
         async with console.run_test(size=(100, 30)) as pilot:
             await until(pilot, lambda: "● ready" in text_of(console))
 

@@ -11,27 +11,27 @@ import msgspec
 import pytest
 
 from gatewayd.wire.snapshot import VERSION, Snapshot
-from gatewayd_tui.client import AdminRefused, Live, Lost, decode
+from gatewayd_tui.client import AdminRefused, DaemonSource, DaemonUnreachable, decode
 from gatewayd_tui.discovery import NoSocket, find_socket
 from gatewayd_tui.recording import Recorded, Recorder, line_of, read
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import snapshot
 
 
-async def first(source: Live | Recorded, interval: float = 0.5) -> Snapshot:
+async def first(source: DaemonSource | Recorded, interval: float = 0.5) -> Snapshot:
     async for found in source.snapshots(interval):
         return found
     raise AssertionError("there is none")
 
 
-async def why(source: Live | Recorded) -> str:
-    with pytest.raises(Lost) as caught:
+async def why(source: DaemonSource | Recorded) -> str:
+    with pytest.raises(DaemonUnreachable) as caught:
         await first(source)
     return str(caught.value)
 
 
 async def test_a_stream_is_the_daemon_s_snapshots(daemon: FakeDaemon) -> None:
-    live = Live(daemon.path)
+    live = DaemonSource(daemon.path)
     seen = []
     async for found in live.snapshots(0.25):
         seen.append(found)
@@ -46,15 +46,15 @@ async def test_a_stream_is_the_daemon_s_snapshots(daemon: FakeDaemon) -> None:
 async def test_a_large_snapshot_comes_whole(daemon: FakeDaemon) -> None:
     many = snapshot(samples={f"metric_{n}": float(n) for n in range(100_000)})
     daemon.snapshot = many
-    live = Live(daemon.path)
+    live = DaemonSource(daemon.path)
     assert await first(live) == many
     await live.close()
 
 
 async def test_nobody_at_the_socket(tmp_path: Path) -> None:
-    live = Live(str(tmp_path / "none.sock"))
+    live = DaemonSource(str(tmp_path / "none.sock"))
     assert f"no daemon answers at {tmp_path / 'none.sock'}: No such file" in await why(live)
-    with pytest.raises(Lost, match="no daemon answers"):
+    with pytest.raises(DaemonUnreachable, match="no daemon answers"):
         await live.call("POST", "/admin/pause")
     await live.close()
 
@@ -71,17 +71,17 @@ async def test_what_is_not_understood_is_said(
     daemon: FakeDaemon, raw: bytes, sentence: str
 ) -> None:
     daemon.raw = raw
-    live = Live(daemon.path)
+    live = DaemonSource(daemon.path)
     assert sentence in await why(live)
     await live.close()
 
 
 async def test_a_stream_that_ends_is_a_daemon_that_ended(daemon: FakeDaemon) -> None:
-    live = Live(daemon.path)
+    live = DaemonSource(daemon.path)
     stream = live.snapshots(0.5)
     await anext(stream)
     daemon.cut = True
-    with pytest.raises(Lost, match="stopped"):
+    with pytest.raises(DaemonUnreachable, match="stopped"):
         await anext(stream)
     await live.close()
 
@@ -89,7 +89,7 @@ async def test_a_stream_that_ends_is_a_daemon_that_ended(daemon: FakeDaemon) -> 
 async def test_a_refusal_is_the_daemon_s_own_sentence(daemon: FakeDaemon) -> None:
     daemon.answers["POST", "/admin/pause"] = 400, {"error": {"message": "seconds is too much"}}
     daemon.answers["POST", "/admin/drain"] = 503, "?"
-    live = Live(daemon.path)
+    live = DaemonSource(daemon.path)
     with pytest.raises(AdminRefused, match=r"^seconds is too much$"):
         await live.call("POST", "/admin/pause", {"seconds": 1e9})
     with pytest.raises(AdminRefused, match=r'^"\?"$'):
@@ -131,13 +131,13 @@ def test_what_a_full_disk_has_not_taken_is_taken_back(tmp_path: Path) -> None:
 
 def test_a_recording_that_is_none_says_which_line(tmp_path: Path) -> None:
     file = tmp_path / "some.jsonl"
-    with pytest.raises(Lost, match="cannot be read: No such file"):
+    with pytest.raises(DaemonUnreachable, match="cannot be read: No such file"):
         list(read(file))
     file.write_bytes(b"\n")
-    with pytest.raises(Lost, match="holds no snapshot"):
+    with pytest.raises(DaemonUnreachable, match="holds no snapshot"):
         list(read(file))
     file.write_bytes(line_of(snapshot()) + b'{"version": 2}\n')
-    with pytest.raises(Lost, match="line 2: the daemon sends snapshot version 2"):
+    with pytest.raises(DaemonUnreachable, match="line 2: the daemon sends snapshot version 2"):
         list(read(file))
 
 

@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from gatewayd_tui.app import Console
-from gatewayd_tui.client import Live
+from gatewayd_tui.client import DaemonSource
 from gatewayd_tui.queries import Key
 from gatewayd_tui.recording import Recorder
 from gatewayd_tui.screens.tenants import state_of, usage_cell
@@ -222,7 +222,7 @@ async def test_where_keys_cannot_be_read_it_says_why(
     daemon.answers["GET", "/admin/keys"] = (400, {"error": {"message": "there is no store"}})
     async with watching(start="tenants") as (console, pilot):
         await until(pilot, lambda: "there is no store" in text_of(console))
-        assert isinstance(console.source, Live)
+        assert isinstance(console.source, DaemonSource)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from textual.widgets import DataTable, Input, Tree
 
 from gatewayd.wire.snapshot import Snapshot
 from gatewayd_tui.changes import has_id
-from gatewayd_tui.client import Lost, Source
+from gatewayd_tui.client import DaemonUnreachable, Source
 from gatewayd_tui.extensions import Extensions, failure_reason, run
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
 from gatewayd_tui.palette import Commands, own_bindings
@@ -138,7 +138,7 @@ class Console(App[None]):
                     wait = _FIRST_RETRY
                     self.post_message(SnapshotArrived(snapshot))
                 return  # a recording that has been played
-            except Lost as error:
+            except DaemonUnreachable as error:
                 self.post_message(ConnectionLost(str(error)))
             await asyncio.sleep(wait)
             wait = min(_LONGEST_RETRY, 2 * wait)

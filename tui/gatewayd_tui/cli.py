@@ -155,7 +155,7 @@ def top(
 
 def _snapshots(source: Source, interval: float, *, once: bool) -> Iterator[Snapshot]:
     """Iterate over the source's snapshots synchronously; a lost connection ends the command."""
-    from gatewayd_tui.client import Lost
+    from gatewayd_tui.client import DaemonUnreachable
 
     with asyncio.Runner() as runner:
         try:
@@ -165,7 +165,7 @@ def _snapshots(source: Source, interval: float, *, once: bool) -> Iterator[Snaps
             stream = source.snapshots(interval)
             while (found := runner.run(_next(stream))) is not None:
                 yield found
-        except Lost as error:
+        except DaemonUnreachable as error:
             _fail(str(error))
         finally:
             runner.run(source.close())
@@ -176,18 +176,18 @@ async def _next(stream: AsyncIterator[Snapshot]) -> Snapshot | None:
 
 
 def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> Source:
-    from gatewayd_tui.client import Live, Lost
+    from gatewayd_tui.client import DaemonSource, DaemonUnreachable
     from gatewayd_tui.discovery import NoSocket, find_socket
     from gatewayd_tui.recording import Recorded, read
 
     if snapshot is not None:
         try:
             next(read(snapshot))
-        except Lost as error:
+        except DaemonUnreachable as error:
             _fail(str(error))
         return Recorded(snapshot)
     try:
-        return Live(find_socket(socket, config))
+        return DaemonSource(find_socket(socket, config))
     except NoSocket as error:
         _fail(str(error))
 

@@ -17,7 +17,7 @@ _CALL_SECONDS = 60.0
 _LONGEST_LINE = 16 * 1024 * 1024
 
 
-class Lost(Exception):
+class DaemonUnreachable(Exception):
     """No daemon can be reached, or its answer is invalid; the message says why."""
 
 
@@ -40,7 +40,7 @@ class Source(Protocol):
         """Iterate over snapshots, one every ``interval`` seconds; only a recording ends.
 
         Raises:
-            Lost: the connection is lost.
+            DaemonUnreachable: the connection is lost.
         """
         ...
 
@@ -48,7 +48,7 @@ class Source(Protocol):
         """Return the current snapshot.
 
         Raises:
-            Lost: it cannot be fetched.
+            DaemonUnreachable: it cannot be fetched.
         """
         ...
 
@@ -57,7 +57,7 @@ class Source(Protocol):
 
         Raises:
             AdminRefused: the answer is an error.
-            Lost: there is no answer.
+            DaemonUnreachable: there is no answer.
         """
         ...
 
@@ -66,7 +66,7 @@ class Source(Protocol):
         ...
 
 
-class Live:
+class DaemonSource:
     """Running daemon as a source.
 
     Args:
@@ -87,20 +87,20 @@ class Live:
         try:
             async with self._open().get(_url(route), timeout=timeout) as answer:
                 if answer.status != 200:
-                    raise Lost(_error_message(await answer.read()))
+                    raise DaemonUnreachable(_error_message(await answer.read()))
                 async for line in answer.content:
                     if line.startswith(b"data:"):
                         yield decode(line[5:])
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise Lost(self._why(error)) from error
-        raise Lost(f"the daemon at {self._path} stopped")
+            raise DaemonUnreachable(self._why(error)) from error
+        raise DaemonUnreachable(f"the daemon at {self._path} stopped")
 
     async def snapshot(self) -> Snapshot:
         """Fetch a snapshot."""
         try:
             return decode(await self._ask("GET", "/admin/snapshot"))
         except AdminRefused as error:
-            raise Lost(str(error)) from error
+            raise DaemonUnreachable(str(error)) from error
 
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """Send a request to the admin API and return its decoded answer."""
@@ -114,7 +114,7 @@ class Live:
             async with asked as answer:
                 content = await answer.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise Lost(self._why(error)) from error
+            raise DaemonUnreachable(self._why(error)) from error
         if answer.status >= 300:
             raise AdminRefused(_error_message(content))
         return content
@@ -149,19 +149,19 @@ def decode(line: bytes | str) -> Snapshot:
     """Decode a snapshot from JSON.
 
     Raises:
-        Lost: it is of another version, or not a snapshot.
+        DaemonUnreachable: it is of another version, or not a snapshot.
     """
     line = strip_controls(line.encode() if isinstance(line, str) else line)
     try:
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != VERSION:
-            raise Lost(
+            raise DaemonUnreachable(
                 f"the daemon sends snapshot version {version}, this console supports {VERSION}: "
                 "use the console of the daemon's own release"
             )
         return msgspec.json.decode(line, type=Snapshot)
     except msgspec.DecodeError as error:
-        raise Lost(f"invalid snapshot: {error}") from error
+        raise DaemonUnreachable(f"invalid snapshot: {error}") from error
 
 
 def _url(route: str) -> str:

@@ -19,7 +19,7 @@ from gatewayd_hooks.host.errors import PluginError, describe_error
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.threads import start_call
 from gatewayd_hooks.strategy import Kind
-from gatewayd_tui.client import AdminRefused, Lost, Source
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable, Source
 
 LOAD_SECONDS = 5.0
 SHOW_SECONDS = 1.0
@@ -129,7 +129,7 @@ class ThreadCalls:
         asked = self._source.call(method, route, body)
         try:
             return asyncio.run_coroutine_threadsafe(asked, self._loop).result(RUN_SECONDS)
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             raise NotDone(str(error)) from error
         except TimeoutError as error:
             raise NotDone("the daemon has not answered") from error

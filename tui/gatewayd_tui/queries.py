@@ -81,7 +81,7 @@ async def keys(source: Source, now: float) -> list[Key]:
     """Return all keys with their last use, without secrets.
 
     Raises:
-        Lost, AdminRefused: the query failed.
+        DaemonUnreachable, AdminRefused: the query failed.
     """
     rows = _as(await source.call("GET", "/admin/keys"), list[Key])
     since = int(now) - USED_DAYS * 86_400
@@ -94,7 +94,7 @@ async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
     """Return the terms of a tenant (limits, budgets, rights) as stored.
 
     Raises:
-        Lost, AdminRefused: there is no such tenant, or no answer.
+        DaemonUnreachable, AdminRefused: there is no such tenant, or no answer.
     """
     rows = _as(await source.call("GET", "/admin/tenants"), list[dict[str, Any]])
     for row in rows:
@@ -107,7 +107,7 @@ async def prefixes(source: Source, engine: int, parent: int | None) -> PrefixSum
     """Return the children of a cached page, or the roots if ``parent`` is None.
 
     Raises:
-        Lost, AdminRefused: the query failed.
+        DaemonUnreachable, AdminRefused: the query failed.
     """
     page = "" if parent is None else parent
     route = f"/admin/prefixes?engine={engine}&parent={page}&limit={_PAGES}"
@@ -118,7 +118,7 @@ async def plugins(source: Source) -> list[PluginView]:
     """Return the plugins installed in the daemon's environment.
 
     Raises:
-        Lost, AdminRefused: the query failed.
+        DaemonUnreachable, AdminRefused: the query failed.
     """
     return _as(await source.call("GET", "/admin/plugins"), _PluginList).plugins
 
@@ -127,7 +127,7 @@ async def settings(source: Source, kind: str, name: str) -> PluginSettings:
     """Return the settings of a strategy.
 
     Raises:
-        Lost, AdminRefused: it is not installed or cannot be loaded, or there is no answer.
+        DaemonUnreachable, AdminRefused: it is not installed, cannot be loaded, or no answer comes.
     """
     route = f"/admin/plugins/{quote(kind, safe='')}/{quote(name, safe='')}"
     return _as(await source.call("GET", route), PluginSettings)
@@ -137,7 +137,7 @@ async def active_strategies(source: Source, kind: str) -> list[str]:
     """Return the active strategies of a kind, in order.
 
     Raises:
-        Lost, AdminRefused: the query failed.
+        DaemonUnreachable, AdminRefused: the query failed.
     """
     slots = _as(await source.call("GET", "/admin/strategies"), _SlotList).slots
     return next((slot.names for slot in slots if slot.kind == kind), [])
@@ -147,7 +147,7 @@ async def requests(source: Source, order: str) -> list[FinishedRequest]:
     """Return the ``newest`` or the ``slowest`` recorded requests.
 
     Raises:
-        Lost, AdminRefused: the query failed.
+        DaemonUnreachable, AdminRefused: the query failed.
     """
     found = await source.call("GET", f"/admin/requests?order={order}&limit={_LISTED}")
     return _as(found, _FinishedList).requests
@@ -157,7 +157,7 @@ async def explanation_of(source: Source, request: str) -> Explanation:
     """Return the latency breakdown of a finished request.
 
     Raises:
-        Lost, AdminRefused: the request is unknown, or has not finished.
+        DaemonUnreachable, AdminRefused: the request is unknown, or has not finished.
     """
     found = await source.call("GET", f"/admin/requests/{quote(request, safe='')}")
     return _as(found, Explanation)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from gatewayd.wire.snapshot import Snapshot
-from gatewayd_tui.client import AdminRefused, Lost, decode
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable, decode
 
 
 def line_of(snapshot: Snapshot) -> bytes:
@@ -24,7 +24,7 @@ def read(path: Path) -> Iterator[Snapshot]:
     """Iterate over the snapshots of a recording.
 
     Raises:
-        Lost: it cannot be read, is empty, or has an invalid line.
+        DaemonUnreachable: it cannot be read, is empty, or has an invalid line.
     """
     number = 0
     try:
@@ -33,11 +33,11 @@ def read(path: Path) -> Iterator[Snapshot]:
                 number += 1
                 yield decode(line)
     except OSError as error:
-        raise Lost(f"{path} cannot be read: {error.strerror or error}") from error
-    except Lost as error:
-        raise Lost(f"{path}, line {number}: {error}") from error
+        raise DaemonUnreachable(f"{path} cannot be read: {error.strerror or error}") from error
+    except DaemonUnreachable as error:
+        raise DaemonUnreachable(f"{path}, line {number}: {error}") from error
     if not number:
-        raise Lost(f"{path} holds no snapshot")
+        raise DaemonUnreachable(f"{path} holds no snapshot")
 
 
 class Recorder:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.dense_buffers import Buffer
-from gatewayd_engine.attention.dense_contexts import Contexts, Copied, DensePrefix
+from gatewayd_engine.attention.dense_contexts import Contexts, DenseBatch, DensePrefix
 from gatewayd_engine.attention.score_biases import Biases
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
@@ -106,7 +106,7 @@ class GroupPlanner:
         """Plan the groups of one step."""
         self.biases.start_step()
         placed, left_out = self._contexts.update(batch)
-        groups = [self._plan_copied(batch, copied) for copied in placed]
+        groups = [self._plan_dense_batch(batch, copied) for copied in placed]
         # Sequences come longest first; a new group where the context length halves keeps padding
         # below half.
         while len(left_out):
@@ -116,7 +116,7 @@ class GroupPlanner:
             left_out = left_out[count:]
         return groups
 
-    def _plan_copied(self, batch: StepBatch, copied: Copied) -> Group:
+    def _plan_dense_batch(self, batch: StepBatch, copied: DenseBatch) -> Group:
         buffer, prefix, lines = copied.buffer, copied.prefix, copied.lines
         now = batch.starts[lines][:, None]
         if prefix is not None:

@@ -65,7 +65,7 @@ class DensePlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Copied:
+class DenseBatch:
     """Sequences with dense copies that attend together.
 
     Attributes:
@@ -98,10 +98,10 @@ class Contexts:
         self._owners = np.zeros(0, np.int64)
         self._ends = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
-        self._order: list[Copied] = []
+        self._order: list[DenseBatch] = []
         self._left_out = np.zeros(0, np.int64)
 
-    def update(self, batch: StepBatch) -> tuple[list[Copied], NDArray[np.int64]]:
+    def update(self, batch: StepBatch) -> tuple[list[DenseBatch], NDArray[np.int64]]:
         """Update the copies to the decoding sequences of a batch.
 
         The step has to append its tokens to each copy at the sequence's position.
@@ -191,7 +191,7 @@ class Contexts:
         self._left_out = np.array(left_out, np.int64)
         line_of = {owner: i for i, owner in enumerate(owners)}
         self._order = [
-            Copied(
+            DenseBatch(
                 buffer,
                 None if key is None else self._prefixes[key],
                 np.array([line_of[owner] for owner in buffer.owners], np.int64),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.nn.functional import pad
 
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.process.plugin_faults import StrategyFault, blame
+from gatewayd_engine.process.plugin_faults import StrategyFault, attribute_faults
 from gatewayd_engine.state.sequence import CompressionState
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_hooks.strategy import Kind
@@ -20,8 +20,8 @@ from gatewayd_hooks.strategy import Kind
 _KIND = Kind.KV_COMPRESSION
 
 
-class CompressionSlot(Protocol):
-    """Slot of the compression strategy, which may change between two steps."""
+class SelectingCompression(Protocol):
+    """The compression strategy in use, which may change between two steps."""
 
     @property
     def selecting(self) -> Any | None:  # noqa: ANN401 - watched
@@ -98,19 +98,21 @@ class Selection:
 
     Args:
         shape: attention shape of the model.
-        seat: slot of the strategy.
+        compression: the compression strategy in use.
         rows: batch rows; ``exact_until`` is lowered where a token uses sparse attention.
     """
 
-    def __init__(self, shape: AttentionShape, seat: CompressionSlot, rows: SelectionState) -> None:
+    def __init__(
+        self, shape: AttentionShape, compression: SelectingCompression, rows: SelectionState
+    ) -> None:
         self._kv_heads = shape.num_kv_heads
-        self._seat = seat
+        self._compression = compression
         self._rows = rows
         self._strategy: Any = None
 
     def start_step(self, batch: StepBatch) -> SelectionRequest | None:
         """Ask the strategy for this step's budgets; None without a strategy or sequences."""
-        strategy = self._seat.selecting
+        strategy = self._compression.selecting
         if strategy is not self._strategy:
             self._strategy = self._rows.follower = strategy
             self._rows.followed[:] = -1
@@ -129,7 +131,7 @@ class Selection:
         rows, starts = batch.rows[lines], batch.starts[lines]
         lengths = starts + 1
         try:
-            with blame(_KIND):
+            with attribute_faults(_KIND):
                 self._sync_rows(rows, batch.sequences[lines])
                 budgets = strategy.budgets(rows.copy(), lengths.copy())
                 _check_budgets(budgets, len(rows))
@@ -172,7 +174,7 @@ class Selection:
             return None
         found: dict[int, torch.Tensor] = {}
         try:
-            with blame(_KIND):
+            with attribute_faults(_KIND):
                 given = asked.sparse_rows.copy(), asked.sparse_lengths.copy(), asked.budgets.copy()
                 most = int(asked.budgets.max())
                 for layer in layers:
@@ -197,7 +199,7 @@ class Selection:
         if self._strategy is None:
             return
         try:
-            with blame(_KIND):
+            with attribute_faults(_KIND):
                 self._strategy.observe(layer, rows, lengths, weights, places)
         except StrategyFault as fault:
             self._fail(fault)
@@ -226,7 +228,7 @@ class Selection:
 
     def _fail(self, fault: StrategyFault) -> None:
         self._strategy = None
-        self._seat.fail(fault)
+        self._compression.fail(fault)
 
 
 def _checked(found: dict[int, torch.Tensor], asked: SelectionRequest) -> Selected:

@@ -15,7 +15,7 @@ import torch
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.gpu_api import CapturedAttention, CapturingAttention, DeviceAttention
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
-from gatewayd_engine.attention.tune_decode import DecodeChoice, ForLengths
+from gatewayd_engine.attention.tune_decode import DecodeChoice, LengthSwitchedAttention
 from gatewayd_engine.kernels.attention.splits import (
     SharedPages,
     num_multiprocessors,
@@ -228,5 +228,5 @@ class DecodeAttention:
         for name in dict.fromkeys(names):
             is_chosen = [name == other for other in names]
             inner = candidates[name]
-            kinds.append(inner if all(is_chosen) else ForLengths(inner, is_chosen))
+            kinds.append(inner if all(is_chosen) else LengthSwitchedAttention(inner, is_chosen))
         return kinds

@@ -21,7 +21,7 @@ from gatewayd_engine.attention.gpu_api import CapturedAttention
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.attention_shape import AttentionShape
-from gatewayd_engine.tuning.clock import surviving
+from gatewayd_engine.tuning.clock import device_errors
 from gatewayd_engine.tuning.table import Case, DeviceLost, NoMemory, case
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ _BLOCK = 256
 _log = logging.getLogger(__name__)
 
 
-class AttentionDisagrees(Exception):
+class AttentionMismatch(Exception):
     """A candidate's output differs from the default's."""
 
 
-class ForLengths(CapturedAttention):
+class LengthSwitchedAttention(CapturedAttention):
     """Captured attention that is used for some context lengths only.
 
     Args:
@@ -145,11 +145,11 @@ class DecodeChoice:
         device = self._pool.data.device
 
         def microseconds(name: str) -> float:
-            with surviving(device, name):
+            with device_errors(device, name):
                 return self._clock(trial.calls(candidates[name]))
 
         def check(name: str) -> None:
-            with surviving(device, name):
+            with device_errors(device, name):
                 trial.compare(candidates[name], candidates[default])
 
         name = default
@@ -199,10 +199,10 @@ def _trial(
         DeviceLost: the device cannot be used any more.
         NoMemory: there is not enough memory for its keys and queries.
     """
-    with surviving(pool.data.device, "random keys"):
+    with device_errors(pool.data.device, "random keys"):
         trial = _Trial(shape, pool, inputs, context)
     try:
-        with surviving(pool.data.device, "random keys"):
+        with device_errors(pool.data.device, "random keys"):
             trial.fill()
         yield trial
     except DeviceLost:
@@ -273,13 +273,13 @@ class _Trial:
         """Compare the outputs of one layer of each window, sequence by sequence.
 
         Raises:
-            AttentionDisagrees: they differ by more than rounding.
+            AttentionMismatch: they differ by more than rounding.
         """
         made, wanted = self._answers(candidate), self._answers(first)
         apart = (made - wanted).norm(dim=-1) / wanted.norm(dim=-1).clamp_min(1e-30)
         worst = apart.max().item()
         if not worst <= _MOST_ERROR:  # in this form NaN fails as well
-            raise AttentionDisagrees(f"relative difference {worst:.1e} from the default's output")
+            raise AttentionMismatch(f"relative difference {worst:.1e} from the default's output")
 
     def _answers(self, candidate: CapturedAttention) -> torch.Tensor:
         """Compute the compared layers' outputs, ``[layers, sequences, num_heads * head_dim]``."""

@@ -121,13 +121,13 @@ class KvOffload:
 
     # Coming back
 
-    def reach(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
+    def num_cached_tokens(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Return the tokens of a waiting sequence that need not be computed."""
         if swapped := _beyond(sequence, match):
             return swapped.num_tokens
         if self._tiered is None:
             return match.num_tokens
-        return self._tiered.reach(sequence, match, num_tokens)
+        return self._tiered.num_cached_tokens(sequence, match, num_tokens)
 
     def has_more(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
         """Whether pages beyond a match can be restored now."""

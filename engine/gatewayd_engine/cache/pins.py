@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.cache.prefix_cache import PrefixCache
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.process.plugin_faults import RequestRejected, blame
+from gatewayd_engine.process.plugin_faults import RequestRejected, attribute_faults
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_hooks.strategy import Kind
 
@@ -59,7 +59,7 @@ class OperatorPins:
             found = self._prefixes.match_prompt(tokens, salt)
             pages = list(found.pages[-1:])  # those before it are pinned with it
             num_tokens = found.num_tokens
-        with blame(Kind.EVICTION):
+        with attribute_faults(Kind.EVICTION):
             for page in pages:
                 plan.pin(page, seconds)
         return num_tokens if seconds else 0
@@ -79,7 +79,7 @@ class OperatorPins:
         if not self._pages.is_known(page):
             return 0
         self._pages.restore_protected()
-        with blame(Kind.EVICTION):
+        with attribute_faults(Kind.EVICTION):
             plan.pin(page, seconds)
         origin = self._pages.origin(page)
         return ((0 if origin is None else origin.depth) + 1) * self._page_size

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.cache.offload import KvOffload
 from gatewayd_engine.cache.partial_pages import PartialPages
 from gatewayd_engine.kv.page_allocator import Pages
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import Sequence
@@ -69,7 +69,7 @@ class PrefixCache:
         if parent.trail is None:
             self.start_sequence(child)
             return
-        with blame(Kind.PREFIX_CACHE):
+        with attribute_faults(Kind.PREFIX_CACHE):
             child.trail = copy.copy(parent.trail)
 
     def discard_lookup(self, sequence: Sequence) -> None:
@@ -87,7 +87,9 @@ class PrefixCache:
 
     def cached(self, sequence: Sequence, num_tokens: int) -> int:
         """Return the tokens of a waiting sequence that need not be computed, not all of them."""
-        return self._offload.reach(sequence, self.match(sequence, num_tokens), num_tokens)
+        return self._offload.num_cached_tokens(
+            sequence, self.match(sequence, num_tokens), num_tokens
+        )
 
     def match(self, sequence: Sequence, num_tokens: int) -> Match:
         """Return the cached prefix of a waiting sequence, at least one token less than its own."""
@@ -105,7 +107,7 @@ class PrefixCache:
         plan = self._strategies.plan
         if plan.begin is None or plan.match is None:
             return _NOTHING
-        with blame(Kind.PREFIX_CACHE):
+        with attribute_faults(Kind.PREFIX_CACHE):
             return self._shorten(plan.match(plan.begin(tokens, salt)), len(tokens))
 
     def _find(self, sequence: Sequence, most: int) -> Match:
@@ -124,7 +126,7 @@ class PrefixCache:
         match = self._strategies.plan.match
         if match is None:
             return _NOTHING
-        with blame(Kind.PREFIX_CACHE):
+        with attribute_faults(Kind.PREFIX_CACHE):
             found = self._shorten(match(sequence.trail), most)
             if not all(map(self._pages.is_known, found.pages)):
                 raise ValueError("matched a page that is not cached")
@@ -170,7 +172,7 @@ class PrefixCache:
                 continue
             queue.num_published[slot] = n
             pages = sequence.pages[:n]
-            with blame(Kind.PREFIX_CACHE):
+            with attribute_faults(Kind.PREFIX_CACHE):
                 inserted = insert(
                     sequence.trail, sequence.tokens[: n * size], np.array(pages, np.int32)
                 )
@@ -274,7 +276,7 @@ class PrefixCache:
     def evict(self, pages: list[int]) -> None:
         """Evict the unreferenced cached pages among some, without offloading them to tiers."""
         for page in pages:
-            if self._pages.is_known(page) and not self._pages.is_held(page):
+            if self._pages.is_known(page) and not self._pages.is_referenced(page):
                 self._offload.discard_page(page)
                 self._pages.uncache(page)
         self._matched.clear()

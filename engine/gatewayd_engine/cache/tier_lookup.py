@@ -13,7 +13,7 @@ from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.kv.swapped_pages import IncomingPages
 from gatewayd_engine.kv.tiers.chain import TierChain
-from gatewayd_engine.kv.tiers.tier import Located
+from gatewayd_engine.kv.tiers.tier import PageRun
 from gatewayd_engine.kv.transfer_cost import CostLine
 from gatewayd_engine.state.sequence import Sequence
 from gatewayd_hooks.caching import Match
@@ -59,7 +59,7 @@ class TierLookup:
     _computing: CostLine
     _hits: Counter[str]
     _key_of: dict[int, bytes] = field(default_factory=dict)
-    _located: dict[int, tuple[int, int, list[Located]]] = field(default_factory=dict)
+    _located: dict[int, tuple[int, int, list[PageRun]]] = field(default_factory=dict)
     _waits: dict[int, _Wait] = field(default_factory=dict)
     _slow_count: int = 0
 
@@ -127,7 +127,7 @@ class TierLookup:
 
     # In
 
-    def reach(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
+    def num_cached_tokens(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Return the tokens that need not be computed, including pages in tiers after a match."""
         size = self._pool.page_size
         pages = sum(len(one.keys) for one in self._usable(sequence, match, num_tokens))
@@ -144,12 +144,12 @@ class TierLookup:
         """Get the available pages after a match, and a function to call once they are copied."""
         first = match.num_tokens // self._pool.page_size
         pages = []
-        got: list[Located] = []
+        got: list[PageRun] = []
         for one in self._usable(sequence, match, num_tokens):
             found = self._chain.get(one)
             if found:
                 pages += found
-                got.append(Located(one.tier, one.keys[: len(found)]))
+                got.append(PageRun(one.tier, one.keys[: len(found)]))
                 if not sequence.was_counted:
                     self._hits[one.tier.choice.name] += len(found) * self._pool.page_size
             if len(found) < len(one.keys):
@@ -186,7 +186,7 @@ class TierLookup:
             self._chain.fetch(one)
         return True
 
-    def _is_worthwhile(self, slow: list[Located]) -> bool:
+    def _is_worthwhile(self, slow: list[PageRun]) -> bool:
         """Whether reading pages is expected to be faster than computing them."""
         computing = self._computing.line[1] * self._pool.page_size
         reading = max(self._chain.page_seconds(one) for one in slow)
@@ -195,7 +195,7 @@ class TierLookup:
         self._slow_count += 1
         return self._slow_count % _TRIAL == 0
 
-    def _usable(self, sequence: Sequence, match: Match, num_tokens: int) -> list[Located]:
+    def _usable(self, sequence: Sequence, match: Match, num_tokens: int) -> list[PageRun]:
         """Return the pages to restore: all that are found or, after waiting, those in memory."""
         located = self._locate(sequence, match, num_tokens)
         wait = self._waits.get(sequence.id)
@@ -205,12 +205,12 @@ class TierLookup:
         for one in located:
             ready = self._chain.ready(one)
             if ready:
-                usable.append(Located(one.tier, one.keys[:ready]))
+                usable.append(PageRun(one.tier, one.keys[:ready]))
             if ready < len(one.keys):
                 break
         return usable
 
-    def _locate(self, sequence: Sequence, match: Match, num_tokens: int) -> list[Located]:
+    def _locate(self, sequence: Sequence, match: Match, num_tokens: int) -> list[PageRun]:
         """Locate the full pages after a match in the tiers; one token is left to compute."""
         if not sequence.may_share:
             return []

@@ -39,9 +39,9 @@ from gatewayd_engine.speculation.draft_models import (
 )
 from gatewayd_engine.strategies.active import Strategies
 from gatewayd_engine.strategies.kv_compression import ActiveCompression, check_compression_device
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.marker import Marker
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.resources import EngineResources, KvShape
 from gatewayd_hooks.speculation import ModelDrafter
 from gatewayd_hooks.strategy import Kind
@@ -80,12 +80,12 @@ def assemble(
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     check_compression_device(config)
-    ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
-    quantization = open_quantizer(config, host, ledger, spec)
+    plugin_times = PluginTimes(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
+    quantization = open_quantizer(config, host, plugin_times, spec)
     config = config.with_choices(
         Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
     )
-    matmul_plugins = open_matmul_plugins(config, host, ledger)
+    matmul_plugins = open_matmul_plugins(config, host, plugin_times)
     # Read all headers before any weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
@@ -159,7 +159,7 @@ def assemble(
     )
     # Strategies first: a wrong name, or a failing codec, should not wait for the weights.
     fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
-    strategies = Strategies(config, host, resources, ledger, fixed, matmul_plugins)
+    strategies = Strategies(config, host, resources, plugin_times, fixed, matmul_plugins)
     codec = None
     if strategies.codec is not None and record is not None and decodes:
         codec = Codec(strategies.codec, record, head_dim, dtype)

@@ -39,7 +39,7 @@ from gatewayd_engine.process.messages import (
     Submit,
     TenantQuota,
 )
-from gatewayd_engine.process.plugin_faults import RequestRejected, blame
+from gatewayd_engine.process.plugin_faults import RequestRejected, attribute_faults
 from gatewayd_engine.runner.cpu import StepRunner
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.scheduling.plan_check import IdleLimit, check
@@ -135,7 +135,7 @@ class EngineCore:
             np.array(eos_token_ids, np.int32),
         )
         self._attribution = TimeAttribution(
-            self._queue, self._placement.deferral, strategies.ledger
+            self._queue, self._placement.deferral, strategies.plugin_times
         )
         self.operator = OperatorActions(
             self._queue,
@@ -184,7 +184,7 @@ class EngineCore:
             self._idle_limit.restart()
         self._lifecycle.submit(sequences, front=message.has_returned)
         if message.is_held:
-            self.operator.hold_sequences(message.sequences)
+            self.operator.pause_sequences(message.sequences)
 
     def set_quotas(self, quotas: list[TenantQuota]) -> list[Finished]:
         """Set the KV cache quotas of tenants.
@@ -225,11 +225,11 @@ class EngineCore:
             if not self._lifecycle.knows(sequence_id):
                 self._engine_time.record_unknown(sequence_id)
 
-    def release(self, sequence_ids: list[int]) -> None:
-        """Release sequences that an operator held; other ids are ignored."""
+    def resume(self, sequence_ids: list[int]) -> None:
+        """Resume sequences that an operator paused; other ids are ignored."""
         if not self.has_work:
             self._idle_limit.restart()
-        self.operator.release_sequences(sequence_ids)
+        self.operator.resume_sequences(sequence_ids)
 
     @property
     def has_ended(self) -> bool:
@@ -293,7 +293,7 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything; held sequences do not count."""
-        return len(self._queue) > len(self._queue.parked) or self._flight is not None
+        return len(self._queue) > len(self._queue.paused) or self._flight is not None
 
     @property
     def is_computing(self) -> bool:
@@ -308,10 +308,10 @@ class EngineCore:
         return EngineStats(
             step=counts.steps,
             num_running=len(queue.running),
-            num_waiting=len(queue.waiting) + len(queue.parked) + self._lifecycle.num_deferred,
+            num_waiting=len(queue.waiting) + len(queue.paused) + self._lifecycle.num_deferred,
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
-            held_pages=pages.num_held,
+            held_pages=pages.num_referenced,
             preemptions=placement.preemption.count,
             prefix_queries=placement.prefixes.queries,
             prefix_hits=placement.prefixes.hits,
@@ -327,7 +327,7 @@ class EngineCore:
             accepted_at=list(speculation.accepted_at),
             swaps=placement.offload.swaps,
             tier_hits=dict(placement.offload.hits),
-            num_held=len(queue.parked),
+            num_held=len(queue.paused),
             busy_seconds=self._engine_time.seconds,
             evictions=pages.evictions,
             compactions=placement.shortening.count,
@@ -399,15 +399,15 @@ class EngineCore:
     def _next_batch(self) -> StepBatch | None:
         queue, view = self._queue, self._queue.view
         try:
-            self.operator.park_held()
+            self.operator.pause_pending()
         except InFlight:
             return None
-        if len(queue.parked) == len(queue):
+        if len(queue.paused) == len(queue):
             return None
         self._placement.deferral.review()
         view.free_pages = self._pages.num_available
         view.now = time.monotonic()
-        with blame(Kind.SCHEDULER):
+        with attribute_faults(Kind.SCHEDULER):
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
         try:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatewayd_engine.process.config import FIXED_KINDS, StrategyChoice
 from gatewayd_engine.process.messages import SetLimits, Swapped, SwapStrategy
-from gatewayd_engine.process.plugin_faults import StrategyFault, culprit
+from gatewayd_engine.process.plugin_faults import StrategyFault, faulty_kind
 from gatewayd_engine.process.plugin_opener import Opening
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.state.queue import Queue
@@ -45,7 +45,7 @@ class HotSwaps:
     def limit(self, limits: SetLimits) -> None:
         """Change limits; the initial ones are upper bounds, because buffers were sized for them."""
         self._view.token_budget = max(1, min(limits.max_batch_tokens, self._most_tokens))
-        self._strategies.ledger.budget = limits.strategy_budget_ms / 1000
+        self._strategies.plugin_times.budget = limits.strategy_budget_ms / 1000
 
     @property
     def is_busy(self) -> bool:
@@ -146,7 +146,7 @@ class HotSwaps:
 
         try:
             for name, seconds in opening.result().items():
-                strategies.ledger.record_call(kind, name, "open", seconds)
+                strategies.plugin_times.record_call(kind, name, "open", seconds)
             if kind is Kind.LOGITS_PROCESSOR:
                 strategies.replace_chain(command.choices, opened)
             elif kind is Kind.KV_TIER:
@@ -183,7 +183,7 @@ class HotSwaps:
                 self._placement.rebuild(kind)
         except Exception as error:
             # An error raised outside of a strategy call was still caused by the new strategy.
-            found = culprit(error, strategies.bound) or kind
+            found = faulty_kind(error, strategies.bound) or kind
             # Its state is undefined: the default serves one step, then the old strategy again.
             self._recovery.fall_back(found, error)
             if found is kind:
@@ -200,7 +200,7 @@ class HotSwaps:
         old = self._strategies.watched.get(kind)
         if old is None or choice is None:
             return False
-        new = self._strategies.ledger.watch(kind, choice.name, strategy)
+        new = self._strategies.plugin_times.watch(kind, choice.name, strategy)
         try:
             if not hand_over(old, new):
                 return False

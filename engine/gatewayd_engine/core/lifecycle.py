@@ -61,7 +61,7 @@ class SequenceLifecycle:
         """Queue the forks of sequences whose prompt has been computed."""
         for slot in slots.tolist():
             parent = self._queue[slot]
-            for child in self._forks.dissolve(parent):
+            for child in self._forks.end_group(parent):
                 self.recovery.fenced(partial(self._placement.fork, parent, child), redo=False)
 
     def finish(
@@ -104,7 +104,7 @@ class SequenceLifecycle:
 
     def _end(self, sequence: Sequence) -> None:
         """Release a sequence; forks that waited for its prompt continue without it."""
-        orphans = self._forks.dissolve(sequence)
+        orphans = self._forks.end_group(sequence)
         self.recovery.fenced(lambda: self._placement.release(sequence), redo=False)
         if orphans:
             leader = self._forks.register(orphans)

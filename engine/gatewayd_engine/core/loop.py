@@ -77,8 +77,8 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         # Objects made while loading live as long as the process: never scan them again.
         gc.collect()
         gc.freeze()
-        ledger = engine.core.strategies.ledger
-        watchdog = Watchdog(ledger, config.strategy_hang_seconds, config.load_seconds)
+        plugin_times = engine.core.strategies.plugin_times
+        watchdog = Watchdog(plugin_times, config.strategy_hang_seconds, config.load_seconds)
         _loop(stream, engine.core, watchdog)
     except EOFError:
         return 0
@@ -188,9 +188,9 @@ def _handle(core: EngineCore, command: Command) -> list[Finished]:
         case SetLimits():
             core.swaps.limit(command)
         case HoldRequest():
-            core.operator.hold_sequences(command.sequences)
+            core.operator.pause_sequences(command.sequences)
         case Release():
-            core.release(command.sequences)
+            core.resume(command.sequences)
         case Bump():
             core.operator.bump(command)
         case SetQuotas():

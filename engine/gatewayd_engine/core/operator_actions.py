@@ -1,6 +1,6 @@
 """Operator actions on single sequences and pages: hold, release, bump, evict.
 
-None of them acts within a step: running sequences are held at the next step boundary, like
+None of them acts within a step: running sequences are paused at the next step boundary, like
 preempted ones; everything else takes effect at once.
 """
 
@@ -48,31 +48,31 @@ class OperatorActions:
     _strategies: Strategies
     _lifecycle: SequenceLifecycle
     _attribution: TimeAttribution
-    _held: set[int] = field(default_factory=set)
-    _pending: set[int] = field(default_factory=set)  # held ids that are not parked yet
+    _paused: set[int] = field(default_factory=set)
+    _pending: set[int] = field(default_factory=set)  # ids to pause
 
-    def hold_sequences(self, sequence_ids: Many[int]) -> None:
+    def pause_sequences(self, sequence_ids: Many[int]) -> None:
         """Stop the progress of sequences from the next step on; unknown ids are ignored.
 
         Sequences that wait for a prompt computed by one of them wait as well.
         """
         self._discard_ended()
-        new = {i for i in sequence_ids if self._lifecycle.find(i) is not None} - self._held
-        self._held |= new
+        new = {i for i in sequence_ids if self._lifecycle.find(i) is not None} - self._paused
+        self._paused |= new
         self._pending |= new
 
-    def release_sequences(self, sequence_ids: Many[int]) -> None:
-        """Let held sequences continue; other ids are ignored."""
+    def resume_sequences(self, sequence_ids: Many[int]) -> None:
+        """Let paused sequences continue; other ids are ignored."""
         for sequence_id in sequence_ids:
-            self._held.discard(sequence_id)
+            self._paused.discard(sequence_id)
             self._pending.discard(sequence_id)
             sequence = self._queue.find(sequence_id)
-            if sequence is not None and sequence.slot in self._queue.parked:
-                self._lifecycle.recovery.fenced(partial(self._unpark, sequence), redo=False)
+            if sequence is not None and sequence.slot in self._queue.paused:
+                self._lifecycle.recovery.fenced(partial(self._resume, sequence), redo=False)
         self._discard_ended()
 
-    def park_held(self) -> None:
-        """Park the sequences that are to be held, before a plan is made.
+    def pause_pending(self) -> None:
+        """Pause the pending sequences, before a plan is made.
 
         Raises:
             InFlight: a launched step that has not completed computes one of them.
@@ -81,7 +81,7 @@ class OperatorActions:
             sequence = self._queue.find(sequence_id)
             if sequence is not None:
                 had_run = sequence.row >= 0
-                self._park(sequence)
+                self._pause(sequence)
                 if had_run:
                     self._attribution.mark_lost(sequence.slot)
                 self._pending.discard(sequence_id)
@@ -129,7 +129,7 @@ class OperatorActions:
             # A tenant without requests has no pages, and must not get a number by this.
             number = self._queue.tenants.find(message.tenant)
             chosen = [] if number is None else pages.cached_pages(number)
-        free = [one for one in chosen if not pages.is_held(one)]
+        free = [one for one in chosen if not pages.is_referenced(one)]
         before, now = pages.num_free, free[:_MOST_EVICTED]
         evict = partial(self._placement.prefixes.evict, now)
         self._lifecycle.recovery.fenced(evict, redo=True)
@@ -138,14 +138,14 @@ class OperatorActions:
 
     # Each of these completes, or has not started, when a strategy raises.
 
-    def _park(self, sequence: Sequence) -> None:
+    def _pause(self, sequence: Sequence) -> None:
         """Remove a sequence from the batch, or from the scheduler's queue.
 
         Raises:
             InFlight: a launched step that has not completed computes it.
         """
         slot, queue = sequence.slot, self._queue
-        if slot in queue.parked:
+        if slot in queue.paused:
             return
         if sequence.row >= 0:
             if queue.in_flight[slot]:
@@ -154,13 +154,13 @@ class OperatorActions:
             self._placement.preemption.requeue(sequence, victim.mode)
         inherited, sequence.inherited = sequence.inherited, []
         self._pages.release(inherited[::-1])
-        queue.park(slot)
+        queue.pause(slot)
         self._placement.deferral.discard(slot)
         self._strategies.plan.dequeue(slot)
 
-    def _unpark(self, sequence: Sequence) -> None:
-        """Enqueue a parked sequence again: at the front of its class if it has run before."""
-        self._queue.unpark(sequence.slot)
+    def _resume(self, sequence: Sequence) -> None:
+        """Enqueue a paused sequence again: at the front of its class if it has run before."""
+        self._queue.resume(sequence.slot)
         try:
             self._enqueue(sequence)
         finally:
@@ -182,4 +182,4 @@ class OperatorActions:
         self._strategies.plan.enqueue(sequence.slot, self._queue.view, front=is_first)
 
     def _discard_ended(self) -> None:
-        self._held = {i for i in self._held if self._lifecycle.find(i) is not None}
+        self._paused = {i for i in self._paused if self._lifecycle.find(i) is not None}

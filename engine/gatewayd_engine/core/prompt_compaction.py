@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.compaction_queries import Ask, check_compacted, check_plan
 from gatewayd_engine.process.log_context import about
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.scheduling.prompt_shortening import PromptShortening
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
@@ -100,7 +100,7 @@ class Compactor:
 
     def _planned(self, asked: Compacts, by_row: dict[int, Sequence]) -> list[Compaction]:
         lengths = np.array([one.prompt_len for one in by_row.values()], np.int64)
-        with blame(Kind.KV_COMPRESSION):
+        with attribute_faults(Kind.KV_COMPRESSION):
             planned = list(asked.plan(np.array(list(by_row), np.int64), lengths, lengths))
             rows = {one.row for one in planned}
             if len(rows) < len(planned) or not rows <= by_row.keys():
@@ -119,7 +119,7 @@ class Compactor:
         def ask(
             layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
         ) -> Compacted:
-            with blame(Kind.KV_COMPRESSION):
+            with attribute_faults(Kind.KV_COMPRESSION):
                 found = asked.compact(layer, queries, keys, values, kept)
                 check_compacted(found, keys, kept)
             return found

@@ -37,7 +37,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         """See ``base``."""
         if delta is not None:
             x.add_(delta)
-        return _normalised(x, weight, eps)
+        return _normalized(x, weight, eps)
 
     def add_rms_norm_quant(
         self,
@@ -49,7 +49,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         group: int = 0,
     ) -> QuantizedRows:
         """See ``base``."""
-        return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes, group)
+        return self.quantize(self.add_rms_norm(x, delta, weight, eps), codes, group)
 
     def norm_mm(
         self,
@@ -69,7 +69,7 @@ class TorchKernels(TorchExperts, TorchVerification):
 
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """See ``base``."""
-        x.copy_(_normalised(x, weight, eps))
+        x.copy_(_normalized(x, weight, eps))
 
     def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
         """See ``base``."""
@@ -80,9 +80,9 @@ class TorchKernels(TorchExperts, TorchVerification):
         self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
     ) -> QuantizedRows:
         """See ``base``."""
-        return self.quantise(self.gated(gate_up, act), codes, group)
+        return self.quantize(self.gated(gate_up, act), codes, group)
 
-    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
+    def quantize(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
         """See ``base``."""
         wide = torch.unflatten(x.float(), 1, (-1, group or x.shape[1]))
         is_int = codes == torch.int8
@@ -246,11 +246,11 @@ class TorchKernels(TorchExperts, TorchVerification):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """See ``base``."""
         raw = logits.float()
-        normaliser = raw.logsumexp(-1, keepdim=True)
+        normalizer = raw.logsumexp(-1, keepdim=True)
         chosen = raw.gather(-1, tokens.long().unsqueeze(-1))
         rank = 1 + (raw > chosen).sum(-1, dtype=torch.int32)
         top, ids = raw.topk(num_top, -1)
-        return (chosen - normaliser).squeeze(-1), rank, top - normaliser, ids
+        return (chosen - normalizer).squeeze(-1), rank, top - normalizer, ids
 
     def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
         """See ``base``. The logit of a forbidden token stays NaN if it is NaN."""
@@ -284,7 +284,7 @@ class TorchKernels(TorchExperts, TorchVerification):
         logits[lines] = value.to(logits.dtype)
 
 
-def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def _normalized(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     wide = x.float()
     scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
     return (wide * scale * weight).to(x.dtype)

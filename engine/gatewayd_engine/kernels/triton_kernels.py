@@ -16,7 +16,7 @@ from gatewayd_engine.kernels.norm_matmul import norm_mm
 from gatewayd_engine.kernels.quantized.block_fp8_matmul import block_mm, block_mm_tiles
 from gatewayd_engine.kernels.quantized.dequantize import dequantize_rows
 from gatewayd_engine.kernels.quantized.packed_matmul import grouped_mm
-from gatewayd_engine.kernels.quantized.quantize_rows import dequantize_sums, quantise
+from gatewayd_engine.kernels.quantized.quantize_rows import dequantize_sums, quantize
 from gatewayd_engine.kernels.rope import rope_append
 from gatewayd_engine.kernels.sampling.logprobs import logprobs
 from gatewayd_engine.kernels.sampling.mask import mask
@@ -146,7 +146,7 @@ class TritonKernels:
         early = self.launches_early
         return sample(logits, rows, positions, columns, chosen, last_tokens, early=early)
 
-    quantise = staticmethod(quantise)
+    quantize = staticmethod(quantize)
     dequantize_sums = staticmethod(dequantize_sums)
     grouped_mm = staticmethod(grouped_mm)
     dequantize_rows = staticmethod(dequantize_rows)

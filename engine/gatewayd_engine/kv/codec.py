@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
-from gatewayd_engine.process.plugin_faults import StrategyFault, blame
+from gatewayd_engine.process.plugin_faults import StrategyFault, attribute_faults
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.strategy import Kind
@@ -64,7 +64,7 @@ class Codec:
             records = torch.empty(shape, dtype=torch.uint8, device=device)
             numbers = torch.empty(values.shape, dtype=self._dtype, device=device)
             self._buffers = records, numbers
-        with blame(Kind.KV_CODEC):
+        with attribute_faults(Kind.KV_CODEC):
             self._encode(values, records)
             self._decode(records, numbers)
         return records, numbers
@@ -73,7 +73,7 @@ class Codec:
         """Encode ``[n, heads, head_dim]`` to uint8 records, ``[n, heads, record_bytes]``."""
         shape = (*values.shape[:-1], self.record_bytes)
         out = torch.empty(shape, dtype=torch.uint8, device=values.device)
-        with blame(Kind.KV_CODEC):
+        with attribute_faults(Kind.KV_CODEC):
             self._encode(values, out)
         return out
 
@@ -81,7 +81,7 @@ class Codec:
         """Decode records of shape ``[..., record_bytes]`` to ``[..., head_dim]``."""
         shape = (*records.shape[:-1], self._head_dim)
         out = torch.empty(shape, dtype=self._dtype, device=records.device)
-        with blame(Kind.KV_CODEC):
+        with attribute_faults(Kind.KV_CODEC):
             self._decode(records, out)
         return out
 

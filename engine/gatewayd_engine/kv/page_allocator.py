@@ -1,8 +1,8 @@
 """Page allocator: reference counts, the free list, and cached pages.
 
-A page is free, held or cached. Held pages have references. A cached page has none, but the
+A page is free, referenced or cached. A cached page has no references, but the
 prefix cache maps to it and the eviction strategy orders it. After every call
-``num_free + num_cached + num_held == num_pages``; ``check`` verifies it.
+``num_free + num_cached + num_referenced == num_pages``; ``check`` verifies it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kv.page_tree import NO_PARENT, PageTree
 from gatewayd_engine.kv.quotas import NO_TENANT, PageQuota, Quotas
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.host.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
@@ -45,8 +45,8 @@ class Pages:
         on_evict: called with a page before it is evicted for another use.
         on_uncached: called with a page that is not cached any more.
         tree: parents, depths and hits of cached pages.
-        defers: whether released pages stay held until ``release_deferred``: a step launched before
-            may still write to them, and transfers do not wait for it.
+        defers: whether released pages stay referenced until ``release_deferred``: a step launched
+            before may still write to them, and transfers do not wait for it.
         quotas: page quotas of tenants; None if no tenant has one.
         evictions: number of evicted pages.
     """
@@ -98,7 +98,7 @@ class Pages:
         return self._plan.num_evictable() + protected
 
     @property
-    def num_held(self) -> int:
+    def num_referenced(self) -> int:
         """Pages with references."""
         return self.num_pages - len(self._free) - self.num_cached
 
@@ -121,7 +121,7 @@ class Pages:
 
         Raises:
             OverCeiling: the tenant is at its ceiling.
-            OutOfPages: all pages are held, or reserved by floors of other tenants.
+            OutOfPages: all pages are referenced, or reserved by floors of other tenants.
         """
         quotas = self.quotas
         if quotas is not None and quotas.is_full(tenant):
@@ -144,13 +144,13 @@ class Pages:
         self._refs[page] = 1
         self._owners[page] = tenant
         if quotas is not None:
-            quotas.record_held(tenant)
+            quotas.record_referenced(tenant)
         return page
 
     def _choose_evicted(self, tenant: int) -> int:
         """Return the page to evict: the strategy's choice, or one that was protected before."""
         plan, quotas = self._plan, self.quotas
-        with blame(Kind.EVICTION):
+        with attribute_faults(Kind.EVICTION):
             while quotas is None or plan.num_evictable():
                 page = plan.evict()
                 if not self.is_known(page) or self._refs[page]:
@@ -173,7 +173,7 @@ class Pages:
             raise ValueError(f"page {page} cannot be evicted")
         quotas, tenant = self.quotas, self._owners[page]
         if quotas is None or not quotas.is_protected(tenant, page):
-            with blame(Kind.EVICTION):
+            with attribute_faults(Kind.EVICTION):
                 self._plan.drop(page)
         if quotas is not None:
             quotas.record_uncached(tenant, page)
@@ -186,7 +186,7 @@ class Pages:
             self._plan.forget(page)
 
     def share(self, page: int) -> None:
-        """Add a reference to a held or cached page."""
+        """Add a reference to a referenced or cached page."""
         if not self._refs[page]:
             if self.quotas is None or not self.quotas.record_reused(self._owners[page], page):
                 self._plan.reuse(page)
@@ -248,7 +248,7 @@ class Pages:
         """Hand protected pages back to the eviction strategy."""
         if self.quotas is None or not self.quotas.num_protected:
             return
-        with blame(Kind.EVICTION):
+        with attribute_faults(Kind.EVICTION):
             pages = self.quotas.drain_protected()
             for page in sorted(pages, key=self._depth):
                 self._return_to_eviction(page)
@@ -275,7 +275,7 @@ class Pages:
         """Whether the prefix cache maps to each page, shape ``[num_pages]``; a copy."""
         return np.array(self._known, np.bool_)
 
-    def is_held(self, page: int) -> bool:
+    def is_referenced(self, page: int) -> bool:
         """Whether any sequence holds a page."""
         return self._refs[page] > 0
 
@@ -284,7 +284,7 @@ class Pages:
         return 0 <= page < self.num_pages and self._known[page] == 1
 
     def mark_known(self, pages: Iterable[int]) -> None:
-        """Mark held pages as mapped to by the prefix cache."""
+        """Mark referenced pages as mapped to by the prefix cache."""
         for page in pages:
             self._known[page] = 1
 
@@ -390,12 +390,12 @@ class Pages:
         if len(set(self._free)) != len(self._free):
             raise PageInvariantError("a page is free twice")
         if any(self._refs[page] or self._known[page] for page in self._free):
-            raise PageInvariantError("a free page is held or known")
+            raise PageInvariantError("a free page is referenced or known")
         if self.quotas is not None and not self.quotas.agrees(*self._counted):
             raise PageInvariantError("pages are counted for the wrong tenants")
-        held = sum(1 for refs in self._refs if refs)
-        if held + self.num_free + self.num_cached != self.num_pages:
+        referenced = sum(1 for refs in self._refs if refs)
+        if referenced + self.num_free + self.num_cached != self.num_pages:
             raise PageInvariantError(
-                f"{held} held + {self.num_free} free + {self.num_cached} cached pages "
+                f"{referenced} referenced + {self.num_free} free + {self.num_cached} cached pages "
                 f"are not {self.num_pages}"
             )

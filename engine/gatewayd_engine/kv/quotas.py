@@ -1,4 +1,4 @@
-"""Page quotas of tenants: ceilings on held pages, and floors of protected cached pages.
+"""Page quotas of tenants: ceilings on referenced pages, and floors of protected cached pages.
 
 A ceiling bounds the pages that a tenant's sequences hold. A floor is a number of its cached pages
 that are not evicted for other tenants, only for its own. The eviction strategy does not know
@@ -39,16 +39,16 @@ class Quotas:
 
     Attributes:
         bounds: quotas by tenant number.
-        held: pages with references, by the tenant that allocated them.
+        referenced: pages with references, by the tenant that allocated them.
         cached: unreferenced pages in the prefix cache, by the tenant that allocated them.
         num_protected: cached pages that are set aside, of all tenants.
     """
 
-    __slots__ = ("_aside", "bounds", "cached", "held", "num_protected")
+    __slots__ = ("_aside", "bounds", "cached", "num_protected", "referenced")
 
     def __init__(self, bounds: Mapping[int, PageQuota]) -> None:
         self.bounds = dict(bounds)
-        self.held: dict[int, int] = {}
+        self.referenced: dict[int, int] = {}
         self.cached: dict[int, int] = {}
         self._aside: dict[int, dict[int, None]] = {}
         self.num_protected = 0
@@ -60,7 +60,7 @@ class Quotas:
     def headroom(self, tenant: int) -> int | None:
         """Return the pages that a tenant may still allocate; None for no limit."""
         ceiling = self.of(tenant).ceiling
-        return None if ceiling is None else ceiling - self.held.get(tenant, 0)
+        return None if ceiling is None else ceiling - self.referenced.get(tenant, 0)
 
     def is_full(self, tenant: int) -> bool:
         """Whether a tenant is at its ceiling."""
@@ -81,30 +81,30 @@ class Quotas:
 
     # Counting
 
-    def record_held(self, tenant: int) -> None:
+    def record_referenced(self, tenant: int) -> None:
         """Count a newly allocated page."""
-        self.held[tenant] = self.held.get(tenant, 0) + 1
+        self.referenced[tenant] = self.referenced.get(tenant, 0) + 1
 
     def record_reused(self, tenant: int, page: int) -> bool:
-        """Count a cached page that is held again; return whether it was set aside."""
-        self.record_held(tenant)
+        """Count a cached page that is referenced again; return whether it was set aside."""
+        self.record_referenced(tenant)
         self.cached[tenant] -= 1
         return self._unprotect(tenant, page)
 
     def record_released(self, tenant: int, *, is_cached: bool) -> None:
         """Count a page without references left."""
-        self.held[tenant] -= 1
+        self.referenced[tenant] -= 1
         if is_cached:
             self.cached[tenant] = self.cached.get(tenant, 0) + 1
 
     def recount(self, owners: Sequence[int], refs: Sequence[int], known: Sequence[int]) -> None:
         """Recount from columns with an entry for each page."""
-        self.held, self.cached = _counts(owners, refs, known)
+        self.referenced, self.cached = _counts(owners, refs, known)
 
     def agrees(self, owners: Sequence[int], refs: Sequence[int], known: Sequence[int]) -> bool:
         """Whether the counts match columns with an entry for each page."""
-        held, cached = _counts(owners, refs, known)
-        return held == _nonzero(self.held) and cached == _nonzero(self.cached)
+        referenced, cached = _counts(owners, refs, known)
+        return referenced == _nonzero(self.referenced) and cached == _nonzero(self.cached)
 
     # Eviction
 
@@ -180,15 +180,15 @@ class Quotas:
 def _counts(
     owners: Sequence[int], refs: Sequence[int], known: Sequence[int]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Count held and cached pages of each tenant."""
-    held: Counter[int] = Counter()
+    """Count referenced and cached pages of each tenant."""
+    referenced: Counter[int] = Counter()
     cached: Counter[int] = Counter()
     for tenant, num_refs, is_known in zip(owners, refs, known, strict=True):
         if num_refs:
-            held[tenant] += 1
+            referenced[tenant] += 1
         elif is_known:
             cached[tenant] += 1
-    return dict(held), dict(cached)
+    return dict(referenced), dict(cached)
 
 
 def _nonzero(counts: Mapping[int, int]) -> dict[int, int]:

@@ -13,7 +13,7 @@ from gatewayd_engine.model.batch_invariance import BatchInvariantMode
 from gatewayd_engine.model.decoder import Attention, Decoder, DecoderLayer, Mlp
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.linears.expert_stacks import Stack, describe_weight
-from gatewayd_engine.model.linears.plugin_matmul import UnfitProduct
+from gatewayd_engine.model.linears.plugin_matmul import UnfitMatmul
 from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear
 from gatewayd_engine.model.loading.kv_scales import (
     KvScales,
@@ -166,7 +166,7 @@ class LayerBuilder:
             raise ValueError(f"layer {index} has no experts")
         gate = f"{self._expert_prefix(index)}.gate"
         scores = self.packed(gate, self._weights.matrix(gate), self._bias((gate,)), is_kept=True)
-        return Router(scores, moe.top_k, renormalise=moe.renormalise)
+        return Router(scores, moe.top_k, renormalize=moe.renormalize)
 
     def expert(self, index: int, number: int) -> FeedForward:
         """Build one of the experts of a layer."""
@@ -208,7 +208,7 @@ class LayerBuilder:
     def _linear(self, name: str, weight: Weight, bias: torch.Tensor | None) -> LinearOp:
         try:
             made = self._parts.linear(weight, bias, self._weights.dtype)
-        except UnfitProduct as error:
+        except UnfitMatmul as error:
             raise LoadError(f"{name}: {error}") from error
         self.nbytes += made.nbytes
         self._linears.append(made)

@@ -27,18 +27,18 @@ class Router:
     Args:
         scores: linear layer that computes the router logits.
         top_k: experts per token.
-        renormalise: whether the weights of the selected experts are scaled to sum to one.
+        renormalize: whether the weights of the selected experts are scaled to sum to one.
 
     Attributes:
-        scores, top_k, renormalise: as given.
+        scores, top_k, renormalize: as given.
     """
 
-    __slots__ = ("renormalise", "scores", "top_k")
+    __slots__ = ("renormalize", "scores", "top_k")
 
-    def __init__(self, scores: LinearOp, top_k: int, *, renormalise: bool) -> None:
+    def __init__(self, scores: LinearOp, top_k: int, *, renormalize: bool) -> None:
         self.scores = scores
         self.top_k = top_k
-        self.renormalise = renormalise
+        self.renormalize = renormalize
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Route tokens ``[n, hidden]``.
@@ -48,7 +48,7 @@ class Router:
         """
         scores = torch.softmax(self.scores(x), -1, dtype=torch.float32)
         weights, chosen = scores.topk(self.top_k, -1)
-        if self.renormalise:
+        if self.renormalize:
             weights /= weights.sum(-1, keepdim=True)
         return weights, chosen
 
@@ -118,7 +118,7 @@ class GroupedExperts:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
         router = self._router
         weights, visits = self._kernels.route_visits(
-            router.scores(x), router.top_k, renormalise=router.renormalise
+            router.scores(x), router.top_k, renormalize=router.renormalize
         )
         return self._run_experts(x, weights, visits)
 
@@ -138,7 +138,7 @@ class GroupedExperts:
         for count in _COUNTS:
             self(x[:count])
         weights, chosen = kernels.route(
-            router.scores(x[:1]), router.top_k, renormalise=router.renormalise
+            router.scores(x[:1]), router.top_k, renormalize=router.renormalize
         )
         for lines in LINES:
             visits = kernels.sort_visits(chosen, matrices.experts, lines)

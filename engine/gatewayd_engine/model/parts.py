@@ -230,7 +230,7 @@ class PluginMatmulParts:
         """See ``LayerParts``.
 
         Raises:
-            UnfitProduct: a plugin fails on the matrix.
+            UnfitMatmul: a plugin fails on the matrix.
         """
         if isinstance(weight, GroupedWeight):
             linear = self._matmul_plugins.make(weight, bias, dtype)

@@ -12,8 +12,8 @@ from gatewayd_engine.model.loading.safetensors_headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec, SpecError
 from gatewayd_engine.model.weights import validated
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.quantization import (
     Matrix,
     QuantizerResources,
@@ -89,7 +89,7 @@ class Quantizer:
 
 
 def open_quantizer(
-    config: EngineConfig, host: PluginHost, ledger: Ledger, spec: ModelSpec
+    config: EngineConfig, host: PluginHost, plugin_times: PluginTimes, spec: ModelSpec
 ) -> Quantization | None:
     """Open the quantizer that the configuration and the checkpoint ask for; None for none.
 
@@ -102,7 +102,7 @@ def open_quantizer(
     if choice is None:
         return None
     strategy: QuantizerStrategy = host.strategy(_KIND, choice.name, choice.settings)
-    watched = ledger.watch(_KIND, choice.name, strategy)
+    watched = plugin_times.watch(_KIND, choice.name, strategy)
     try:
         watched.open(QuantizerResources(config.model, config.device))
         if spec.quantization is not None:

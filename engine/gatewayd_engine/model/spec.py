@@ -40,14 +40,14 @@ class MoeSpec:
     Attributes:
         num_experts: per layer.
         top_k: experts per token.
-        renormalise: whether the weights of the selected experts are scaled to sum to one.
+        renormalize: whether the weights of the selected experts are scaled to sum to one.
         intermediate_size: of an expert.
         layers: per layer, whether it has experts rather than one feed-forward part.
     """
 
     num_experts: int
     top_k: int
-    renormalise: bool
+    renormalize: bool
     intermediate_size: int
     layers: tuple[bool, ...]
 

@@ -29,7 +29,7 @@ class Browse(msgspec.Struct, tag="browse", array_like=True, frozen=True, gc=Fals
 Looking = Inspect | Browse
 
 
-class PoolLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class PoolStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """State of the KV pool."""
 
     pages_per_cell: int
@@ -44,7 +44,7 @@ class PoolLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
     tenant_pages: list[int]
 
 
-class MachineLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class MachineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Resource usage of an engine process; None for unknown or inapplicable values."""
 
     resident_bytes: int | None = None
@@ -76,10 +76,10 @@ class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True, g
     """Draft tokens."""
     accepted: bytes
     """Accepted draft tokens."""
-    pool: PoolLook
+    pool: PoolStats
     tiers: dict[str, int]
     """Pages in each KV tier, by name."""
-    machine: MachineLook = MachineLook()
+    machine: MachineStats = MachineStats()
 
 
 class Browsed(msgspec.Struct, tag="browsed", array_like=True, frozen=True, gc=False):

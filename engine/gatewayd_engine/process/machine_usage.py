@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineStats
 
 EACH_SECONDS = 1.0
 """Interval below which the last measurement is returned again."""
@@ -28,22 +28,22 @@ class Meter:
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         self._has_utilization = self._has_memory = self._device.type == "cuda"
-        self._seen: MachineLook | None = None
+        self._seen: MachineStats | None = None
         self._when, self._cpu = time.monotonic(), time.process_time()
 
-    def look(self) -> MachineLook:
+    def look(self) -> MachineStats:
         """Return the current usage, or a measurement less than a second old."""
         now = time.monotonic()
         if self._seen is None or now - self._when >= EACH_SECONDS:
             self._seen = self._look(now)
         return self._seen
 
-    def _look(self, now: float) -> MachineLook:
+    def _look(self, now: float) -> MachineStats:
         cpu = time.process_time()
         cores = (cpu - self._cpu) / max(now - self._when, 1e-3)
         self._when, self._cpu = now, cpu
         free, total = self._memory()
-        return MachineLook(
+        return MachineStats(
             resident_bytes=_resident(),
             cpu_seconds=cpu,
             cpu_cores=cores,

@@ -10,21 +10,21 @@ from types import TracebackType
 
 from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.host.fence import StrategyFault, StrategyHang
-from gatewayd_hooks.host.ledger import Account
+from gatewayd_hooks.host.plugin_times import Account
 from gatewayd_hooks.strategy import Kind
 
 __all__ = [
     "STRATEGY_ERROR",
     "Fault",
-    "OutOfService",
+    "ProcessorUnavailable",
     "RequestFault",
     "RequestRejected",
     "StrategyFault",
     "StrategyHang",
-    "blame",
-    "culprit",
+    "attribute_faults",
     "describe_fault",
     "failure",
+    "faulty_kind",
     "log_fault",
 ]
 
@@ -52,7 +52,7 @@ class RequestFault(Exception):
         self.sentence = sentence
 
 
-class OutOfService(Exception):
+class ProcessorUnavailable(Exception):
     """A request needs a processor that cannot serve it; the message is for its client."""
 
 
@@ -64,7 +64,7 @@ class RequestRejected(Exception):
         self.code = code
 
 
-class blame:
+class attribute_faults:
     """Context manager that attributes any exception within it to a strategy."""
 
     __slots__ = ("_kind",)
@@ -158,7 +158,7 @@ def _place_of_class(of: type) -> str:
         return of.__name__
 
 
-def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
+def faulty_kind(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
     """Return the kind of the active strategy in whose call an exception was raised.
 
     The traceback is only examined after a fault, so calls without faults have no overhead.

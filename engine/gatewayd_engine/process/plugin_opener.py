@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gatewayd_engine.process.config import StrategyChoice
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
@@ -32,16 +32,20 @@ class Opener:
     Args:
         host: loads plugins.
         resources: passed to ``open``.
-        ledger: measures synchronous openings, and marks background ones.
+        plugin_times: measures synchronous openings, and marks background ones.
         seconds: time limit of a background opening.
     """
 
     def __init__(
-        self, host: PluginHost, resources: EngineResources, ledger: Ledger, seconds: float
+        self,
+        host: PluginHost,
+        resources: EngineResources,
+        plugin_times: PluginTimes,
+        seconds: float,
     ) -> None:
         self._host = host
         self._resources = resources
-        self._ledger = ledger
+        self._plugin_times = plugin_times
         self._seconds = seconds
 
     def open(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
@@ -51,11 +55,11 @@ class Opener:
             Exception: any error of the strategy.
         """
         strategy = self._host.strategy(kind, choice.name, choice.settings)
-        return self._opened(kind, strategy, self._ledger.watch(kind, choice.name, strategy))
+        return self._opened(kind, strategy, self._plugin_times.watch(kind, choice.name, strategy))
 
     def start(self, kind: Kind, choices: Sequence[StrategyChoice]) -> Opening:
         """Start to open strategies in the background."""
-        mark = self._ledger.marking(kind, [choice.name for choice in choices])
+        mark = self._plugin_times.marking(kind, [choice.name for choice in choices])
         return Opening(kind, choices, partial(self._open_in_background, kind), mark, self._seconds)
 
     def _open_in_background(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind

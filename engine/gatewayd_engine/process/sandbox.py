@@ -83,11 +83,11 @@ class _Argument(NamedTuple):
     is_allowed: bool
 
 
-class CannotConfine(Exception):
+class SandboxUnavailable(Exception):
     """The system lacks a sandboxing mechanism; the message says which."""
 
 
-class ConfinementFailed(Exception):
+class SandboxFailed(Exception):
     """The system supports the mechanism, but applying it failed; the message says why."""
 
 
@@ -138,14 +138,14 @@ def confine(paths: Iterable[str]) -> None:
         paths: absolute; missing ones are skipped.
 
     Raises:
-        CannotConfine: the system lacks a mechanism; the others are in force.
-        ConfinementFailed: the system supports a mechanism, but applying it failed.
+        SandboxUnavailable: the system lacks a mechanism; the others are in force.
+        SandboxFailed: the system supports a mechanism, but applying it failed.
     """
     if sys.platform != "linux":
-        raise CannotConfine(f"{sys.platform} has neither Landlock nor seccomp")
+        raise SandboxUnavailable(f"{sys.platform} has neither Landlock nor seccomp")
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
-        raise CannotConfine("the kernel refuses PR_SET_NO_NEW_PRIVS")
+        raise SandboxUnavailable("the kernel refuses PR_SET_NO_NEW_PRIVS")
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
     lacks = []
     for apply in (
@@ -154,16 +154,16 @@ def confine(paths: Iterable[str]) -> None:
     ):
         try:
             apply()
-        except CannotConfine as error:  # still apply the other one
+        except SandboxUnavailable as error:  # still apply the other one
             lacks.append(str(error))
     if lacks:
-        raise CannotConfine(", and ".join(lacks))
+        raise SandboxUnavailable(", and ".join(lacks))
 
 
 def _restrict_files(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
     """Restrict file access with Landlock rules."""
     if version < 1:
-        raise CannotConfine("the kernel has no Landlock")
+        raise SandboxUnavailable("the kernel has no Landlock")
     num_rights = max(count for since, count in _RIGHTS.items() if since <= version)
     handled = struct.pack(
         "QQQ",
@@ -203,11 +203,11 @@ def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
     """Install the seccomp filter: EPERM for denied calls, foreign architectures and x32."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
-        raise CannotConfine(f"the system call numbers of {machine} are not known")
+        raise SandboxUnavailable(f"the system call numbers of {machine} are not known")
     # A kernel that supports filters fails to read this one, at address 0.
     libc.prctl(_PR_SET_SECCOMP, 2, None, 0, 0)
     if ctypes.get_errno() != errno.EFAULT:
-        raise CannotConfine("the kernel has no seccomp filters")
+        raise SandboxUnavailable("the kernel has no seccomp filters")
     code = _program(machine, landlock, os.getpid())
     held = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
@@ -215,8 +215,8 @@ def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
         raise _failed("seccomp")
 
 
-def _failed(what: str) -> ConfinementFailed:
-    return ConfinementFailed(f"{what}: {os.strerror(ctypes.get_errno())}")
+def _failed(what: str) -> SandboxFailed:
+    return SandboxFailed(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def _program(machine: str, landlock: int, pid: int) -> bytes:
@@ -263,10 +263,10 @@ def main() -> int:
     """Confine this process as a trial: 0 if it worked, 1 if it failed, 2 if one is missing."""
     try:
         confine(readable(sys.argv[1]))
-    except (ConfinementFailed, OSError) as error:
+    except (SandboxFailed, OSError) as error:
         print(error)
         return 1
-    except CannotConfine as error:
+    except SandboxUnavailable as error:
         print(error)
         return 2
     return 0

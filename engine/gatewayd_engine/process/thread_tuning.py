@@ -65,7 +65,7 @@ class ThreadTuning:
         self._clock = clock
         self._records: dict[int, _Record] = {}
         self._current = 0
-        self._favourite = threads
+        self._favorite = threads
         self._began = 0.0
         self._num_tokens = 1
 
@@ -73,7 +73,7 @@ class ThreadTuning:
         """Set the number of threads for a step of so many tokens, and start measuring."""
         self._num_tokens = num_tokens
         if num_tokens > _LARGE:
-            choice = self._favourite
+            choice = self._favorite
         else:
             choice = self._choose(self._records.setdefault(num_tokens.bit_length(), _Record()))
         self._use(choice)
@@ -91,13 +91,13 @@ class ThreadTuning:
             if len(record.trial) == _TRIAL:
                 record.seconds[record.on_trial] = min(record.trial)
                 record.on_trial, record.trial = 0, []
-                self._favourite = self._best(record)
+                self._favorite = self._best(record)
             return
         before = record.seconds[self._current]
         seconds = min(seconds, _OUTLIER * before)
         record.seconds[self._current] = before + _WEIGHT * (seconds - before)
-        self._favourite = self._best(record)
-        if self._favourite != self._current:
+        self._favorite = self._best(record)
+        if self._favorite != self._current:
             # The conditions under which the other choice was slower may have changed.
             record.interval = record.until_retry = _FIRST_RETRY
 

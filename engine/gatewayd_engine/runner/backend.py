@@ -11,7 +11,7 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.kv_selection import CompressionSlot, Selection
+from gatewayd_engine.attention.kv_selection import SelectingCompression, Selection
 from gatewayd_engine.attention.select import device_attention
 from gatewayd_engine.attention.sparse import SelectiveAttention
 from gatewayd_engine.kernels.base import Kernels
@@ -83,7 +83,7 @@ class Backend(Protocol):
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
-        seat: CompressionSlot,
+        compression: SelectingCompression,
     ) -> StepRunner:
         """Return the runner of the engine's steps, warmed up."""
 
@@ -126,7 +126,7 @@ class CpuBackend:
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
-        seat: CompressionSlot,
+        compression: SelectingCompression,
     ) -> StepRunner:
         """See ``Backend``."""
         shape = decoder.spec.attention
@@ -136,7 +136,7 @@ class CpuBackend:
             # they are larger than a pool with a codec; without a copy, pages are decoded each step.
             decoded = pool.decoded_bytes * (pool.num_pages + 1)
             copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
-        selection = Selection(shape, seat, rows)
+        selection = Selection(shape, compression, rows)
         attention = SelectiveAttention(
             shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
         )
@@ -209,7 +209,7 @@ class DeviceBackend:
         )
         self._progress("measuring memory", 1.0)
         try:
-            return memory.left_for_pages(usage, config.gpu_memory_utilization)
+            return memory.kv_cache_bytes(usage, config.gpu_memory_utilization)
         except memory.DoesNotFit as error:
             raise EngineConfigError(str(error)) from None
 
@@ -233,7 +233,7 @@ class DeviceBackend:
         pool: KvPool,
         rows: RunningBatch,
         processors: GuidedProcessors,
-        seat: CompressionSlot,
+        compression: SelectingCompression,
     ) -> StepRunner:
         """See ``Backend``."""
         self._parts.seal()
@@ -280,7 +280,7 @@ class DeviceBackend:
         table, clock, fusion = tuning.table, tuning.clock, self._parts.served.fusion
         with _optional("autotuning of matmuls failed; torch's are used"):
             report = partial(self._progress, STAGE)
-            tuning.choose_products(self._parts.dense, sizes, report)
+            tuning.choose_matmuls(self._parts.dense, sizes, report)
         with _optional("autotuning of kernel launches failed; the defaults are used"):
             choose_launches(runner, self._kernels, table, clock)
         with _optional("autotuning of fused norms and gates failed; the defaults are used"):

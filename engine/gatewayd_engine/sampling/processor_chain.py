@@ -9,7 +9,7 @@ from typing import Any
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_engine.sampling.processors import Processors
 from gatewayd_hooks.host.fence import Fence
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.strategy import Kind
 
 _KIND = Kind.LOGITS_PROCESSOR
@@ -38,7 +38,7 @@ class ProcessorChain:
         open_: opens a strategy; raises if that fails.
         close: closes a strategy, given its timed wrapper.
         fence: quarantine of plugins.
-        ledger: times their calls.
+        plugin_times: times their calls.
 
     Attributes:
         links: processors for new requests.
@@ -50,11 +50,11 @@ class ProcessorChain:
         open_: Callable[[StrategyChoice], Any],
         close: Callable[[Any], None],
         fence: Fence,
-        ledger: Ledger,
+        plugin_times: PluginTimes,
     ) -> None:
         self._close = close
         self._fence = fence
-        self._ledger = ledger
+        self._plugin_times = plugin_times
         self._replaced: list[ChainedProcessor] = []
         self.links = [self._link(choice, open_) for choice in choices]
 
@@ -81,7 +81,9 @@ class ProcessorChain:
         self, choice: StrategyChoice, open_: Callable[[StrategyChoice], Any]
     ) -> ChainedProcessor:
         strategy = open_(choice)
-        return ChainedProcessor(choice, strategy, self._ledger.watch(_KIND, choice.name, strategy))
+        return ChainedProcessor(
+            choice, strategy, self._plugin_times.watch(_KIND, choice.name, strategy)
+        )
 
     def replace(
         self, choices: Sequence[StrategyChoice], open_: Callable[[StrategyChoice], Any]

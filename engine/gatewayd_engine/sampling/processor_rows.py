@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.process.logs import MessageThrottle
 from gatewayd_engine.process.messages import SamplingParams
-from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, Fault, OutOfService, failure
+from gatewayd_engine.process.plugin_faults import (
+    STRATEGY_ERROR,
+    Fault,
+    ProcessorUnavailable,
+    failure,
+)
 from gatewayd_hooks.host.errors import describe_error
 from gatewayd_hooks.logits import LogitsProcessor, RequestRefused
 
@@ -105,7 +110,7 @@ class ProcessorRows:
 
         Raises:
             RequestRefused: a processor refuses the parameters of the request.
-            OutOfService: the request needs a processor that is quarantined, or that raised
+            ProcessorUnavailable: the request needs a processor that is quarantined, or that raised
                 another exception.
         """
         self._params[row] = params
@@ -119,7 +124,7 @@ class ProcessorRows:
                 raise
             except Exception as error:
                 self._warn(i, "raised while admitting a request", error)
-                raise OutOfService(failure(self._names[i])) from error
+                raise ProcessorUnavailable(failure(self._names[i])) from error
 
     def _refuse(
         self,
@@ -138,7 +143,7 @@ class ProcessorRows:
             self._warn(i, "is quarantined and raised", error)
             return
         if asks:
-            raise OutOfService(
+            raise ProcessorUnavailable(
                 f"the logits processor {self._names[i]} is out of service; "
                 "send the request without it"
             )

@@ -16,7 +16,7 @@ from gatewayd_engine.kv.compacted_prefix import only_pages
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.process.log_context import about
 from gatewayd_engine.process.messages import Admitted
-from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, OutOfService, RequestFault
+from gatewayd_engine.process.plugin_faults import STRATEGY_ERROR, ProcessorUnavailable, RequestFault
 from gatewayd_engine.sampling.guides.compiler import CompiledGrammar
 from gatewayd_engine.scheduling.block_tables import BlockTables
 from gatewayd_engine.state.queue import Queue
@@ -144,7 +144,7 @@ class Admission:
     def _fits(self, sequence: Sequence, shared: list[int], computed: int, reserved: int) -> bool:
         """Whether the pages that a sequence needs in addition to shared ones are available."""
         pages = self._pages
-        revived = sum(not pages.is_held(page) for page in shared)
+        revived = sum(not pages.is_referenced(page) for page in shared)
         copies = computed < len(shared) * self._page_size and (
             not sequence.inherited or pages.is_shared(shared[-1]) or pages.is_known(shared[-1])
         )
@@ -174,7 +174,7 @@ class Admission:
                 sequence.tokens[: sequence.prompt_len],
                 sequence.tokens[sequence.prompt_len : num_tokens],
             )
-        except (RequestRefused, OutOfService) as error:
+        except (RequestRefused, ProcessorUnavailable) as error:
             code = "invalid_request" if isinstance(error, RequestRefused) else STRATEGY_ERROR
             raise RequestFault(slot, code, str(error)) from error
         if isinstance(sequence.grammar, CompiledGrammar):

@@ -100,13 +100,13 @@ class Deferral:
     @property
     def by_cause(self) -> list[tuple[Cause, Collection[int]]]:
         """Slots of deferred sequences, by cause."""
-        held: tuple[tuple[Cause, Collection[int]], ...] = (
+        deferred: tuple[tuple[Cause, Collection[int]], ...] = (
             (Cause.LEADER, self._for_leader),
             (Cause.TIER, self._for_tier),
             (Cause.GRAMMAR, self._for_grammar),
             (Cause.KV_QUOTA, self._for_quota),
         )
-        return [(cause, slots) for cause, slots in held if slots]
+        return [(cause, slots) for cause, slots in deferred if slots]
 
     def track(self, sequence: Sequence) -> None:
         """Check a newly enqueued sequence before the next plan."""
@@ -241,7 +241,7 @@ class Deferral:
         Otherwise each step would discover only as many of them as its token budget grants.
         """
         for beginning in set(self._queue.beginning[slots].tolist()):
-            alike = self._queue.waiting_alike(beginning).tolist()
+            alike = self._queue.waiting_with_prefix(beginning).tolist()
             not_deferred = (slot for slot in alike if slot not in self._for_leader)
             for slot in islice(not_deferred, _MOST_ALIKE):
                 self._defer_for_leader(slot, underway)

@@ -158,7 +158,7 @@ class Placement:
             return [], []
         admitted: list[tuple[int, int]] = []
         unplaced: list[tuple[int, int]] = []
-        held: list[int] = []
+        deferred: list[int] = []
         before = self.deferral.computing
         landing = before[self._queue.in_flight[before] > 0]
         if len(landing):
@@ -167,7 +167,7 @@ class Placement:
         underway = SharedPrefills(self._queue, self.prefixes, self._page_size, computing)
         for i, (slot, grant) in enumerate(waiting):
             if self.deferral.defer(slot, underway):
-                held.append(slot)
+                deferred.append(slot)
                 continue
             count = self._admission.try_admit(slot, grant)
             if not count and self._admission.quota_shortfall:
@@ -179,7 +179,7 @@ class Placement:
                 break
             admitted.append((slot, count))
             underway.add(slot)
-        self.deferral.defer_alike(held, underway)
+        self.deferral.defer_alike(deferred, underway)
         self.offload.start()
         return admitted, unplaced
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.cache.offload import KvOffload
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.scheduling.admission import Admission
 from gatewayd_engine.state.in_flight import InFlight
 from gatewayd_engine.state.queue import Queue
@@ -67,7 +67,7 @@ class Preemption:
     def choose(self, candidates: NDArray[np.int32]) -> Victim:
         """Let the preemption strategy choose a victim among running slots, and its mode."""
         queue, plan = self._queue, self._strategies.plan
-        with blame(Kind.PREEMPTION):
+        with attribute_faults(Kind.PREEMPTION):
             if plan.learn is not None:
                 plan.learn(self._offload.costs)
             slot, mode = plan.preempt(queue.view, candidates)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.kernels.transfers import upload
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import StepResult
@@ -109,7 +109,7 @@ class Feedback:
         drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
         is_same = len(order) == len(rows) and bool((order[1:] > order[:-1]).all())
         states = seen.hidden if is_same else _picked(seen.hidden, order)
-        with blame(Kind.DRAFTER):
+        with attribute_faults(Kind.DRAFTER):
             drafter.observe(Features(rows[order], seen.positions[order], seen.ids[order], states))
 
     def _check_drafter(self) -> None:
@@ -136,7 +136,7 @@ class Feedback:
         entries, model_tokens = result.model_tokens
         has_drafts = drafts.counts[entries] > 0
         entries = entries[has_drafts]
-        with blame(Kind.DRAFTER):
+        with attribute_faults(Kind.DRAFTER):
             drafter.learn(
                 Choices(
                     batch.rows[entries],

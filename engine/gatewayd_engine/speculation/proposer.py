@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.runner.cpu import StepRunner
 from gatewayd_engine.sampling.random import DRAFT, uniform
 from gatewayd_engine.scheduling.placement import Placement
@@ -187,7 +187,7 @@ class Speculation:
         self._registration.register(Kind.SPEC_CONTROLLER, slots, rows)
         budget = max(self._queue.view.token_budget - num_tokens, 0)
         view = SpecView(_read_only(rows), _read_only(limits), budget, num_tokens)
-        with blame(Kind.SPEC_CONTROLLER):
+        with attribute_faults(Kind.SPEC_CONTROLLER):
             asked = controller.decide(view)
             if not check_decision(asked, limits, budget):
                 return None
@@ -224,7 +224,7 @@ class Speculation:
             if is_fixed.all()
             else uniform(columns.seed[rows][:, None], lengths[:, None] + np.arange(most), DRAFT),
         )
-        with blame(Kind.DRAFTER):
+        with attribute_faults(Kind.DRAFTER):
             drafts = drafter.propose(batch)
             check_drafts(drafts, asked, is_fixed, self._vocab)
         if not self._runner.verifies_all:
@@ -294,7 +294,7 @@ class Speculation:
             draft_seconds=self._seconds,
             step_seconds=seconds - self._seconds,
         )
-        with blame(Kind.SPEC_CONTROLLER):
+        with attribute_faults(Kind.SPEC_CONTROLLER):
             controller.report(report)
 
     def _count_by_sequence(

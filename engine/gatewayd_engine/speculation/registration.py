@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.strategies.active import Strategies
@@ -38,7 +38,7 @@ class Registration:
         strategy = self._strategies.watched[kind]
         new = np.flatnonzero(owners[rows] != ids)
         if len(new):
-            with blame(kind):
+            with attribute_faults(kind):
                 for i in new.tolist():
                     strategy.admit(int(rows[i]))
             owners[rows[new]] = ids[new]

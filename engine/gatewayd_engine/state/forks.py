@@ -34,7 +34,7 @@ class ForkGroups:
         if parent is not None:
             parent.forks = [fork for fork in parent.forks if fork.id != sequence_id]
 
-    def dissolve(self, parent: Sequence) -> list[Sequence]:
+    def end_group(self, parent: Sequence) -> list[Sequence]:
         """End the group of a parent, and return the forks that waited for it."""
         forks, parent.forks = parent.forks, []
         for fork in forks:

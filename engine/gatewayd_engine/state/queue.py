@@ -32,7 +32,7 @@ class Queue(ColumnSet):
     Attributes:
         view: what strategies see; its arrays are replaced when the capacity grows.
         waiting: slots without a row, in no particular order.
-        parked: slots without a row that an operator holds, unknown to the scheduler.
+        paused: slots without a row that an operator holds, unknown to the scheduler.
         running: slots with a row, in order of admission.
         tenants: numbers of tenants.
         on_remove: called with a sequence that has ended, while it still has its slot.
@@ -83,7 +83,7 @@ class Queue(ColumnSet):
         self.on_remove: Callable[[Sequence], None] | None = None
         self.tenants = Tenants()
         self.waiting: dict[int, None] = {}
-        self.parked: dict[int, None] = {}
+        self.paused: dict[int, None] = {}
         self.running: dict[int, None] = {}
         self._shown = _ViewColumns(slots)
         self.view = QueueView(
@@ -146,7 +146,7 @@ class Queue(ColumnSet):
         if self.on_remove is not None:
             self.on_remove(sequence)
         self.waiting.pop(slot, None)
-        self.parked.pop(slot, None)
+        self.paused.pop(slot, None)
         if slot in self.view.urgent:
             self.view.urgent = self.view.urgent - {slot}
         self.stop_running(slot)
@@ -156,11 +156,11 @@ class Queue(ColumnSet):
         self._free.append(slot)
         sequence.slot = -1
 
-    def waiting_alike(self, beginning: int) -> NDArray[np.int64]:
+    def waiting_with_prefix(self, beginning: int) -> NDArray[np.int64]:
         """Return the slots of waiting sequences with this prefix hash, shape ``[n]``."""
         is_live = self.ids >= 0  # a free slot keeps its old column values
         alike = np.flatnonzero((self.beginning == beginning) & (self.row < 0) & is_live)
-        return alike[~np.isin(alike, list(self.parked))] if self.parked else alike
+        return alike[~np.isin(alike, list(self.paused))] if self.paused else alike
 
     def start_running(self, slot: int) -> None:
         """Move a waiting sequence that got a batch row to the running ones."""
@@ -193,14 +193,14 @@ class Queue(ColumnSet):
         self.num_absent[slot] = 0
         self.waiting[slot] = None
 
-    def park(self, slot: int) -> None:
+    def pause(self, slot: int) -> None:
         """Exclude a waiting sequence from scheduling."""
         del self.waiting[slot]
-        self.parked[slot] = None
+        self.paused[slot] = None
 
-    def unpark(self, slot: int) -> None:
-        """Move a parked sequence back to the waiting ones."""
-        del self.parked[slot]
+    def resume(self, slot: int) -> None:
+        """Move a paused sequence back to the waiting ones."""
+        del self.paused[slot]
         self.waiting[slot] = None
 
     def prioritize(self, slot: int) -> None:

@@ -15,15 +15,15 @@ from gatewayd_engine.process.config import FIXED_KINDS, EngineConfig, StrategyCh
 from gatewayd_engine.process.messages import StrategyRow
 from gatewayd_engine.process.plugin_faults import StrategyFault, log_fault
 from gatewayd_engine.process.plugin_opener import Opener, close
+from gatewayd_engine.sampling.guides.active_guide import ActiveGuide
 from gatewayd_engine.sampling.guides.processors import GuidedProcessors
-from gatewayd_engine.sampling.guides.slot import GuideSlot
 from gatewayd_engine.sampling.processor_chain import ProcessorChain
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.host.budgets import Overrun
 from gatewayd_hooks.host.fence import Fence
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.host.plan import StepPlan, bind
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.kv_compression import Compacts
 from gatewayd_hooks.preemption import PreemptionStrategy
@@ -60,7 +60,7 @@ class Strategies:
         codec: encodes keys and values; None if they are stored as computed.
         identify: returns the fingerprint of engines that compute bit-identical KV.
         opener: opens strategies.
-        ledger: call times of each strategy.
+        plugin_times: call times of each strategy.
         can_compress: whether attention supports KV compression.
         num_faults: number of faults since the start.
     """
@@ -70,7 +70,7 @@ class Strategies:
         config: EngineConfig,
         host: PluginHost,
         resources: EngineResources,
-        ledger: Ledger,
+        plugin_times: PluginTimes,
         fixed: Mapping[Kind, Any],
         matmul_plugins: Iterable[MatmulPlugin] = (),
     ) -> None:
@@ -80,17 +80,17 @@ class Strategies:
             config: engine configuration.
             host: loads plugins.
             resources: passed to ``open`` of strategies.
-            ledger: measures calls of all strategies.
+            plugin_times: measures calls of all strategies.
             fixed: strategies that were needed to load the model, open and watched, by kind.
             matmul_plugins: quantizers that provide matmul kernels, by name.
 
         Raises:
             Exception: any error of one of them.
         """
-        self.ledger = ledger
+        self.plugin_times = plugin_times
         self._fixed = {kind: (config.choices(kind)[0].name, one) for kind, one in fixed.items()}
         self._matmul_plugins = tuple(matmul_plugins)
-        self.opener = Opener(host, resources, self.ledger, config.load_seconds)
+        self.opener = Opener(host, resources, self.plugin_times, config.load_seconds)
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
         }
@@ -126,7 +126,7 @@ class Strategies:
         if self._codec is not None:
             kind = Kind.KV_CODEC
             strategy = self.opener.open(kind, self._codec)
-            self.codec = self.ledger.watch(kind, self._codec.name, strategy)
+            self.codec = self.plugin_times.watch(kind, self._codec.name, strategy)
             forms.append(form_name(host, kind, self._codec))
         self.identify = partial(fingerprint, config, *forms)
         kind = Kind.KV_TIER
@@ -135,7 +135,7 @@ class Strategies:
             partial(self.opener.open, kind),
             partial(close, kind),
             partial(self._record, kind),
-            self.ledger,
+            self.plugin_times,
             resources.page_bytes,
         )
         kind = Kind.LOGITS_PROCESSOR
@@ -144,16 +144,16 @@ class Strategies:
             partial(self.opener.open, kind),
             partial(close, kind),
             self._fence,
-            self.ledger,
+            self.plugin_times,
         )
         self.plan: StepPlan = self._bind()
         guide = config.guide
         is_out = guide is not None and [Kind.GUIDE, guide.name] in config.quarantined
-        self.guides = GuideSlot(
+        self.guides = ActiveGuide(
             None if is_out else guide,
             partial(self.opener.open, Kind.GUIDE),
             partial(self._record, Kind.GUIDE),
-            self.ledger,
+            self.plugin_times,
             config.guide_limits,
             resources,
             config.strategy_hang_seconds,
@@ -205,7 +205,7 @@ class Strategies:
             in_use.add((Kind.GUIDE, self.guides.choice.name))
         if self._codec is not None:
             in_use.add((Kind.KV_CODEC, self._codec.name))
-        for (kind, name), cost in self.ledger.costs().items():
+        for (kind, name), cost in self.plugin_times.costs().items():
             state = "active" if (kind, name) in in_use else "replaced"
             if self._fence.is_quarantined(kind, name):
                 state = "quarantined"
@@ -351,8 +351,8 @@ class Strategies:
         Defaults are only logged, because they have no replacement.
         """
         overruns = []
-        self.ledger.settle_step()
-        for overrun in self.ledger.take_overruns():
+        self.plugin_times.settle_step()
+        for overrun in self.plugin_times.take_overruns():
             default = DEFAULTS.get(overrun.kind)
             if default is not None and default.name == overrun.name:
                 _log.warning("default strategy exceeded its budget: %s", overrun.reason)
@@ -386,7 +386,7 @@ class Strategies:
             self.watched.pop(kind, None)
         else:
             self.bound[kind] = strategy
-            self.watched[kind] = self.ledger.watch(kind, choice.name, strategy)
+            self.watched[kind] = self.plugin_times.watch(kind, choice.name, strategy)
 
     def close(self) -> None:
         """Close all strategies."""

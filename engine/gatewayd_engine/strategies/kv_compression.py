@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
-from gatewayd_engine.process.plugin_faults import StrategyFault, blame
+from gatewayd_engine.process.plugin_faults import StrategyFault, attribute_faults
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.sequence import CompressionState, Sequence
 from gatewayd_engine.strategies.active import Strategies
@@ -42,7 +42,7 @@ def snapshot_compression(sequence: Sequence, rows: RunningBatch, strategies: Str
     if rows.follower is not watched or rows.followed[sequence.row] != sequence.id:
         return
     try:
-        with blame(_KIND):
+        with attribute_faults(_KIND):
             sequence.compression_state = CompressionState(watched, watched.leave(sequence.row))
     except StrategyFault as fault:
         strategies.fall_back(_KIND, fault)

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gatewayd_engine.process.config import FIXED_KINDS
 from gatewayd_engine.process.log_context import NO_NAMES, Names, about
-from gatewayd_engine.process.plugin_faults import RequestFault, StrategyFault, culprit
+from gatewayd_engine.process.plugin_faults import RequestFault, StrategyFault, faulty_kind
 from gatewayd_engine.state.in_flight import Done, Launched
 from gatewayd_engine.state.step_batch import StepBatch
 from gatewayd_engine.state.step_result import StepResult
@@ -87,7 +87,7 @@ class Recovery:
                 self._fail(fault)
             except BaseException as error:  # a strategy may even call sys.exit
                 faults += 1
-                kind = culprit(error, self._strategies.bound)
+                kind = faulty_kind(error, self._strategies.bound)
                 if kind is None:
                     raise
                 self.fall_back(kind, error)
@@ -103,7 +103,7 @@ class Recovery:
                 self._rebuild(kind)
             except BaseException as another:
                 # Rebuilding one strategy may call another one, which may fail as well.
-                found = culprit(another, self._strategies.bound)
+                found = faulty_kind(another, self._strategies.bound)
                 if found is None:
                     raise
                 kind, error = found, another

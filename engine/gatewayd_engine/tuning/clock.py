@@ -30,7 +30,7 @@ class LaunchClock(Protocol):
 
 
 @contextmanager
-def surviving(device: torch.device, name: str) -> Iterator[None]:
+def device_errors(device: torch.device, name: str) -> Iterator[None]:
     """Classify exceptions by whether the device can still be used.
 
     Raises:

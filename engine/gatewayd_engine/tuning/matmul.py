@@ -12,12 +12,12 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from gatewayd_engine.tuning.clock import LaunchClock, surviving
+from gatewayd_engine.tuning.clock import LaunchClock, device_errors
 from gatewayd_engine.tuning.matmul_candidates import DEFAULT, Candidates, Launch, multiply
 from gatewayd_engine.tuning.table import NoMemory, TuningTable, case
 
 STAGE = "autotuning matmuls"
-OP = "product"
+OP = "matmul"
 _MEASURED_AT = (1, 8, 16, 32, 64, 128, 256, 512)
 """Measured numbers of rows; those in between use the choice of the next larger one."""
 _COLD_BYTES = 1 << 30
@@ -57,18 +57,18 @@ class MatmulShape(NamedTuple):
     has_bias: bool
 
 
-class MatmulDisagrees(Exception):
+class MatmulMismatch(Exception):
     """A candidate's result differs from torch's."""
 
 
-def by_shape(products: Sequence[TunedMatmul]) -> dict[MatmulShape, list[TunedMatmul]]:
+def by_shape(matmuls: Sequence[TunedMatmul]) -> dict[MatmulShape, list[TunedMatmul]]:
     """Group matmuls by shape."""
     found: dict[MatmulShape, list[TunedMatmul]] = {}
-    for product in products:
-        weight = product.matrix
+    for matmul in matmuls:
+        weight = matmul.matrix
         rows, columns = weight.shape
-        shape = MatmulShape(rows, columns, weight.dtype, product.bias is not None)
-        found.setdefault(shape, []).append(product)
+        shape = MatmulShape(rows, columns, weight.dtype, matmul.bias is not None)
+        found.setdefault(shape, []).append(matmul)
     return found
 
 
@@ -80,8 +80,8 @@ def measured_sizes(sizes: Sequence[int]) -> list[int]:
 
 
 @torch.inference_mode()
-def choose_products(
-    products: Sequence[TunedMatmul],
+def choose_matmuls(
+    matmuls: Sequence[TunedMatmul],
     sizes: Sequence[int],
     candidates: Sequence[Candidates],
     table: TuningTable,
@@ -92,7 +92,7 @@ def choose_products(
     """Fill in the ``launches`` of matmuls.
 
     Args:
-        products: the matrices of a model.
+        matmuls: the matrices of a model.
         sizes: numbers of rows that will be captured.
         candidates: alternatives to torch's matmul.
         table: known choices; updated with new ones.
@@ -103,7 +103,7 @@ def choose_products(
     Raises:
         DeviceLost: the device is unusable.
     """
-    shapes, at = by_shape(products), measured_sizes(sizes)
+    shapes, at = by_shape(matmuls), measured_sizes(sizes)
     deadline = time.monotonic() + seconds
     done, without = 0, list[str]()
     for shape, alike in shapes.items():
@@ -143,7 +143,7 @@ class _Choice:
         first = alike[0].matrix
         self._shape, self._alike, self._size = shape, alike, size
         self._launches: dict[str, Launch] = {DEFAULT: multiply}
-        with surviving(first.device, "operands"):
+        with device_errors(first.device, "operands"):
             random = torch.Generator(first.device).manual_seed(size)
             self._x = torch.randn(
                 (size, shape.columns), dtype=shape.dtype, device=first.device, generator=random
@@ -181,31 +181,31 @@ class _Choice:
         others = [lines for lines in sizes if lines != self._size]
         passing = table.passing(which, others, partial(self._check, choice))
         for lines in (*passing, self._size):
-            for product in self._alike:
-                product.launches[lines] = self._launches[choice]
+            for matmul in self._alike:
+                matmul.launches[lines] = self._launches[choice]
 
     def _microseconds(self, clock: LaunchClock, name: str) -> float:
         launch = self._launches[name]
         wanted = -(-_COLD_BYTES // self._alike[0].matrix.nbytes)
         launches = min(max(wanted, _LEAST_LAUNCHES), _MOST_LAUNCHES)
         # The layers' own weights: if all of them fit in the cache, they do so in a step as well.
-        products = islice(cycle(self._alike), launches)
-        with surviving(self._x.device, name):
-            return clock([self._call(launch, product) for product in products])
+        matmuls = islice(cycle(self._alike), launches)
+        with device_errors(self._x.device, name):
+            return clock([self._call(launch, matmul) for matmul in matmuls])
 
-    def _call(self, launch: Launch, product: TunedMatmul) -> Callable[[], object]:
-        weight, bias = product.matrix, product.bias
+    def _call(self, launch: Launch, matmul: TunedMatmul) -> Callable[[], object]:
+        weight, bias = matmul.matrix, matmul.bias
         return lambda: launch(self._x, weight, bias, self._out)
 
     def _check(self, name: str, lines: int | None = None) -> None:
         """Compare a candidate's result for so many rows, or those measured, with torch's.
 
         Raises:
-            MatmulDisagrees: the results differ by more than rounding.
+            MatmulMismatch: the results differ by more than rounding.
             DeviceLost: the device is unusable.
             NoMemory: the device has too little memory at the moment.
         """
-        with surviving(self._x.device, name):
+        with device_errors(self._x.device, name):
             self._compare(self._size if lines is None else lines, self._launches[name])
 
     def _compare(self, lines: int, launch: Launch) -> None:
@@ -223,4 +223,4 @@ class _Choice:
         # The only synchronisation: this is done for each captured size, at each start.
         worst = torch.stack(errors).max().item()
         if not worst <= _MOST_ERROR:  # also true for NaN
-            raise MatmulDisagrees(f"its result differs from torch's by {worst:.1e}")
+            raise MatmulMismatch(f"its result differs from torch's by {worst:.1e}")

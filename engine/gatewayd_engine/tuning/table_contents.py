@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def case(op: str, dtype: str, **sizes: int) -> Case:
-    """Create a case: ``case("product", "bfloat16", m=8, n=6144, k=4096)``."""
+    """Create a case: ``case("matmul", "bfloat16", m=8, n=6144, k=4096)``."""
     return Case(op, dtype, tuple(sizes.items()))
 
 

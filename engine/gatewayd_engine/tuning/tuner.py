@@ -10,7 +10,7 @@ import torch
 from gatewayd_engine.tuning.cache_files import folder
 from gatewayd_engine.tuning.clock import GraphClock, LaunchClock
 from gatewayd_engine.tuning.machine import this_machine
-from gatewayd_engine.tuning.matmul import TunedMatmul, choose_products
+from gatewayd_engine.tuning.matmul import TunedMatmul, choose_matmuls
 from gatewayd_engine.tuning.matmul_candidates import Candidates, installed
 from gatewayd_engine.tuning.table import TuningTable
 
@@ -29,16 +29,16 @@ class Tuning:
     clock: LaunchClock
     candidates: Callable[[], Sequence[Candidates]]
 
-    def choose_products(
+    def choose_matmuls(
         self,
-        products: Sequence[TunedMatmul],
+        matmuls: Sequence[TunedMatmul],
         sizes: Sequence[int],
         progress: Callable[[float], None],
     ) -> None:
-        """See ``choose_products``."""
-        if products and sizes:
+        """See ``choose_matmuls``."""
+        if matmuls and sizes:
             candidates = self.candidates()
-            choose_products(products, sizes, candidates, self.table, self.clock, progress)
+            choose_matmuls(matmuls, sizes, candidates, self.table, self.clock, progress)
 
 
 def tuning_of(device: torch.device) -> Tuning:

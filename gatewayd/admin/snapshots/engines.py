@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from gatewayd.engines.api import ReplicaState, ReplicaStatus
 from gatewayd.wire.snapshot import EngineView, StrategyView
-from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineStats
 from gatewayd_engine.process.messages import ModelInfo, StrategyRow
 
 _UNKNOWN = ModelInfo("", 0, "", "", 0, 0, [], 0, 0, 0, 0)
-_UNSAID = MachineLook()
+_UNSAID = MachineStats()
 _OVER = (ReplicaState.FAILED, ReplicaState.STOPPED)
 
 

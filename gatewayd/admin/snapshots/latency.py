@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gatewayd.tracing.recent import RecentLedgers
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
+from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd.wire.snapshot import LatencyView
 
 _SECONDS = 60.0
@@ -31,18 +31,18 @@ class LastMinute:
         recent: the timelines; if it holds less than a minute, its latest ones count.
     """
 
-    def __init__(self, recent: RecentLedgers) -> None:
+    def __init__(self, recent: RecentLatencyRecords) -> None:
         self._recent = recent
-        self._seen: TimeLedger | None = None
+        self._seen: LatencyRecord | None = None
         self._times: deque[_Times] = deque()
 
     def views(self, now: float) -> list[LatencyView]:
         """Latencies of requests that ended within the minute before ``now``."""
-        new: list[TimeLedger] = []
-        for ledger in self._recent.backwards():
-            if ledger is self._seen or ledger.end < now - _SECONDS:
+        new: list[LatencyRecord] = []
+        for record in self._recent.backwards():
+            if record is self._seen or record.end < now - _SECONDS:
                 break
-            new.append(ledger)
+            new.append(record)
         self._seen = new[0] if new else self._seen
         self._times.extend(map(_times, reversed(new)))
         while self._times and self._times[0].end < now - _SECONDS:
@@ -54,9 +54,9 @@ class LastMinute:
         ]
 
 
-def _times(ledger: TimeLedger) -> _Times:
-    e2e = ledger.seconds if ledger.outcome in _ANSWERED else None
-    return _Times(ledger.end, ledger.ttft, ledger.tpot, e2e)
+def _times(record: LatencyRecord) -> _Times:
+    e2e = record.seconds if record.outcome in _ANSWERED else None
+    return _Times(record.end, record.ttft, record.tpot, e2e)
 
 
 def _view(name: str, seconds: Sequence[float]) -> LatencyView:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from gatewayd.admin.snapshots.requests import SequenceLook
+from gatewayd.admin.snapshots.requests import SequenceReport
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.text.printable import printable
 from gatewayd.wire.snapshot import KvView, PrefixSummary, PrefixView
@@ -46,9 +46,9 @@ def kv_view(engine: int, said: Inspected) -> KvView:
     )
 
 
-def sequence_reports(said: Iterable[Inspected]) -> dict[int, SequenceLook]:
+def sequence_reports(said: Iterable[Inspected]) -> dict[int, SequenceReport]:
     """Reports of engines on their sequences, by sequence id."""
-    found: dict[int, SequenceLook] = {}
+    found: dict[int, SequenceReport] = {}
     for one in said:
         columns = (
             np.frombuffer(column, np.int32).tolist()
@@ -61,8 +61,8 @@ def sequence_reports(said: Iterable[Inspected]) -> dict[int, SequenceLook]:
 
 def _sequence_report(
     computed: int, pages: int, cached: int, drafted: int, accepted: int
-) -> SequenceLook:
-    return SequenceLook(computed, pages, None if cached < 0 else cached, drafted, accepted)
+) -> SequenceReport:
+    return SequenceReport(computed, pages, None if cached < 0 else cached, drafted, accepted)
 
 
 def prefixes_of(

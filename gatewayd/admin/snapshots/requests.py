@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from gatewayd.engines.job import EngineJob, SequenceSlot
+from gatewayd.engines.job import EngineJob, JobChoice
 from gatewayd.engines.request_handle import JobHandle
 from gatewayd.pipeline.generation import Generation
 from gatewayd.tracing.causes import AT_ENGINE, CAUSES
@@ -21,7 +21,7 @@ _PHASES = {Cause.PREFILL: "prefill", Cause.RECOMPUTE: "prefill", Cause.DECODE: "
 _HELD_BACK = "held"
 
 
-class SequenceLook(NamedTuple):
+class SequenceReport(NamedTuple):
     """An engine's report on a sequence.
 
     Attributes:
@@ -39,7 +39,7 @@ class SequenceLook(NamedTuple):
     accepted: int
 
 
-NOTHING = SequenceLook(0, 0, None, 0, 0)
+NOTHING = SequenceReport(0, 0, None, 0, 0)
 """Report of a sequence that no engine has reported."""
 
 
@@ -58,7 +58,7 @@ class RequestRows:
     """
 
     def __init__(
-        self, live: Iterable[Generation], looks: Mapping[int, SequenceLook], now: float
+        self, live: Iterable[Generation], looks: Mapping[int, SequenceReport], now: float
     ) -> None:
         self.waiting: list[WaitingView] = []
         self.running: list[RunningView] = []
@@ -72,7 +72,7 @@ class RequestRows:
 
     def _add(self, generation: Generation) -> None:
         jobs = [handle.job for handle in generation.handles if isinstance(handle, JobHandle)]
-        first: tuple[EngineJob, SequenceSlot] | None = None
+        first: tuple[EngineJob, JobChoice] | None = None
         runs = False
         for prompt, job in enumerate(jobs):
             for choice in job.choices:
@@ -95,16 +95,14 @@ class RequestRows:
             else:
                 self.more_waiting += 1
 
-    def _run(
-        self, generation: Generation, prompt: int, job: EngineJob, choice: SequenceSlot
-    ) -> None:
+    def _run(self, generation: Generation, prompt: int, job: EngineJob, choice: JobChoice) -> None:
         if len(self.running) < MOST_ROWS:
             self.running.append(self._running(generation, prompt, job, choice))
         else:
             self.more_running += 1
 
     def _waiting(
-        self, generation: Generation, jobs: list[EngineJob], job: EngineJob, choice: SequenceSlot
+        self, generation: Generation, jobs: list[EngineJob], job: EngineJob, choice: JobChoice
     ) -> WaitingView:
         request, cause = job.request, AT_ENGINE[choice.timeline.cause]
         cached = [self._looks.get(one.choices[0].sequence, NOTHING).cached for one in jobs]
@@ -133,7 +131,7 @@ class RequestRows:
         return 1000 * (job.arrived + deadline - self._now)
 
     def _running(
-        self, generation: Generation, prompt: int, job: EngineJob, choice: SequenceSlot
+        self, generation: Generation, prompt: int, job: EngineJob, choice: JobChoice
     ) -> RunningView:
         request, cause = job.request, choice.timeline.cause
         told = generation.choices[prompt * generation.work.num_choices + choice.index]
@@ -161,7 +159,7 @@ class RequestRows:
         )
 
 
-def has_row(job: EngineJob, choice: SequenceSlot) -> bool:
+def has_row(job: EngineJob, choice: JobChoice) -> bool:
     """Whether an unfinished choice is in an engine's batch."""
     is_admitted = job.replica is not None and not choice.is_queued
     return is_admitted and choice.timeline.cause not in _WITHOUT_ROW

@@ -30,7 +30,7 @@ from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.tracing.log_buffer import LogLines
-from gatewayd.tracing.recent import RecentLedgers
+from gatewayd.tracing.recent import RecentLatencyRecords
 from gatewayd.wire.snapshot import DaemonView, Snapshot
 from gatewayd_engine.process.inspect_messages import Inspected
 
@@ -57,7 +57,7 @@ class Sources:
     fleet: EngineFleet
     control: Control
     registry: CollectorRegistry
-    recent: RecentLedgers
+    recent: RecentLatencyRecords
     live: LiveRequests[Generation]
     tenancy: Tenancy
     lines: LogLines

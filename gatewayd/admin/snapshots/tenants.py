@@ -14,7 +14,7 @@ from gatewayd.pipeline.live_requests import LiveRequests
 from gatewayd.tenants.actions import action_of
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.wire.snapshot import MOST_ROWS, TenantView
-from gatewayd.wire.tenants import Nothing
+from gatewayd.wire.tenants import EmptyBody
 
 _log = logging.getLogger(__name__)
 _FRESH_SECONDS = 1.0
@@ -65,7 +65,7 @@ class TenantRows:
 
     async def _read(self) -> None:
         try:
-            self._rows = await self._tenancy.act(self._action, {}, Nothing(), _ACTOR)
+            self._rows = await self._tenancy.act(self._action, {}, EmptyBody(), _ACTOR)
         except Exception as error:  # noqa: BLE001 - the snapshot is useful without tenants
             _log.debug("cannot read tenants: %s", error)
         self._read_at = time.monotonic()

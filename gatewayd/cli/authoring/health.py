@@ -22,7 +22,7 @@ _LISTS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Checkup:
+class PluginHealth:
     """Result of examining one plugin.
 
     Attributes:
@@ -56,7 +56,7 @@ def check(
     enabled: Iterable[str],
     settings: Mapping[str, Mapping[str, Any]],
     only: Collection[str] | None = None,
-) -> list[Checkup]:
+) -> list[PluginHealth]:
     """Examine all installed plugins, and report enabled ones that are not installed.
 
     Args:
@@ -79,7 +79,7 @@ def check(
         return [*(_absent(plugin, catalog) for plugin in missing), *checkups]
 
 
-def _absent(plugin: str, catalog: Catalog) -> Checkup:
+def _absent(plugin: str, catalog: Catalog) -> PluginHealth:
     kind, _, _ = plugin.partition(".")
     names = [entry.plugin for entry in catalog.entries if entry.kind == kind]
     near = nearest(plugin, names)
@@ -89,12 +89,12 @@ def _absent(plugin: str, catalog: Catalog) -> Checkup:
         "the configuration names it, but it is not installed",
         f"install the package that provides it, or {advice}",
     )
-    return Checkup(plugin, "", "", True, "", None, (problem,))
+    return PluginHealth(plugin, "", "", True, "", None, (problem,))
 
 
 def _examine(
     entry: Entry, catalog: Catalog, chosen: set[str], settings: Mapping[str, Any]
-) -> Checkup:
+) -> PluginHealth:
     is_enabled = entry.plugin in chosen
     if not entry.is_known:
         near = nearest(entry.kind, list(Kind))
@@ -106,7 +106,7 @@ def _examine(
             f"{hint}; the plugin is ignored",
             is_broken=False,
         )
-        return Checkup(
+        return PluginHealth(
             entry.plugin, entry.distribution, entry.version, is_enabled, "", None, (problem,)
         )
     found = probe(entry, settings)
@@ -115,7 +115,7 @@ def _examine(
         *faults(entry, found, is_enabled),
         *_style_problems(found),
     ]
-    return Checkup(
+    return PluginHealth(
         entry.plugin,
         entry.distribution,
         entry.version,

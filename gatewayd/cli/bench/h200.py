@@ -80,7 +80,7 @@ class Comparison:
         return self.figure.endswith(("_ms", "start_seconds"))
 
     @property
-    def times_rival(self) -> float | None:
+    def ratio_to_rival(self) -> float | None:
         """Ratio to the other engine; above 1 is better, also for durations."""
         if self.rival is None:
             return None

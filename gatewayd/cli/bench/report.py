@@ -9,7 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from gatewayd.cli.bench.stats import Level, Spread
+from gatewayd.cli.bench.stats import LatencyDistribution, Level
 
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 
@@ -31,7 +31,7 @@ def detail_table(level: Level) -> Table:
     for column in ("mean", "p50", "p90", "p99", "max"):
         table.add_column(column, justify="right")
     for name in LATENCIES:
-        spread: Spread | None = getattr(level, name)
+        spread: LatencyDistribution | None = getattr(level, name)
         cells = [_ms(v) for v in asdict(spread).values()] if spread else ["-"] * 5
         table.add_row(name.upper(), *cells)
     return table
@@ -87,7 +87,7 @@ def _ms(value: float) -> str:
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def _triple(spread: Spread | None) -> str:
+def _triple(spread: LatencyDistribution | None) -> str:
     if spread is None:
         return "-"
     return "/".join(_ms(value) for value in (spread.p50, spread.p90, spread.p99))

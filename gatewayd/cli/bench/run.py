@@ -95,7 +95,7 @@ class BenchRun:
                     "figure": one.figure,
                     "measured": one.measured,
                     "reference": one.rival,
-                    "times_reference": one.times_rival,
+                    "times_reference": one.ratio_to_rival,
                     "goal": one.goal,
                     "limit": one.limit,
                     "share_of_limit": one.share_of_limit,

@@ -27,7 +27,7 @@ def percentile(ordered: Sequence[float], percent: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class LatencyDistribution:
     """Distribution of a latency over the requests of a level, milliseconds."""
 
     mean: float
@@ -37,13 +37,13 @@ class Spread:
     max: float
 
 
-def spread_of(seconds: Sequence[float]) -> Spread | None:
+def latency_distribution(seconds: Sequence[float]) -> LatencyDistribution | None:
     """Summarize latencies given in seconds; None if there are none."""
     if not seconds:
         return None
     ordered = sorted(1000 * value for value in seconds)
     p50, p90, p99 = (percentile(ordered, percent) for percent in (50, 90, 99))
-    return Spread(math.fsum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
+    return LatencyDistribution(math.fsum(ordered) / len(ordered), p50, p90, p99, ordered[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +67,10 @@ class Level:
     prompt_tokens: int
     cached_tokens: int
     output_tokens: int
-    ttft: Spread | None
-    tpot: Spread | None
-    itl: Spread | None
-    e2e: Spread | None
+    ttft: LatencyDistribution | None
+    tpot: LatencyDistribution | None
+    itl: LatencyDistribution | None
+    e2e: LatencyDistribution | None
     cold_ttft: float | None
 
     @property
@@ -100,9 +100,9 @@ def summarize(
         prompt_tokens=sum(record.prompt_tokens for record in good),
         cached_tokens=sum(record.cached_tokens for record in good),
         output_tokens=sum(record.output_tokens for record in good),
-        ttft=spread_of([record.ttft for record in good]),
-        tpot=spread_of([tpot for record in good if (tpot := record.tpot) is not None]),
-        itl=spread_of([gap for record in good for gap in record.itl]),
-        e2e=spread_of([record.e2e for record in good]),
+        ttft=latency_distribution([record.ttft for record in good]),
+        tpot=latency_distribution([tpot for record in good if (tpot := record.tpot) is not None]),
+        itl=latency_distribution([gap for record in good for gap in record.itl]),
+        e2e=latency_distribution([record.e2e for record in good]),
         cold_ttft=1000 * cold.ttft if cold is not None and cold.error is None else None,
     )

@@ -46,7 +46,7 @@ def comparison_rows(
     known = reference()
     rows = []
     for one in comparisons:
-        share, times = one.share_of_limit, one.times_rival
+        share, times = one.share_of_limit, one.ratio_to_rival
         verdict = ("kept" if one.meets_goal else "missed") if is_verdict else "-"
         rows.append(
             [

@@ -35,7 +35,7 @@ class _Phase(Enum):
     STOPPING = "stopping"
 
 
-class Manager:
+class ServiceNotifier:
     """Reports the daemon's state to the service manager; called from the event loop only.
 
     Args:

@@ -17,7 +17,7 @@ from gatewayd.config.tables import GuideTable
 from gatewayd.engines.api import Fleet
 from gatewayd.engines.grammar_checks.losses import SECONDS, CheckerLosses
 from gatewayd.engines.grammar_checks.pool import CheckerUnusable, CheckPool
-from gatewayd.engines.grammar_checks.process import CheckLost, NotConfined
+from gatewayd.engines.grammar_checks.process import CheckerNotSandboxed, CheckLost
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.fairness.fair_queue import FairQueue
 from gatewayd.store.tables import DEFAULT_TENANT
@@ -228,7 +228,7 @@ class GuideChecks:
     async def _compile(self, spec: GuideSpec, config: CheckConfig) -> _Answer:
         try:
             process = await self._pool.acquire(config)
-        except (CheckLost, NotConfined, OSError, CheckerUnusable) as error:
+        except (CheckLost, CheckerNotSandboxed, OSError, CheckerUnusable) as error:
             _log.error("cannot check grammars: %s", error)
             return _Answer(is_fault=True)
         try:

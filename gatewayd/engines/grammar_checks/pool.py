@@ -21,7 +21,7 @@ class CheckPool:
 
         Raises:
             CheckLost: it died while starting.
-            NotConfined: applying the confinement failed.
+            CheckerNotSandboxed: applying the confinement failed.
             OSError: it cannot be started.
             CheckerUnusable: the guide cannot be loaded.
         """
@@ -43,7 +43,7 @@ class CheckPool:
         """Start checkers until ``wanted`` are idle, so that no request waits for a start.
 
         Raises:
-            CheckLost, NotConfined, OSError, CheckerUnusable: as ``acquire``.
+            CheckLost, CheckerNotSandboxed, OSError, CheckerUnusable: as ``acquire``.
         """
         while len(self._idle) < wanted:
             self._idle.append(await _started(config))

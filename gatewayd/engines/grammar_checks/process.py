@@ -43,7 +43,7 @@ class CheckLost(Exception):
         self.was_slow = was_slow
 
 
-class NotConfined(Exception):
+class CheckerNotSandboxed(Exception):
     """The system supports confinement, but applying it failed; the message says why."""
 
     def __init__(self, why: str) -> None:
@@ -72,7 +72,7 @@ class CheckProcess:
 
         Raises:
             CheckLost: it died while starting.
-            NotConfined: the system supports confinement, but applying it failed twice.
+            CheckerNotSandboxed: the system supports confinement, but applying it failed twice.
             OSError: it cannot be started.
         """
         process, verdict = await cls._start_confined(config)
@@ -93,12 +93,12 @@ class CheckProcess:
 
         Raises:
             CheckLost: the second one died, too.
-            NotConfined: the second one could not be confined.
+            CheckerNotSandboxed: the second one could not be confined.
         """
         command = (*CONFINED, config.folder)
         try:
             return await cls._confined(config, command)
-        except NotConfined as failed:
+        except CheckerNotSandboxed as failed:
             _log.warning("%s; retrying", failed)
         except CheckLost as lost:
             if lost.was_slow:
@@ -112,7 +112,7 @@ class CheckProcess:
         process, verdict = await cls._start(config, command)
         if verdict.is_unconfined:
             await process.stop()
-            raise NotConfined(verdict.refusal)
+            raise CheckerNotSandboxed(verdict.refusal)
         return process, verdict
 
     @classmethod

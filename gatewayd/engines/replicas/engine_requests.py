@@ -14,7 +14,7 @@ from operator import itemgetter
 
 from gatewayd.engines.api import EngineRequest
 from gatewayd.engines.backlog import Backlog
-from gatewayd.engines.job import EngineJob, SequenceSlot
+from gatewayd.engines.job import EngineJob, JobChoice
 from gatewayd.engines.prompt_usage import SequenceUsage
 from gatewayd.errors import (
     GatewayError,
@@ -63,8 +63,8 @@ class SentRequests:
     ) -> None:
         self._backlog = backlog
         self._abort = abort
-        self._choices: dict[int, SequenceSlot] = {}
-        self._leaving: dict[int, SequenceSlot] = {}  # cancelled, usage not final yet
+        self._choices: dict[int, JobChoice] = {}
+        self._leaving: dict[int, JobChoice] = {}  # cancelled, usage not final yet
         self._throttle = MessageThrottle()
         self.pace = StepTimeTotals(strategy_of)
         self.num_waiting = 0
@@ -94,7 +94,7 @@ class SentRequests:
                 self._leaving[choice.sequence] = choice
         self.queued_tokens += job.prompt_len
 
-    def remove(self, choice: SequenceSlot) -> None:
+    def remove(self, choice: JobChoice) -> None:
         """Remove an ended choice; no effect if this engine does not have it."""
         if self._choices.pop(choice.sequence, None) is None:
             return
@@ -235,7 +235,7 @@ class SentRequests:
         _log.error("request %s failed in the engine: %s: %s", request.request_id, code, message)
         return InternalError("the engine could not finish this request")
 
-    def _call(self, choice: SequenceSlot, method: Callable[..., None], *args: object) -> None:
+    def _call(self, choice: JobChoice, method: Callable[..., None], *args: object) -> None:
         if not choice.call(method, *args) and not choice.is_over:
             choice.fail(InternalError("internal error"))
             self.remove(choice)

@@ -56,7 +56,7 @@ class Heartbeat:
         return time.monotonic() - self._heard_at
 
     @property
-    def standstill(self) -> float:
+    def stalled_seconds(self) -> float:
         """Seconds for which it had running sequences without computing any tokens."""
         return time.monotonic() - self._moved_at
 

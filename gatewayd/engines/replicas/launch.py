@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gatewayd.config.device_defaults import sizes
-from gatewayd.config.strategies import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
+from gatewayd.config.strategies import AUTO, NONE, KindTable, QuantizerTable, StrategyTable
 from gatewayd.config.tables import Config
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.replicas.silence_limits import SilenceLimits
@@ -90,7 +90,7 @@ def deadlines(config: Config) -> tuple[float | None, ...]:
     return tuple(None if c.ttft_ms is None else c.ttft_ms / 1000 for c in classes)
 
 
-def patience(config: Config) -> SilenceLimits:
+def silence_limits(config: Config) -> SilenceLimits:
     """Limits on an engine's silence."""
     engine = config.engine
     return SilenceLimits(
@@ -157,5 +157,5 @@ def _quantizer(table: QuantizerTable) -> StrategyChoice | None:
     return _optional(table)
 
 
-def _choice(name: str, table: SlotTable) -> StrategyChoice:
+def _choice(name: str, table: KindTable) -> StrategyChoice:
     return StrategyChoice(name, table.settings(name))

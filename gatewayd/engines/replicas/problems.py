@@ -24,6 +24,6 @@ def problem_of(replica: Replica) -> str:
             return f"engine {replica.index} has been {state.value} for {heartbeat.silence:.0f} s"
     elif not replica.is_responsive:
         return f"engine {replica.index} has been silent for {heartbeat.silence:.0f} s"
-    elif heartbeat.standstill > 2 * patience.limit(replica.model):
-        return f"engine {replica.index} has computed nothing for {heartbeat.standstill:.0f} s"
+    elif heartbeat.stalled_seconds > 2 * patience.limit(replica.model):
+        return f"engine {replica.index} has computed nothing for {heartbeat.stalled_seconds:.0f} s"
     return ""

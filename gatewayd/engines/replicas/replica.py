@@ -280,7 +280,7 @@ class Replica:
         self._process = self._client = None
         how = "" if is_hung or self._is_final else f" ({describe_exit(status)})"
         if is_hung or has_crashed(status):
-            whose, is_unloadable = self.setup.quarantine_culprit()
+            whose, is_unloadable = self.setup.quarantine_crashed()
             reason += whose
             # No engine has started with it yet: the configuration is wrong.
             self._is_final |= is_unloadable and self.model is None

@@ -81,7 +81,7 @@ class EngineSetup:
             if before.choices(kind) != self.config.choices(kind)
         ]
 
-    def quarantine_culprit(self) -> tuple[str, bool]:
+    def quarantine_crashed(self) -> tuple[str, bool]:
         """Quarantine the strategy whose call or import crashed an engine.
 
         Returns:

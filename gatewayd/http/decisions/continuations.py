@@ -21,7 +21,7 @@ from gatewayd.http.asgi import Header
 from gatewayd.http.openai.answer_headers import answer_headers
 from gatewayd.http.server.disconnect import DisconnectSignal
 from gatewayd.http.services import Services
-from gatewayd.http.vectors.prompts import non_streaming_options, run_prompts, waves
+from gatewayd.http.vectors.prompts import non_streaming_options, prompt_batches, run_prompts
 from gatewayd.pipeline.generation import Generation
 from gatewayd.pipeline.work import Work
 from gatewayd.tenants.principal import Principal
@@ -141,7 +141,7 @@ class ContinuationScorer:
     ) -> list[dict[int, float]]:
         """Return the log-probabilities of the next tokens after each node, by token id."""
         logprobs: list[dict[int, float]] = []
-        for some in self._waves(self._requests(prompts, queries)):
+        for some in self._batches(self._requests(prompts, queries)):
             work = Work(
                 request_id=self._base.request_id,
                 endpoint=self.endpoint,
@@ -174,11 +174,11 @@ class ContinuationScorer:
             prompt = [*prompts[node.prompt], *node.suffix]
             yield _with(self._base, request_id, prompt, params)
 
-    def _waves(self, requests: Iterable[EngineRequest]) -> Iterator[list[EngineRequest]]:
-        """Split requests into waves that leave capacity in the queue for other requests."""
+    def _batches(self, requests: Iterable[EngineRequest]) -> Iterator[list[EngineRequest]]:
+        """Split requests into batches that leave capacity in the queue for other requests."""
         room = self._services.fleet.room
         most, most_tokens = min(_MOST_AT_ONCE, room.limit_requests), room.limit_tokens / 2
-        return waves(requests, most, most_tokens)
+        return prompt_batches(requests, most, most_tokens)
 
 
 def _with(

@@ -24,7 +24,7 @@ from gatewayd.http.schema.decisions import (
 from gatewayd.http.server.disconnect import disconnect_signal
 from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
-from gatewayd.text.shared_prompts import Endings, render_endings
+from gatewayd.text.shared_prompts import PromptVariants, render_variants
 from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.process.messages import SamplingParams
 
@@ -91,21 +91,23 @@ class Decisions:
 
     async def _rendered(
         self, request: DecisionRequest, limit: int
-    ) -> tuple[list[DecisionPrompt], Endings]:
+    ) -> tuple[list[DecisionPrompt], PromptVariants]:
         """Render the prompts of all questions, in a thread if they have parts or items."""
         texts = [request.input, *[one.instructions for one in request.questions]]
         if all(isinstance(text, str) for text in texts):
             return self._render(request, limit)
         return await body_threads.run_in_thread(lambda: self._render(request, limit))
 
-    def _render(self, request: DecisionRequest, limit: int) -> tuple[list[DecisionPrompt], Endings]:
+    def _render(
+        self, request: DecisionRequest, limit: int
+    ) -> tuple[list[DecisionPrompt], PromptVariants]:
         questions = [decision_prompt(one, at) for at, one in enumerate(request.questions)]
         _check_count(questions)
         text, parsers = self._services.text, self._services.parsers
         template = text.template
         shows_calls = template is not None and "tool_calls" in template.source
         thinks = template is not None and template.uses_variable("enable_thinking")
-        rendered = render_endings(
+        rendered = render_variants(
             text,
             conversation(request.input, parsers, shows_calls=shows_calls),
             [one.ending for one in questions],

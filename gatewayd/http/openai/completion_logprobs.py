@@ -13,7 +13,7 @@ from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.process.messages import TokenLogprobs
 
 
-class Columns:
+class LogprobColumnsBuilder:
     """Columns of log-probabilities, one entry per token."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -74,7 +74,7 @@ class PromptColumns:
         # event loop, so rows are popped and encoded a few at a time.
         scored.reverse()
         detokenizer, offset = tokenizer.detokenizer(), 0
-        columns = Columns(tokenizer)
+        columns = LogprobColumnsBuilder(tokenizer)
         for at, token in enumerate(ids):
             opens = detokenizer.is_opening
             if at == 0 or not scored:
@@ -85,7 +85,7 @@ class PromptColumns:
         self._entries = {name: encode_entries(column) for name, column in columns.fields.items()}
         self.num_written = 0
 
-    def before(self, rest: Columns) -> msgspec.Raw:
+    def before(self, rest: LogprobColumnsBuilder) -> msgspec.Raw:
         """Return the encoded columns, followed by those of the completion."""
         parts, opening = [], b"{"
         for name, entries in self._entries.items():

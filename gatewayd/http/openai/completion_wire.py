@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gatewayd.http.asgi import encode_json
-from gatewayd.http.openai.completion_logprobs import Columns, PromptColumns
+from gatewayd.http.openai.completion_logprobs import LogprobColumnsBuilder, PromptColumns
 from gatewayd.http.openai.prompt_logprobs import encode_prompt_logprobs, pop_prompt_logprobs
 from gatewayd.http.openai.wire import Identity, chunk_usage, last_events, stop_fields, usage_of
 from gatewayd.pipeline.choice import Choice
@@ -144,7 +144,7 @@ class CompletionWire:
             **stop_fields(choice),
         }
         if self._identity.with_logprobs:
-            columns = Columns(self._tokenizer)
+            columns = LogprobColumnsBuilder(self._tokenizer)
             for token in news.scored:
                 columns.add(token.logprobs, len(echoed) + token.start, opens=token.opens)
             fields["logprobs"] = columns.fields

@@ -28,7 +28,7 @@ A_DAY = (75, 86400.0)
 """Eviction priority, above the default 50, and seconds of ``prompt_cache_retention`` ``24h``."""
 
 
-class Classed(Protocol):
+class HasPriority(Protocol):
     """Request with a priority class."""
 
     @property
@@ -40,7 +40,7 @@ class Classed(Protocol):
         """OpenAI's service tier."""
 
 
-class Salted(Protocol):
+class HasCacheSalt(Protocol):
     """Request with an optional salt that isolates its cached prompt."""
 
     @property
@@ -48,7 +48,7 @@ class Salted(Protocol):
         """Salt of the prefix cache."""
 
 
-def priority_of(request: Classed) -> Priority:
+def priority_of(request: HasPriority) -> Priority:
     """Return the priority class that a request asks for."""
     asked = request.priority
     if isinstance(asked, int):
@@ -58,12 +58,12 @@ def priority_of(request: Classed) -> Priority:
     return _TIERS.get(request.service_tier or "", Priority.STANDARD)
 
 
-def class_param_of(request: Classed) -> str:
+def class_param_of(request: HasPriority) -> str:
     """Return the field that sets the priority class, for errors."""
     return "service_tier" if request.priority is None else "priority"
 
 
-def tier_of(request: Classed) -> str | None:
+def tier_of(request: HasPriority) -> str | None:
     """Return the ``service_tier`` of the response: the effective class in OpenAI's terms."""
     return None if request.service_tier is None else TIER_NAMES[priority_of(request)]
 
@@ -76,7 +76,7 @@ def retention_of(request: GenerationTable) -> tuple[int, float]:
     return A_DAY if request.prompt_cache_retention == "24h" else (NORMAL_PRIORITY, 0.0)
 
 
-def salt_of(request: Salted) -> bytes:
+def salt_of(request: HasCacheSalt) -> bytes:
     """Return the prefix cache's salt; requests without one share their prefixes."""
     salt = request.cache_salt
     return b"" if salt is None else blake2b(salt.encode(), digest_size=16).digest()

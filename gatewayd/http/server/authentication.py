@@ -109,7 +109,7 @@ def wants_details(scope: Scope) -> bool:
     return b"verbose=1" in scope["query_string"].split(b"&")
 
 
-class Guard:
+class AuthenticationMiddleware:
     """Authentication and authorization in front of the request gate, which also counts refusals."""
 
     def __init__(

@@ -36,7 +36,7 @@ from gatewayd.metrics.registry import Metrics
 from gatewayd.pipeline.refusals import CLIENT_GONE, is_refusal, reason_for, refused
 from gatewayd.tenants.principal import IN_SCOPE
 from gatewayd.tracing import request_trace
-from gatewayd.tracing.time_ledger import EndReason
+from gatewayd.tracing.latency_record import EndReason
 
 logger = logging.getLogger("gatewayd.http")
 

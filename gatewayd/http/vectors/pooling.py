@@ -21,8 +21,8 @@ from gatewayd.http.services import Services
 from gatewayd.http.vectors.prompts import (
     check_fits_queue,
     non_streaming_options,
+    prompt_batches,
     run_prompts,
-    waves,
 )
 from gatewayd.pipeline.timing import RequestTiming
 from gatewayd.pipeline.work import Work
@@ -31,7 +31,7 @@ from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.process.messages import ModelInfo, SamplingParams
 
 _STEPS = 4
-"""Engine steps that a wave of prompts may fill, to bound the wait of other requests."""
+"""Engine steps that a batch of prompts may fill, to bound the wait of other requests."""
 
 Vectors = NDArray[np.float64]
 
@@ -162,7 +162,7 @@ class PooledPrompts(NamedTuple):
             are missing.
         prompt_tokens: of all prompts.
         cached_tokens: of these, prefix-cache hits.
-        timing: of the last wave.
+        timing: of the last batch.
         headers: of the response.
     """
 
@@ -176,7 +176,7 @@ class PooledPrompts(NamedTuple):
 async def pool_prompts(
     services: Services, work: Work, disconnect: DisconnectSignal | None
 ) -> PooledPrompts:
-    """Run all prompts on the engines, in waves so that other requests can interleave.
+    """Run all prompts on the engines, in batches so that other requests can interleave.
 
     Args:
         services: of the gateway.
@@ -189,8 +189,8 @@ async def pool_prompts(
     """
     sums_by_prompt: list[list[tuple[int, bytes]]] = []
     prompt_tokens = cached_tokens = 0
-    for wave in await _waves(services, work.requests):
-        part = msgspec.structs.replace(work, requests=wave)
+    for batch in await _prompt_batches(services, work.requests):
+        part = msgspec.structs.replace(work, requests=batch)
         async with run_prompts(services, part, disconnect) as generation:
             sums_by_prompt += [choice.pooled_prompt for choice in generation.choices]
             prompt_tokens += generation.prompt_tokens
@@ -201,7 +201,7 @@ async def pool_prompts(
     return PooledPrompts(make, prompt_tokens, cached_tokens, timing, headers)
 
 
-async def _waves(
+async def _prompt_batches(
     services: Services, requests: Sequence[EngineRequest]
 ) -> Iterator[list[EngineRequest]]:
     model, replicas = await services.loaded_model(), 1
@@ -209,7 +209,7 @@ async def _waves(
         states = [replica.state for replica in services.fleet.status()]
         replicas = max(1, states.count(ReplicaState.READY))
     steps = _STEPS * replicas
-    return waves(requests, steps * model.max_running, steps * model.max_batch_tokens)
+    return prompt_batches(requests, steps * model.max_running, steps * model.max_batch_tokens)
 
 
 def _vectors_of(

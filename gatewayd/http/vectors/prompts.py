@@ -76,17 +76,17 @@ def non_streaming_options(services: Services, *, discard: bool) -> ChoiceOptions
     return ChoiceOptions(detokenizer=tokenizer.detokenizer, wakes=False, discard=discard)
 
 
-def waves(
+def prompt_batches(
     requests: Iterable[EngineRequest], most: int, most_tokens: float
 ) -> Iterator[list[EngineRequest]]:
-    """Split requests into waves by count and tokens; an oversized one is a wave by itself."""
-    wave: list[EngineRequest] = []
+    """Split requests into batches by count and tokens; an oversized one is a batch by itself."""
+    batch: list[EngineRequest] = []
     tokens = 0
     for one in requests:
-        if wave and (len(wave) == most or tokens + len(one.prompt) > most_tokens):
-            yield wave
-            wave, tokens = [], 0
-        wave.append(one)
+        if batch and (len(batch) == most or tokens + len(one.prompt) > most_tokens):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(one)
         tokens += len(one.prompt)
-    if wave:
-        yield wave
+    if batch:
+        yield batch

@@ -18,34 +18,34 @@ from gatewayd.resources.batches.congestion_window import CongestionWindow
 class Permit:
     """A slot for one line; must be closed, which is idempotent."""
 
-    __slots__ = ("_era", "_is_open", "_lane", "_slot")
+    __slots__ = ("_era", "_is_open", "_scheduler", "_slot")
 
-    def __init__(self, lane: Lane, slot: QueueSlot) -> None:
-        self._lane = lane
+    def __init__(self, scheduler: TenantLineScheduler, slot: QueueSlot) -> None:
+        self._scheduler = scheduler
         self._slot = slot
-        self._era = lane.window.start_line()
+        self._era = scheduler.window.start_line()
         self._is_open = True
 
     def answered(self) -> None:
         """Report a response; the permit is held until the result is stored."""
-        self._lane.window.answered(self._era)
+        self._scheduler.window.answered(self._era)
 
     def refused(self, seconds: float) -> None:
         """Release the slot after a refusal; the tenant's lines pause for this many seconds."""
         self.close()
-        self._lane.window.refused(self._era, seconds)
-        self._lane.wake()
+        self._scheduler.window.refused(self._era, seconds)
+        self._scheduler.wake()
 
     def close(self, _: object = None) -> None:
         """Release the slot."""
         if self._is_open:
             self._is_open = False
-            self._lane.window.end_line()
+            self._scheduler.window.end_line()
             self._slot.release()
-            self._lane.wake()
+            self._scheduler.wake()
 
 
-class Lane:
+class TenantLineScheduler:
     """Schedules the batches of one tenant.
 
     Turns alternate between its oldest batch and the batch that has had the fewest turns: a small
@@ -132,8 +132,8 @@ class Lane:
         return self._waiting.pop(batch_id)
 
 
-class Lanes:
-    """The lanes of all tenants.
+class LineSchedulers:
+    """The schedulers of all tenants.
 
     Attributes:
         slots: shared by the tenants.
@@ -149,15 +149,15 @@ class Lanes:
         # Each tenant waits for one slot at a time.
         self.slots = FairQueue("batches", num_slots, most_waiting=None, clock=clock)
         self._clock = clock
-        self._lanes: dict[str, Lane] = {}
+        self._schedulers: dict[str, TenantLineScheduler] = {}
 
-    def of(self, tenant: str) -> Lane:
-        """The lane of a tenant."""
-        if tenant not in self._lanes:
-            self._lanes[tenant] = Lane(tenant, self.slots, self._clock)
-        return self._lanes[tenant]
+    def of(self, tenant: str) -> TenantLineScheduler:
+        """The scheduler of a tenant."""
+        if tenant not in self._schedulers:
+            self._schedulers[tenant] = TenantLineScheduler(tenant, self.slots, self._clock)
+        return self._schedulers[tenant]
 
     async def stop(self) -> None:
-        """Stop all lanes."""
-        for lane in self._lanes.values():
-            await lane.stop()
+        """Stop all schedulers."""
+        for scheduler in self._schedulers.values():
+            await scheduler.stop()

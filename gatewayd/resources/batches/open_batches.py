@@ -10,7 +10,7 @@ from gatewayd.fairness.fair_queue import FairQueue, QueueStats
 from gatewayd.fairness.tenant_cap import TenantCap
 from gatewayd.http.asgi import App
 from gatewayd.resources.batches import records
-from gatewayd.resources.batches.line_scheduler import Lanes
+from gatewayd.resources.batches.line_scheduler import LineSchedulers
 from gatewayd.resources.batches.run import BatchContext, BatchLimits, BatchRun, delete_results
 from gatewayd.resources.files.content_store import ContentStore
 from gatewayd.store.clock import StoreClock
@@ -79,7 +79,7 @@ class Batches:
             self.limits,
             self.room,
             self.clock,
-            Lanes(lambda: self.limits.concurrency),
+            LineSchedulers(lambda: self.limits.concurrency),
             # Each tenant queues as many as it may have open.
             FairQueue("inputs of batches", lambda: 1, most_waiting=None),
             FairQueue("ends of batches", lambda: 1, most_waiting=None),
@@ -99,7 +99,7 @@ class Batches:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if shared is not None:
-            await shared.lanes.stop()
+            await shared.schedulers.stop()
 
     @property
     def queues(self) -> dict[str, QueueStats]:
@@ -108,7 +108,7 @@ class Batches:
         if shared is None:
             return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), QueueStats())
         return {
-            "batches": shared.lanes.slots.stats,
+            "batches": shared.schedulers.slots.stats,
             "batch_inputs": shared.reading.stats,
             "batch_ends": shared.ending.stats,
         }

@@ -21,7 +21,7 @@ from gatewayd.http.asgi import App
 from gatewayd.resources.batches import records
 from gatewayd.resources.batches.completion import BatchCompletion, write_files
 from gatewayd.resources.batches.line import LineRetry, attempt, refused_line
-from gatewayd.resources.batches.line_scheduler import Lanes, Permit
+from gatewayd.resources.batches.line_scheduler import LineSchedulers, Permit
 from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.batches.pending_lines import PendingLine, PendingLines
 from gatewayd.resources.batches.records import BatchRow, LineResult
@@ -74,7 +74,7 @@ class BatchContext(NamedTuple):
         limits: limits of batches.
         room: storage quota for results.
         clock: clock for their times.
-        lanes: schedulers of lines, by tenant.
+        schedulers: schedulers of lines, by tenant.
         reading: queue for validating inputs, in pieces: in parallel they would take all threads.
         ending: queue for ends of batches, one at a time: each uses a database reader.
     """
@@ -86,7 +86,7 @@ class BatchContext(NamedTuple):
     limits: BatchLimits
     room: DiskQuota
     clock: StoreClock
-    lanes: Lanes
+    schedulers: LineSchedulers
     reading: FairQueue
     ending: FairQueue
 
@@ -124,7 +124,7 @@ class BatchRun:
     async def _validate(self, row: BatchRow) -> BatchRow:
         try:
             # One input per tenant at a time: the state of a validation takes memory.
-            async with self._shared.lanes.of(row.tenant).checking:
+            async with self._shared.schedulers.of(row.tenant).checking:
                 checked = await self._check(row)
         except OSError:
             return await self._fail()
@@ -174,7 +174,7 @@ class BatchRun:
             await asyncio.sleep(min(left, _LOOK_SECONDS))
 
     async def _run_lines(self, row: BatchRow) -> None:
-        lane = self._shared.lanes.of(row.tenant)
+        scheduler = self._shared.schedulers.of(row.tenant)
         done = await until_done(lambda: self._lines_done(row))
         source = PendingLines(self._input(row), row.endpoint, total=row.total, done=done)
         try:
@@ -184,7 +184,7 @@ class BatchRun:
                     if num_turns % _TURNS_OF_A_LOOK == 0:
                         refusal = await self._refusal(row)
                     num_turns += 1
-                    permit = await lane.acquire(self._id)
+                    permit = await scheduler.acquire(self._id)
                     try:
                         todo = await source.next()
                     except BaseException:
@@ -197,7 +197,7 @@ class BatchRun:
                     # It may be cancelled before it has started.
                     task.add_done_callback(permit.close)
         finally:
-            lane.discard_batch(self._id)
+            scheduler.discard_batch(self._id)
 
     async def _lines_done(self, row: BatchRow) -> LineSet:
         with await self._shared.reading.acquire(row.tenant):
@@ -233,7 +233,7 @@ class BatchRun:
                 row,
                 todo.line,
                 losses=todo.losses,
-                seconds=shared.lanes.of(row.tenant).window.backoff_seconds,
+                seconds=shared.schedulers.of(row.tenant).window.backoff_seconds,
             )
         else:
             result = refused_line(row.id, todo.line, refusal)

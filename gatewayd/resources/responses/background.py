@@ -20,7 +20,7 @@ from gatewayd.http.protocols.answer import ProtocolAnswer
 from gatewayd.resources.responses import records
 from gatewayd.resources.responses.event_log import ResponseLog
 from gatewayd.resources.responses.events import EventEncoder, end_of
-from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.previous_responses import TruncationPoint
 from gatewayd.resources.responses.run import ResponseProgress
 from gatewayd.store.database import Database
 from gatewayd.store.retry import until_done
@@ -92,7 +92,11 @@ class Background:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def start_response(
-        self, tenant: str, answer: ProtocolAnswer, body: dict[str, Any], chain_cut: Cut | None
+        self,
+        tenant: str,
+        answer: ProtocolAnswer,
+        body: dict[str, Any],
+        chain_cut: TruncationPoint | None,
     ) -> ResponseLog:
         """Run a response that was reserved and whose row exists.
 

@@ -12,7 +12,12 @@ from gatewayd.fairness.fair_queue import FairQueue
 from gatewayd.http import body_threads
 from gatewayd.http.schema.responses import InputTable
 from gatewayd.resources.responses import items, records
-from gatewayd.resources.responses.previous_responses import EMPTY, Cut, PreviousResponses, chain
+from gatewayd.resources.responses.previous_responses import (
+    EMPTY,
+    PreviousResponses,
+    TruncationPoint,
+    chain,
+)
 from gatewayd.resources.responses.records import StoredOutput
 from gatewayd.resources.responses.truncation import pinned
 from gatewayd.store.database import Database
@@ -44,7 +49,7 @@ class PriorConversation(NamedTuple):
         """All items, in order; not empty."""
         return [*self.before.items, *self.given]
 
-    def cut_at(self, start: int) -> Cut | None:
+    def cut_at(self, start: int) -> TruncationPoint | None:
         """The begin of the truncated conversation; see ``PreviousResponses``."""
         return self.before.cut_at(start, pinned(self.conversation, start)) if start else None
 

@@ -22,7 +22,7 @@ _LOOKED_AT = 16
 """Multiple of the limit for stored data other than items, such as tools and instructions."""
 
 
-class Cut(msgspec.Struct, frozen=True):
+class TruncationPoint(msgspec.Struct, frozen=True):
     """Begin of the truncated conversation of a response.
 
     Attributes:
@@ -68,7 +68,7 @@ class PreviousResponses(NamedTuple):
         """All items, in order."""
         return [*self.pinned, *[item for part in self.parts for item in part.items]]
 
-    def cut_at(self, start: int, pinned: Sequence[Item]) -> Cut | None:
+    def cut_at(self, start: int, pinned: Sequence[Item]) -> TruncationPoint | None:
         """Compute where the conversation begins after a truncation.
 
         Args:
@@ -83,9 +83,9 @@ class PreviousResponses(NamedTuple):
             return None
         for part in self.parts:
             if at < len(part.items):
-                return Cut(part.response_id, part.skip + at, list(pinned))
+                return TruncationPoint(part.response_id, part.skip + at, list(pinned))
             at -= len(part.items)
-        return Cut("", at, list(pinned))
+        return TruncationPoint("", at, list(pinned))
 
 
 EMPTY = PreviousResponses([], [], 0)
@@ -98,7 +98,7 @@ class _Body(msgspec.Struct):
 
 _body = msgspec.json.Decoder(_Body).decode
 _items = msgspec.json.Decoder(list[dict[str, Any]]).decode
-_cut = msgspec.json.Decoder(Cut | None).decode
+_cut = msgspec.json.Decoder(TruncationPoint | None).decode
 
 
 def chain(
@@ -126,7 +126,7 @@ def chain(
         InvalidRequest: the response is not complete.
     """
     parts: list[ChainPart] = []
-    cut: Cut | None = None
+    cut: TruncationPoint | None = None
     next_id: str | None = response_id
     num_items = num_bytes = num_looked_at = 0
     while next_id is not None and num_items <= MAX_MESSAGES:
@@ -159,7 +159,7 @@ class _Read(NamedTuple):
     """Items of one response."""
 
     items: list[Item]
-    cut: Cut | None
+    cut: TruncationPoint | None
     num_bytes: int
 
 

@@ -11,7 +11,7 @@ from sqlalchemy import Column, Connection, Text, delete, func, insert, select, t
 
 from gatewayd.errors import InvalidRequest, NotFound
 from gatewayd.resources.responses.output import Cuts
-from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.previous_responses import TruncationPoint
 from gatewayd.store.paging import Page
 from gatewayd.store.tables import responses
 
@@ -38,7 +38,7 @@ class StoredResponse(NamedTuple):
     body: dict[str, Any]
     cuts: Sequence[Cuts] | None = None
     is_broken: bool = False
-    chain_cut: Cut | None = None
+    chain_cut: TruncationPoint | None = None
 
 
 class StoredOutput(NamedTuple):
@@ -68,7 +68,7 @@ def add(
     tenant: str,
     body: dict[str, Any],
     given: list[dict[str, Any]],
-    chain_cut: Cut | None = None,
+    chain_cut: TruncationPoint | None = None,
 ) -> None:
     """Add a response.
 
@@ -103,7 +103,7 @@ def replace(connection: Connection, kept: StoredResponse) -> None:
     )
 
 
-def _kept_cut(cut: Cut | None) -> dict[str, Any]:
+def _kept_cut(cut: TruncationPoint | None) -> dict[str, Any]:
     return {} if cut is None else {_CUT: msgspec.to_builtins(cut)}
 
 

@@ -36,7 +36,7 @@ from gatewayd.resources.responses.conversations import Conversations
 from gatewayd.resources.responses.event_log import ResponseLog, ResponseLogReader
 from gatewayd.resources.responses.event_routes import follow
 from gatewayd.resources.responses.events import HEADERS, EventEncoder
-from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.previous_responses import TruncationPoint
 from gatewayd.resources.responses.response_object import initial_response
 from gatewayd.resources.responses.run import (
     ResponseProgress,
@@ -59,7 +59,7 @@ class _Given(NamedTuple):
 
     tenant: str
     items: list[dict[str, Any]]
-    chain_cut: Cut | None
+    chain_cut: TruncationPoint | None
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -20,7 +20,7 @@ from gatewayd.http.services import Services
 from gatewayd.pipeline.work import Work
 from gatewayd.resources.responses.conversations import Conversations, needs_store
 from gatewayd.resources.responses.output import Event, Output
-from gatewayd.resources.responses.previous_responses import Cut
+from gatewayd.resources.responses.previous_responses import TruncationPoint
 from gatewayd.resources.responses.records import StoredResponse
 from gatewayd.resources.responses.response_object import (
     chat_body,
@@ -47,7 +47,7 @@ class StartedResponse(NamedTuple):
 
     answer: ProtocolAnswer
     given: list[dict[str, Any]]
-    chain_cut: Cut | None
+    chain_cut: TruncationPoint | None
 
 
 async def start_response(
@@ -99,7 +99,7 @@ async def start_response(
 class _Ready(NamedTuple):
     prepared: PreparedRequest
     given: list[dict[str, Any]]
-    chain_cut: Cut | None
+    chain_cut: TruncationPoint | None
 
 
 async def _prepare(
@@ -177,7 +177,7 @@ class ResponseProgress:
     """
 
     def __init__(
-        self, answer: ProtocolAnswer, body: dict[str, Any], chain_cut: Cut | None = None
+        self, answer: ProtocolAnswer, body: dict[str, Any], chain_cut: TruncationPoint | None = None
     ) -> None:
         self.body = body
         self._chain_cut = chain_cut

@@ -289,7 +289,9 @@ def _refusal(connection: Connection, entry: LedgerEntry) -> InsufficientQuota:
         left.append(row.most_tokens - row.used_tokens - row.reserved_tokens)
     if row.most_micros is not None:
         money = row.most_micros - row.used_micros - row.reserved_micros
-        left.append(entry.price.affords(money, entry.asked.prompt_tokens, entry.asked.tokens))
+        left.append(
+            entry.price.num_affordable(money, entry.asked.prompt_tokens, entry.asked.tokens)
+        )
     offers = [entry.asked.shorter(min(left))]
     if row.budget_period is not None:
         is_enough = row.most_tokens is None or entry.asked.tokens <= row.most_tokens

@@ -38,7 +38,7 @@ class Price(NamedTuple):
         """Maximum cost of a request, however much of its prompt is cached."""
         return -(-(prompt * max(self.input, self.cached) + output * self.output) // _MILLION)
 
-    def affords(self, micros: int, prompt: int, tokens: int) -> int:
+    def num_affordable(self, micros: int, prompt: int, tokens: int) -> int:
         """Number of tokens, prompt and output, up to ``tokens``, that an amount pays for.
 
         Less than the prompt if the prompt alone costs too much.

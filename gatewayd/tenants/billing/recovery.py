@@ -77,7 +77,7 @@ class LostRequests(NamedTuple):
     faults: Sequence[SealFault] = ()
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to settle, charge or delete."""
         return not (self.settlements or self.missing or self.refused)
 

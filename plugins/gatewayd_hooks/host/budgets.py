@@ -33,7 +33,7 @@ class Overrun:
     reason: str
 
 
-class Arrears:
+class OverrunCounts:
     """Per strategy, the number of budget overruns less the number of calls within budget."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from gatewayd_hooks.host.errors import NotInstalled, SlotConflict
+from gatewayd_hooks.host.errors import DuplicatePlugin, NotInstalled
 from gatewayd_hooks.strategy import Kind
 
 GROUP = "gatewayd"
@@ -95,7 +95,7 @@ class Catalog:
             installed = [f"{kind}.{other}" for other in self.names(kind)]
             raise NotInstalled(f"{kind}.{name}", installed)
         if len(owners) > 1:
-            raise SlotConflict(f"{kind}.{name}", [entry.owner for entry in owners])
+            raise DuplicatePlugin(f"{kind}.{name}", [entry.owner for entry in owners])
         return owners[0]
 
 

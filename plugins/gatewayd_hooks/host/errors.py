@@ -2,7 +2,7 @@
 
 PluginError
 ├── NotInstalled     the configuration names what no distribution provides
-├── SlotConflict     two distributions provide it
+├── DuplicatePlugin  two distributions provide it
 ├── LoadFailed       it cannot be imported, registered or built
 ├── SpecMismatch     it needs another version of the contract
 └── BadSettings      its table of the configuration is invalid
@@ -41,7 +41,7 @@ class NotInstalled(PluginError):
         super().__init__(plugin, f"is not installed; {hint}")
 
 
-class SlotConflict(PluginError):
+class DuplicatePlugin(PluginError):
     """More than one installed distribution provides the plugin."""
 
     def __init__(self, plugin: str, owners: Sequence[str]) -> None:

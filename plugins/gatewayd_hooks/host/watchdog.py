@@ -13,17 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from gatewayd_hooks.host.ledger import Hang, Ledger
+from gatewayd_hooks.host.plugin_times import Hang, PluginTimes
 
 _LOOKS = 4
 """Number of checks per time limit: a call may start after the timer was set."""
 
 
 class Watchdog:
-    """Checks a ledger on a timer; without a main thread or timers it does nothing.
+    """Checks the running call on a timer; without a main thread or timers it does nothing.
 
     Args:
-        ledger: knows the running call and its start time.
+        plugin_times: knows the running call and its start time.
         seconds: limit of a call.
         open_seconds: limit of an ``open``, which may load a model; None for the same.
 
@@ -31,9 +31,11 @@ class Watchdog:
         is_armed: whether strategies may be called.
     """
 
-    def __init__(self, ledger: Ledger, seconds: float, open_seconds: float | None = None) -> None:
+    def __init__(
+        self, plugin_times: PluginTimes, seconds: float, open_seconds: float | None = None
+    ) -> None:
         self.is_armed = False
-        self._ledger = ledger
+        self._plugin_times = plugin_times
         self._open_seconds = open_seconds
         self._seconds = self._limit = seconds
         self._works = threading.current_thread() is threading.main_thread() and hasattr(
@@ -69,13 +71,13 @@ class Watchdog:
             self.disarm()
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
-        ledger = self._ledger
-        if ledger.current is None:
+        plugin_times = self._plugin_times
+        if plugin_times.current is None:
             return
         limit = self._limit
-        if self._open_seconds is not None and ledger.current.method == "open":
+        if self._open_seconds is not None and plugin_times.current.method == "open":
             limit = self._open_seconds
-        if time.perf_counter() - ledger.since < limit:
+        if time.perf_counter() - plugin_times.since < limit:
             return
         where = "an unknown place"
         if frame is not None:

@@ -155,7 +155,7 @@ def test_what_is_known_is_checked_and_not_measured_again(
         static = Static(sequences, 2)
         before = [tensor.clone() for tensor in static.tensors]
         attention = made(flashinfer, sequences, clock, folder=tmp_path)
-        assert kinds_of(attention, static) == ["ForLengths"] * 2
+        assert kinds_of(attention, static) == ["LengthSwitchedAttention"] * 2
         assert all(map(torch.equal, static.tensors, before))
     # Where FlashInfer's was chosen the pool's pages are left alone.
     assert contexts == [256]

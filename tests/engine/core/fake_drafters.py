@@ -105,7 +105,7 @@ def guess_with(engine: Any, drafter: Any) -> Any:
 def seat(strategies: Any, kind: Kind, strategy: Any) -> None:
     """Let a strategy fill a slot as one from the configuration does."""
     strategies.bound[kind] = strategy
-    strategies.watched[kind] = strategies.ledger.watch(kind, "scripted", strategy)
+    strategies.watched[kind] = strategies.plugin_times.watch(kind, "scripted", strategy)
 
 
 def chain(batch: DraftBatch, token: int = 7, **changes: Any) -> Drafts:

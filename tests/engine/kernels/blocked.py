@@ -50,7 +50,7 @@ def block_mm(
     assert weight.tall == (128 if tall % 128 == 0 else 1)
     x = random(n, columns, dtype=torch.float32, device=device)
     x *= 10 ** random(n, 1, dtype=torch.float32, device=device)
-    given = TWIN.quantise(x, E4M3, GROUP)
+    given = TWIN.quantize(x, E4M3, GROUP)
     bias = random(rows, dtype=dtype, device=device) if has_bias else None
     # Into something wider.
     mine, other = torch.zeros(2, n, rows + 16, dtype=dtype, device=device)

@@ -153,7 +153,7 @@ def gated_quant(
     same_codes(made, expected)
 
 
-def quantise(
+def quantize(
     kernels: Kernels,
     device: torch.device,
     dtype: torch.dtype,
@@ -164,7 +164,7 @@ def quantise(
 ) -> None:
     """Bit for bit: there is nothing before it that could differ."""
     x = random(n, size + 16, dtype=dtype, device=device, scale=3.0)[:, :size]
-    actual, expected = (which.quantise(x, codes, group) for which in (kernels, TWIN))
+    actual, expected = (which.quantize(x, codes, group) for which in (kernels, TWIN))
     assert torch.equal(actual.scales, expected.scales)
     mine, other = (made.codes[:n].view(torch.uint8) for made in (actual, expected))
     assert torch.equal(mine, other)

@@ -128,14 +128,14 @@ def main() -> None:
     for codes in (torch.int8, torch.float8_e4m3fn):
         launch(checks.add_rms_norm_quant, half, 2, 4096, True, codes)
         launch(checks.gated_quant, half, 2, 14336, "silu", codes)
-        launch(checks.quantise, half, 2, 4096, codes)
+        launch(checks.quantize, half, 2, 4096, codes)
         kernels.launches_early = False
     for n in (2, 33, 1100):
         launch(block_mm, half, n, 2048, 512)
     launch(block_mm, half, 2, 100, 512, 32, True)
     launch(checks.add_rms_norm_quant, half, 2, 4096, True, torch.float8_e4m3fn, 128)
     launch(checks.gated_quant, half, 2, 14336, "silu", torch.float8_e4m3fn, 128)
-    launch(checks.quantise, half, 2, 4096, torch.float8_e4m3fn, 128)
+    launch(checks.quantize, half, 2, 4096, torch.float8_e4m3fn, 128)
     launch(checks.scaled, half, 2, 4096, True)
     # GPTQ without and with ``desc_act``, AWQ, and Q6_K, whose groups are small, at a few lines.
     for kind, groups in (("symmetric", 4), ("any order", 4), ("offsets", 4), ("bytes", 32)):

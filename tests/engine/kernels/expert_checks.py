@@ -25,7 +25,7 @@ def form(kind: str, number: int, rows: int, columns: int, groups: int) -> Form:
         kept: torch.Tensor = numbers.to(getattr(torch, kind))
         return kept
     if kind in ("int8 rows", "e4m3 rows"):
-        made = TWIN.quantise(numbers, CODES[kind])
+        made = TWIN.quantize(numbers, CODES[kind])
         return RowCodes(made.codes[:rows], made.scales.flatten())
     if kind == "blocks":
         made_blocks = blocks(in_blocks(rows, columns, 128 if rows % 256 == 0 else 32))
@@ -64,7 +64,7 @@ def given(kind: str, x: torch.Tensor) -> torch.Tensor | QuantizedRows:
     """The same for both: what is between two codes would tell them apart."""
     if kind not in CODES:
         return x
-    return TWIN.quantise(x, CODES[kind], GROUP if kind == "blocks" else 0)
+    return TWIN.quantize(x, CODES[kind], GROUP if kind == "blocks" else 0)
 
 
 def route(
@@ -75,10 +75,10 @@ def route(
     if dtype != torch.float32:  # no two are equal, of which either may come first
         order = torch.arange(experts, dtype=dtype, device=device)
         scores = (order[torch.randperm(experts, device=device)] / 8).expand(n, -1)
-    for renormalise in (False, True):
-        weights, chosen = kernels.route(scores, top_k, renormalise=renormalise)
-        shares, visits = kernels.route_visits(scores, top_k, renormalise=renormalise)
-        expected, theirs = TWIN.route(scores, top_k, renormalise=renormalise)
+    for renormalize in (False, True):
+        weights, chosen = kernels.route(scores, top_k, renormalize=renormalize)
+        shares, visits = kernels.route_visits(scores, top_k, renormalize=renormalize)
+        expected, theirs = TWIN.route(scores, top_k, renormalize=renormalize)
         assert chosen.dtype == torch.int32
         assert torch.equal(chosen, theirs)
         close(weights, expected)

@@ -93,13 +93,13 @@ def test_scores_that_are_no_numbers_choose_experts_that_there_are(
     scores = torch.zeros(4, 6, device=device)
     scores[0, 2], scores[1], scores[2, 1] = torch.nan, torch.inf, torch.inf
     for which in (kernels, TorchKernels()):
-        weights, chosen = which.route(scores, 3, renormalise=True)
+        weights, chosen = which.route(scores, 3, renormalize=True)
         assert weights[:3].isnan().all()
         assert weights[3].tolist() == pytest.approx([1 / 3] * 3)
         for line in chosen.tolist():
             assert len(set(line)) == 3
             assert {*line} <= {*range(6)}
-        shares, visits = which.route_visits(scores, 3, renormalise=True)
+        shares, visits = which.route_visits(scores, 3, renormalize=True)
         torch.testing.assert_close(shares, weights, equal_nan=True)
         expert_checks.same_tables(visits, TorchKernels().sort_visits(chosen, 6))
 
@@ -182,7 +182,7 @@ def test_a_row_does_not_depend_on_who_else_visits(kernels: Kernels, device: torc
 
 def test_nothing_is_made_of_no_tokens(kernels: Kernels, device: torch.device) -> None:
     matrices = stack(kernels, device, "float32", 3, 16, 16).matrices
-    weights, chosen = kernels.route(torch.empty(0, 3, device=device), 2, renormalise=True)
+    weights, chosen = kernels.route(torch.empty(0, 3, device=device), 2, renormalize=True)
     visits = kernels.sort_visits(chosen, 3)
     out = torch.empty(0, 8, device=device)
     kernels.expert_gates(torch.empty(0, 16, device=device), matrices, visits, "silu", out)

@@ -155,7 +155,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.pages.check(self.holders)
         held = set(self.held)
         assert self.pages.evictions == self.evictions
-        assert self.pages.num_held == len(held)
+        assert self.pages.num_referenced == len(held)
         assert self.pages.num_cached == len(self.known - held)
         assert self.pages.num_free == TOTAL - len(held | self.known)
         assert {p for p in range(TOTAL) if self.pages.is_shared(p)} == {
@@ -184,7 +184,7 @@ def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> Non
             pages.mark_known(rng.choice(holders))
         elif holders:
             pages.release(holders.pop(rng.randrange(len(holders))))
-        assert pages.num_free + pages.num_cached + pages.num_held == 64
+        assert pages.num_free + pages.num_cached + pages.num_referenced == 64
         if step % 500 == 0:
             pages.check(holders)
     pages.check(holders)
@@ -197,7 +197,7 @@ def test_what_goes_on_from_a_page_is_found_whoever_had_the_page_before(seed: int
     parent: dict[int, tuple[int, int]] = {}  # a page, and when that became known
     depth: dict[int, int] = {}
     for now in range(300):
-        cached = [page for page in born if not pages.is_held(page)]
+        cached = [page for page in born if not pages.is_referenced(page)]
         if cached and (not pages.num_free or rng.random() < 0.4):
             page = rng.choice(cached)
             pages.uncache(page)

@@ -148,11 +148,11 @@ class Machine:
 
     def check(self) -> None:
         self.pages.check(self.holders)
-        assert self.pages.num_held == len(self.held)
+        assert self.pages.num_referenced == len(self.held)
         assert self.pages.num_cached == len(self.released)
         if (quotas := self.pages.quotas) is not None:
             whose = Counter(self.owner[page] for page in self.held)
-            assert {t: n for t, n in quotas.held.items() if n} == whose
+            assert {t: n for t, n in quotas.referenced.items() if n} == whose
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -132,7 +132,7 @@ def test_codes_are_multiplied_with_codes(kind: str, has_bias: bool) -> None:
     assert linear.nbytes == 96 * 384 + 4 * scales + (4 * 96 if has_bias else 0)
     for lines in LINES:
         x = torch.randn(lines, 384) * 10 ** torch.randn(lines, 1)
-        given = kernels.quantise(x, weight.codes.dtype, GROUP if kind == "blocks" else 0)
+        given = kernels.quantize(x, weight.codes.dtype, GROUP if kind == "blocks" else 0)
         width = 384 // weight.scales.shape[1]
         inputs = given.codes.double() * given.scales.double().repeat_interleave(width, 1)
         exact = inputs @ dense(weight).double().t()

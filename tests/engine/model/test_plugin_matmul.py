@@ -13,7 +13,7 @@ from gatewayd_engine.model.linears.plugin_matmul import (
     MatmulPlugin,
     MatmulPlugins,
     PluginLinear,
-    UnfitProduct,
+    UnfitMatmul,
 )
 from gatewayd_engine.model.linears.select_cpu import make_cpu_linear
 from gatewayd_engine.model.parts import FusedParts, LayerParts, PlainParts, with_matmul_plugins
@@ -183,7 +183,7 @@ def test_a_row_that_is_wrong_hides_behind_no_longer_ones() -> None:
         if is_fit:
             assert bringers.make(weight, None, torch.float32) is not None
         else:
-            with pytest.raises(UnfitProduct, match="far from those of the weight"):
+            with pytest.raises(UnfitMatmul, match="far from those of the weight"):
                 bringers.make(weight, None, torch.float32)
 
 

@@ -214,11 +214,11 @@ _NO_SECCOMP = """
 import sys
 from gatewayd_engine.process import sandbox
 def none(*_):
-    raise sandbox.CannotConfine("no seccomp")
+    raise sandbox.SandboxUnavailable("no seccomp")
 sandbox._filter_calls = none
 try:
     sandbox.confine(sandbox.readable("/usr"))
-except sandbox.CannotConfine as error:
+except sandbox.SandboxUnavailable as error:
     print(error)
 try:
     open(sys.argv[1])

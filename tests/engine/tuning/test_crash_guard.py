@@ -22,7 +22,7 @@ import json, sys, time
 from pathlib import Path
 from gatewayd_engine.tuning.table import TunedMachine, TuningTable, case
 folder, last, at, how, names, machine, sizes = sys.argv[1:]
-CASE = case("product", "bfloat16", **json.loads(sizes))
+CASE = case("matmul", "bfloat16", **json.loads(sizes))
 def reach(where, name):
     if (where, name) == (at, last):
         print("trying", flush=True)
@@ -98,7 +98,7 @@ def test_what_ended_two_processes_in_a_row_is_not_tried_by_the_next(
     end(start(tmp_path, at=at), SIGKILL)
     assert kept(tmp_path) == ([], [f"bad 2, {CASE}"])
     end(start(tmp_path, at=at), SIGKILL)
-    assert kept(tmp_path)[0] == ["product bad"]
+    assert kept(tmp_path)[0] == ["matmul bad"]
     assert tried(tmp_path) == ["torch", "good"]
     assert TuningTable(H200, tmp_path).chosen(CASE, NAMES, never, agrees) == "good"
     assert caplog.text.count("a process crashed while it tried bad 2") == 1
@@ -117,7 +117,7 @@ def test_a_start_that_dies_before_it_gets_there_changes_nothing(tmp_path: Path) 
     end(start(tmp_path), SIGKILL)
     end(start(tmp_path, "good"), SIGTERM)
     end(start(tmp_path), SIGKILL)
-    assert kept(tmp_path)[0] == ["product bad"]
+    assert kept(tmp_path)[0] == ["matmul bad"]
 
 
 def test_replicas_that_are_killed_together_are_one_death(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_hang_is_a_death_though_it_is_ended_by_a_stop(tmp_path: Path) -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.3)
         end(process, SIGKILL)
-    assert kept(tmp_path)[0] == ["product bad"]
+    assert kept(tmp_path)[0] == ["matmul bad"]
 
 
 def test_a_known_choice_that_ended_two_processes_is_left_out(tmp_path: Path) -> None:

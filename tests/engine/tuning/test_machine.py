@@ -21,7 +21,7 @@ def test_the_versions_that_torch_returns_can_be_stored(
     machine = this_machine(torch.device("cuda"))
     assert machine.chip == "NVIDIA H200, 132 multiprocessors"
     assert machine.versions["torch"] == torch.__version__
-    measured = case("product", "bfloat16", m=8, n=6144, k=4096)
+    measured = case("matmul", "bfloat16", m=8, n=6144, k=4096)
     for times in (1, 0):
         table = TuningTable(this_machine(torch.device("cuda")), tmp_path)
         table.chosen(measured, ["torch"], lambda name: 1.0, lambda name: None)

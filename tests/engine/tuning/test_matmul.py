@@ -14,7 +14,7 @@ from gatewayd_engine.model.linears.norm_gate_fusion import Fusion
 from gatewayd_engine.model.linears.select_gpu import DenseGpuLinear, DeviceLinears
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning import matmul_candidates as candidates_module
-from gatewayd_engine.tuning.matmul import choose_products, measured_sizes
+from gatewayd_engine.tuning.matmul import choose_matmuls, measured_sizes
 from gatewayd_engine.tuning.matmul_candidates import Candidates, CublasLt, TinyGemm, multiply
 from gatewayd_engine.tuning.table import DeviceLost, TunedMachine, TuningTable
 from tests.engine.tuning.fake_matmul import Modules, Recording
@@ -52,7 +52,7 @@ def chosen(
     table = TuningTable(MACHINE) if table is None else table
     families: list[Candidates] = [CublasLt(modules, CPU), TinyGemm(modules)]
     told: list[float] = []
-    choose_products(some, sizes, families, table, clock, told.append, seconds)
+    choose_matmuls(some, sizes, families, table, clock, told.append, seconds)
     assert told == sorted(told)
     assert told[-1] == 1.0
     found = {}
@@ -97,8 +97,8 @@ def test_what_computes_something_else_is_refused(caplog: pytest.LogCaptureFixtur
     clock = Recording(modules, cublaslt_0=1.0, cublaslt_1=2.0, cublaslt_2=3.0, tinygemm2=4.0)
     with caplog.at_level(logging.INFO):
         assert set(chosen(linears(1), modules, clock, [8]).values()) == {"cublaslt 2"}
-    assert "cublaslt 0 is not a candidate for product bfloat16 m=8" in caplog.text
-    assert "Disagrees" in caplog.text
+    assert "cublaslt 0 is not a candidate for matmul bfloat16 m=8" in caplog.text
+    assert "Mismatch" in caplog.text
     assert "cublaslt 1 is not a candidate" in caplog.text
 
 
@@ -131,7 +131,7 @@ def test_the_host_waits_once_for_each_comparison(
     families, table = [CublasLt(modules, CPU)], TuningTable(MACHINE, tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(torch.Tensor, "item", counted)
-        choose_products(linears(1), sizes, families, table, Recording(modules), lambda part: None)
+        choose_matmuls(linears(1), sizes, families, table, Recording(modules), lambda part: None)
     assert waits == [1] * len(sizes)
 
 
@@ -152,7 +152,7 @@ def test_a_moment_without_memory_costs_one_start(
             patch.setattr(torch, "randn", failing)
         elif at == "check":
             patch.setattr(modules, "mm_bf16_cublaslt_run_with_algo", failing)
-        choose_products(some, [8, 16], families, table, clock, lambda part: None)
+        choose_matmuls(some, [8, 16], families, table, clock, lambda part: None)
     assert some[0].launches == {}
     (warning,) = [r.message for r in caplog.records if r.levelno == logging.WARNING]
     assert "too little memory to autotune matmuls" in warning
@@ -195,7 +195,7 @@ def test_a_known_product_that_computes_something_else_is_left_alone_from_then_on
         found = chosen(linears(1), modules, clock, [8], TuningTable(MACHINE, tmp_path), seconds=0.0)
         assert found == {8: "cublaslt 2"}
         assert clock.calls == []
-    assert caplog.text.count("cublaslt 1 was chosen for product bfloat16 m=8") == 1
+    assert caplog.text.count("cublaslt 1 was chosen for matmul bfloat16 m=8") == 1
 
 
 def test_when_time_is_up_the_rest_is_left_to_the_next_start(tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_operands_that_a_module_would_not_check_stay_torchs(dtype: torch.dtype) 
     # Seven columns are no multiple of 16 bytes; nor is any row but the first aligned.
     weight = torch.randn(48, 64 if dtype == torch.float32 else 7).to(dtype)
     linear = DenseGpuLinear(weight, None, TorchKernels(), Fusion())
-    choose_products(
+    choose_matmuls(
         [linear],
         [8],
         [CublasLt(modules, CPU), TinyGemm(modules)],

@@ -14,7 +14,7 @@ from gatewayd_engine.tuning import cache_files
 from gatewayd_engine.tuning.table import TunedMachine, TuningTable, case, load
 
 H200 = TunedMachine("NVIDIA H200", "9.0", {"torch": "2.11.0", "flashinfer": "0.7.2.post1"})
-CASE = case("product", "bfloat16", m=8, n=6144, k=4096)
+CASE = case("matmul", "bfloat16", m=8, n=6144, k=4096)
 
 
 class Stopwatch:
@@ -89,7 +89,7 @@ def test_other_candidates_or_another_case_are_measured(tmp_path: Path) -> None:
     table = TuningTable(H200, tmp_path)
     measure = Stopwatch(torch=2.0, a=1.0, b=0.5)
     assert table.chosen(CASE, ["torch", "a", "b"], measure, agrees) == "b"
-    other = case("product", "bfloat16", m=16, n=6144, k=4096)
+    other = case("matmul", "bfloat16", m=16, n=6144, k=4096)
     assert table.chosen(other, ["torch", "a"], Stopwatch(torch=1.0, a=2.0), agrees) == "torch"
     assert [entry.sizes["m"] for entry in TuningTable(H200, tmp_path).entries] == [8, 16]
 
@@ -152,7 +152,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(
 
 def test_two_engines_of_a_machine_keep_what_both_have_measured(tmp_path: Path) -> None:
     first, second = TuningTable(H200, tmp_path), TuningTable(H200, tmp_path)
-    other = case("product", "bfloat16", m=1, n=6144, k=4096)
+    other = case("matmul", "bfloat16", m=1, n=6144, k=4096)
     first.chosen(CASE, ["torch", "a"], Stopwatch(torch=2.0, a=1.0), agrees)
     second.chosen(other, ["torch", "a"], Stopwatch(torch=2.0, a=1.0), agrees)
     assert len(TuningTable(H200, tmp_path).entries) == 2

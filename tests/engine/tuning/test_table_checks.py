@@ -129,7 +129,7 @@ def test_a_check_that_passes_leaves_no_word_of_it(tmp_path: Path) -> None:
     table = TuningTable(H200, tmp_path)
     for _ in range(2):
         table.chosen(CASE, NAMES, never, check)
-    assert noted == [f"product b\nb 1, {CASE}"] * 2
+    assert noted == [f"matmul b\nb 1, {CASE}"] * 2
     # One file serves all attempts of a process.
     (file,) = [path for path in tmp_path.iterdir() if path != table.path]
     assert file.read_text().strip() == ""

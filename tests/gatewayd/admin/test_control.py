@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from gatewayd.admin.control import ChangeRefused, Control
-from gatewayd.admin.overrides.kept import Overrides
+from gatewayd.admin.overrides.persisted_overrides import Overrides
 from gatewayd.config.tables import Config
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.plugins.loaded import LoadedPlugins

@@ -13,16 +13,16 @@ from gatewayd.admin.app import build_admin
 from gatewayd.admin.control import Control
 from gatewayd.cli.operate.explain import waterfall
 from gatewayd.tracing.archive import Archive
-from gatewayd.tracing.recent import RecentLedgers
-from gatewayd.tracing.timeline import Stretch
+from gatewayd.tracing.recent import RecentLatencyRecords
+from gatewayd.tracing.timeline import CauseInterval
 from gatewayd.wire.requests import Explanation
 from gatewayd_engine.process.time_causes import Cause
 from gatewayd_tui.waterfall import markdown, render_breakdown
-from tests.gatewayd.tracing.test_time_ledger import ledger
+from tests.gatewayd.tracing.test_latency_record import latency_record
 
 
 async def get(
-    recent: RecentLedgers, path: str, query: str = "", archive: Archive | None = None
+    recent: RecentLatencyRecords, path: str, query: str = "", archive: Archive | None = None
 ) -> tuple[int, Any]:
     """Ask the app."""
     none: Any = None
@@ -48,8 +48,8 @@ async def get(
 
 
 async def test_one_request_is_explained_by_either_id() -> None:
-    recent = RecentLedgers()
-    recent.add(ledger(answered_id="a/b:c"))
+    recent = RecentLatencyRecords()
+    recent.add(latency_record(answered_id="a/b:c"))
     for name in ("a/b:c", "req_1"):
         status, found = await get(recent, f"/admin/requests/{name}")
         assert status == 200
@@ -61,16 +61,16 @@ async def test_one_request_is_explained_by_either_id() -> None:
 
 
 async def test_what_is_not_kept_is_404_and_says_which_ids_there_are() -> None:
-    status, answer = await get(RecentLedgers(), "/admin/requests/unknown")
+    status, answer = await get(RecentLatencyRecords(), "/admin/requests/unknown")
     assert status == 404
     assert "'unknown'" in answer["error"]["message"]
     assert "x-request-id" in answer["error"]["message"]
 
 
 async def test_the_last_and_the_slowest_are_listed() -> None:
-    recent = RecentLedgers()
+    recent = RecentLatencyRecords()
     for at in range(3):
-        recent.add(ledger(answered_id=f"r{at}", end=16.0 + (at == 1)))
+        recent.add(latency_record(answered_id=f"r{at}", end=16.0 + (at == 1)))
     _, found = await get(recent, "/admin/requests", "limit=2")
     assert [row["id"] for row in found["requests"]] == ["r2", "r1"]
     _, found = await get(recent, "/admin/requests", "order=slowest&limit=1")
@@ -83,15 +83,15 @@ async def test_the_last_and_the_slowest_are_listed() -> None:
     ("query", "param"), [("limit=0", "limit"), ("limit=x", "limit"), ("order=best", "order")]
 )
 async def test_lists_of_what_there_is_not_are_refused(query: str, param: str) -> None:
-    status, answer = await get(RecentLedgers(), "/admin/requests", query)
+    status, answer = await get(RecentLatencyRecords(), "/admin/requests", query)
     assert (status, answer["error"]["param"]) == (400, param)
 
 
 @pytest.mark.parametrize("first", ["newest", "slowest", "best"])
 async def test_of_a_key_that_comes_twice_the_last_counts(first: str) -> None:
-    recent = RecentLedgers()
+    recent = RecentLatencyRecords()
     for at in range(3):
-        recent.add(ledger(answered_id=f"r{at}", end=16.0 + (at == 1)))
+        recent.add(latency_record(answered_id=f"r{at}", end=16.0 + (at == 1)))
     query = f"order={first}&order=slowest&limit=9&limit=1"
     status, found = await get(recent, "/admin/requests", query)
     assert (status, [row["id"] for row in found["requests"]]) == (200, ["r1"])
@@ -100,8 +100,8 @@ async def test_of_a_key_that_comes_twice_the_last_counts(first: str) -> None:
 
 
 async def test_the_waterfall_has_a_bar_for_each_part() -> None:
-    recent = RecentLedgers()
-    recent.add(ledger())
+    recent = RecentLatencyRecords()
+    recent.add(latency_record())
     _, found = await get(recent, "/admin/requests/req_1")
     lines = waterfall(found)
     assert lines[0] == "mine  /x  standard  stop"
@@ -114,12 +114,12 @@ async def test_the_waterfall_has_a_bar_for_each_part() -> None:
 
 
 async def test_the_strategy_behind_a_cause_is_named_in_all_words() -> None:
-    recent = RecentLedgers()
-    prefill = Stretch(
+    recent = RecentLatencyRecords()
+    prefill = CauseInterval(
         Cause.PREFILL, 11.0, 3.0, plugins=2.5, shares=(("scheduler.slow", 2.0), ("drafter.x", 0.5))
     )
-    again = Stretch(Cause.RECOMPUTE, 14.0, 1.0, strategy="swap")
-    recent.add(ledger(stretches=(prefill, again)))
+    again = CauseInterval(Cause.RECOMPUTE, 14.0, 1.0, strategy="swap")
+    recent.add(latency_record(intervals=(prefill, again)))
     _, found = await get(recent, "/admin/requests/req_1")
     due = [(part["cause"], part["strategy"], part["ms"]) for part in found["parts"]]
     assert due == [

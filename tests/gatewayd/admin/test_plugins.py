@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from starlette.routing import Router
 
-from gatewayd.admin.app import AdminFront
+from gatewayd.admin.app import AdminErrorMiddleware
 from gatewayd.admin.control import SWAPPABLE, Control
 from gatewayd.admin.plugins import plugin_routes
 from gatewayd.config.tables import Config
@@ -36,7 +36,7 @@ async def get(control: Control, path: str) -> tuple[int, Any]:
         sent.append(message)
 
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": []}
-    await AdminFront(Router(plugin_routes(control)))(scope, receive, send)
+    await AdminErrorMiddleware(Router(plugin_routes(control)))(scope, receive, send)
     return sent[0]["status"], json.loads(b"".join(part["body"] for part in sent[1:]))
 
 

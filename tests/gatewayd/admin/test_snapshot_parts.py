@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 from gatewayd.admin.snapshots.latency import LastMinute
 from gatewayd.admin.snapshots.samples import Collected
 from gatewayd.metrics.registry import Metrics
-from gatewayd.tracing.recent import RecentLedgers
+from gatewayd.tracing.recent import RecentLatencyRecords
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import FakeControl
-from tests.gatewayd.tracing.test_time_ledger import ledger
+from tests.gatewayd.tracing.test_latency_record import latency_record
 
 
 class Once(Collector):
@@ -44,7 +44,7 @@ def exposed(collector: Collector) -> dict[str, float]:
 def test_samples_are_those_of_the_exposition_text() -> None:
     metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048, control=FakeControl())
     for number in range(40):
-        metrics.record_ledger(ledger(end=16.0 + number))
+        metrics.record_latency(latency_record(end=16.0 + number))
     metrics.answered("/x", "GET", 200)
     once = Once(metrics.registry)
     found = Collected(once.metrics).samples
@@ -86,7 +86,7 @@ def test_a_collector_that_fails_costs_what_it_would_have_given() -> None:
 def test_promises_are_those_of_the_samples() -> None:
     metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048)
     for number in range(10):
-        metrics.record_ledger(ledger(end=16.0, first=12.0 if number % 2 else 15.5))
+        metrics.record_latency(latency_record(end=16.0, first=12.0 if number % 2 else 15.5))
     collected = Collected(metrics.registry.collect())
     views = {(one.priority, one.slo): one for one in collected.slo}
     ttft = views["standard", "ttft"]
@@ -119,12 +119,14 @@ ENDINGS = st.lists(
 def test_latencies_are_those_of_the_last_minute(
     endings: list[tuple[float, float, str, bool]],
 ) -> None:
-    recent, now = RecentLedgers(30), 100.0
+    recent, now = RecentLatencyRecords(30), 100.0
     minute = LastMinute(recent)
     kept = []
     for pause, took, outcome, looks in endings:
         now += pause
-        one = ledger(arrival=now - took - 1, first=now - 0.5 - took, end=now, outcome=outcome)
+        one = latency_record(
+            arrival=now - took - 1, first=now - 0.5 - took, end=now, outcome=outcome
+        )
         recent.add(one)
         kept.append(one)
         if not looks:

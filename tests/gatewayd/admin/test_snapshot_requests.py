@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from gatewayd.admin.snapshots.requests import RequestRows, SequenceLook
+from gatewayd.admin.snapshots.requests import RequestRows, SequenceReport
 from gatewayd.admin.snapshots.tenants import TenantRows
 from gatewayd.engines.api import EngineRequest
 from gatewayd.engines.job import EngineJob
@@ -75,13 +75,13 @@ def spends_on(found: Given, choice: int, cause: int) -> None:
     one.timeline.on_step(cause, 0.0)
 
 
-def rows_of(found: list[Given], looks: dict[int, SequenceLook] | None = None) -> RequestRows:
+def rows_of(found: list[Given], looks: dict[int, SequenceReport] | None = None) -> RequestRows:
     return RequestRows(cast(Any, found), looks or {}, NOW)
 
 
 def test_what_waits_has_its_cause_and_what_an_engine_says_of_it() -> None:
     one = generation("1", prompts=2, tenant="a", priority=0, deadline=0.5)
-    looks = {100: SequenceLook(0, 0, 16, 0, 0), 101: SequenceLook(0, 0, 32, 0, 0)}
+    looks = {100: SequenceReport(0, 0, 16, 0, 0), 101: SequenceReport(0, 0, 32, 0, 0)}
     (row,) = rows_of([one], looks).waiting
     assert (row.id, row.tenant, row.priority, row.engine) == ("1", "a", "realtime", 0)
     assert row.request_id == "req_1"
@@ -99,7 +99,7 @@ def test_what_runs_has_what_both_sides_know() -> None:
     spends_on(one, 3, Cause.DECODE)
     told = one.choices[3]
     told.completion_tokens, told.first, told.cached_tokens = 21, NOW - 2.0, 2
-    rows = rows_of([one], {103: SequenceLook(23, 2, None, 8, 2)})
+    rows = rows_of([one], {103: SequenceReport(23, 2, None, 8, 2)})
     assert rows.waiting == []
     (row,) = rows.running
     assert (row.id, row.choice, row.engine, row.phase, row.cause) == ("1", 3, 0, "decode", "decode")

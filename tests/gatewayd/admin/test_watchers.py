@@ -16,7 +16,7 @@ import msgspec
 import pytest
 from starlette.routing import Router
 
-from gatewayd.admin.app import AdminFront
+from gatewayd.admin.app import AdminErrorMiddleware
 from gatewayd.admin.client import AdminError, call, stream_snapshots
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshots.routes import PrefixRoute, snapshot_routes
@@ -151,7 +151,7 @@ async def served(tmp_path: Path, source: Source | None = None) -> AsyncIterator[
     found = Served(tmp_path / "a.sock", source or Source())
     prefixes = cast(PrefixRoute, None)
     routes = snapshot_routes(cast(Snapshots, found.source), found.watching, found.lines, prefixes)
-    server = AdminServer(AdminFront(Router(routes)), found.path)
+    server = AdminServer(AdminErrorMiddleware(Router(routes)), found.path)
     running = asyncio.create_task(server.run_until_stopped())
     try:
         yield found

@@ -40,7 +40,7 @@ def test_it_shows_what_was_chosen(
 ) -> None:
     table = TuningTable(TunedMachine("a chip", "9.0", {}), tmp_path)
     times = {"torch": 10.0, "tinygemm2": 8.0}
-    which = case("product", "bfloat16", m=8, n=48, k=64)
+    which = case("matmul", "bfloat16", m=8, n=48, k=64)
     table.chosen(which, list(times), times.__getitem__, lambda name: None)
 
     async def started(*args: object) -> tuple[dict[str, float], float, str]:

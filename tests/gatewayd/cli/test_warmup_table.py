@@ -15,7 +15,7 @@ MACHINE = TunedMachine("NVIDIA H200, 132 multiprocessors", "9.0", {})
 def entry(lines: int, choice: str, **times: float | None) -> TableEntry:
     named = {name.replace("_", " "): time for name, time in times.items()}
     sizes = {"m": lines, "n": 6144, "k": 4096, "bias": 0}
-    return TableEntry("product", "bfloat16", sizes, "torch", choice, named)
+    return TableEntry("matmul", "bfloat16", sizes, "torch", choice, named)
 
 
 def test_neighbours_with_one_choice_are_one_line() -> None:
@@ -40,15 +40,15 @@ def test_neighbours_with_one_choice_are_one_line() -> None:
     assert [[cell.strip() for cell in row] for row in cells] == [
         ["decode attention, bfloat16", "lines 8", "xqa", "8.0 µs", "fa2", "9.0 µs", "11%"],
         [
-            "product, bfloat16", "n 6144, k 4096, bias 0", "1 to 8", "tinygemm2", "14.0 to 15.0 µs",
+            "matmul, bfloat16", "n 6144, k 4096, bias 0", "1 to 8", "tinygemm2", "14.0 to 15.0 µs",
             "torch", "16.0 to 16.5 µs", "12% to 9%",
         ],
         [
-            "product, bfloat16", "n 6144, k 4096, bias 0", "9 to 64", "torch", "20.0 µs", "torch",
+            "matmul, bfloat16", "n 6144, k 4096, bias 0", "9 to 64", "torch", "20.0 µs", "torch",
             "20.0 µs",
         ],
         [
-            "product, bfloat16", "n 6144, k 4096, bias 0", "65 to 256", "cublaslt 3", "30.0 µs",
+            "matmul, bfloat16", "n 6144, k 4096, bias 0", "65 to 256", "cublaslt 3", "30.0 µs",
             "torch", "40.0 µs", "25%",
         ],
     ]  # fmt: skip

@@ -10,14 +10,14 @@ import shlex
 import pytest
 from rich.console import Console
 
-from gatewayd.daemon.banner import Welcome, show_loading
+from gatewayd.daemon.banner import ReadyMessage, show_loading
 from gatewayd.engines.api import ReplicaState, ReplicaStatus
 
 
 @pytest.mark.parametrize(("can_chat", "path"), [(True, "chat/completions"), (False, "completions")])
 def test_the_curl_is_a_shell_command_with_a_json_body(can_chat: bool, path: str) -> None:
-    welcome = Welcome("it's", "http://127.0.0.1:8000", can_chat=can_chat, needs_key=True)
-    words = shlex.split(welcome.curl())
+    ready_message = ReadyMessage("it's", "http://127.0.0.1:8000", can_chat=can_chat, needs_key=True)
+    words = shlex.split(ready_message.curl())
     assert words[:2] == ["curl", f"http://127.0.0.1:8000/v1/{path}"]
     assert "authorization: Bearer $GATEWAYD_API_KEY" in words
     body = json.loads(words[words.index("-d") + 1])
@@ -27,8 +27,8 @@ def test_the_curl_is_a_shell_command_with_a_json_body(can_chat: bool, path: str)
 
 def test_the_welcome_names_model_and_url() -> None:
     out = io.StringIO()
-    welcome = Welcome("nano", "http://127.0.0.1:81", can_chat=True, needs_key=False)
-    welcome.show(Console(file=out, width=100), 1.25)
+    ready_message = ReadyMessage("nano", "http://127.0.0.1:81", can_chat=True, needs_key=False)
+    ready_message.show(Console(file=out, width=100), 1.25)
     assert "nano" in out.getvalue()
     assert "http://127.0.0.1:81/v1" in out.getvalue()
     assert "1.2 s" in out.getvalue()

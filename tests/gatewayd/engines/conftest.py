@@ -24,7 +24,7 @@ from gatewayd.plugins.router import FencedRouter
 from gatewayd_engine.process.config import EngineConfig, StrategyChoice
 from gatewayd_engine.process.messages import SamplingParams, TokenLogprobs
 from gatewayd_hooks.execution import EngineCommand
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
@@ -220,8 +220,10 @@ async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet
             config=CONFIG,
             patience=patience or SilenceLimits(),
         )
-        ledger = Ledger(0.05)
-        fenced = FencedRouter(router or LeastLoaded(), "test", ledger, Watchdog(ledger, 1.0))
+        plugin_times = PluginTimes(0.05)
+        fenced = FencedRouter(
+            router or LeastLoaded(), "test", plugin_times, Watchdog(plugin_times, 1.0)
+        )
         fleet = EngineFleet(launch, fenced, limits or QueueLimits(1000, 10**6), num_replicas)
         fleet.start()
         running.append(Setup(fleet, executor))

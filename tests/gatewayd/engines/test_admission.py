@@ -13,7 +13,7 @@ import pytest
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.plugins.admission import FencedAdmission
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 
 REFUSAL = Refusal("full", "no", 3.0, offers=({"service_tier": "flex"},))
@@ -45,8 +45,8 @@ class Told:
 
 
 def fenced(strategy: Told) -> FencedAdmission:
-    ledger = Ledger(0.05)
-    return FencedAdmission(strategy, "told", ledger, Watchdog(ledger, 5.0))
+    plugin_times = PluginTimes(0.05)
+    return FencedAdmission(strategy, "told", plugin_times, Watchdog(plugin_times, 5.0))
 
 
 @pytest.mark.parametrize("is_tenants", [False, True])

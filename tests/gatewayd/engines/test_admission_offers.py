@@ -14,7 +14,7 @@ from gatewayd.plugins.admission import FencedAdmission
 from gatewayd_admit_forecast.config import ForecastConfig
 from gatewayd_admit_forecast.strategy import Forecast
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.scheduling import Priority
 
@@ -41,8 +41,8 @@ class Short:
 
 
 def fenced(strategy: Any) -> FencedAdmission:
-    ledger = Ledger(0.05)
-    return FencedAdmission(strategy, "told", ledger, Watchdog(ledger, 5.0))
+    plugin_times = PluginTimes(0.05)
+    return FencedAdmission(strategy, "told", plugin_times, Watchdog(plugin_times, 5.0))
 
 
 def learned() -> Forecast:

@@ -17,7 +17,7 @@ from gatewayd.engines.replicas.silence_limits import SilenceLimits
 from gatewayd.plugins.executor import FencedExecutor
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.host.fence import StrategyHang
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind
 
@@ -60,13 +60,15 @@ def test_a_process_whose_methods_raise_raises_nothing(caplog: pytest.LogCaptureF
 
 def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gatewayd.plugins.executor._START_SECONDS", 0.2)
-    ledger = Ledger(0.05)
-    executor = FencedExecutor(_starts(lambda: time.sleep(60)), "far", ledger, Watchdog(ledger, 5.0))
+    plugin_times = PluginTimes(0.05)
+    executor = FencedExecutor(
+        _starts(lambda: time.sleep(60)), "far", plugin_times, Watchdog(plugin_times, 5.0)
+    )
     began = time.monotonic()
     with pytest.raises(StrategyHang, match=r"far\.start hung at"):
         start(executor, COMMAND)
     assert time.monotonic() - began < 30
-    assert ledger.costs()[Kind.EXECUTOR, "far"].calls == 1
+    assert plugin_times.costs()[Kind.EXECUTOR, "far"].calls == 1
 
 
 def test_one_that_has_let_go_may_still_say_how_it_ends() -> None:

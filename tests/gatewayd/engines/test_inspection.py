@@ -17,11 +17,11 @@ from gatewayd_engine.process.inspect_messages import (
     Browsed,
     Inspect,
     Inspected,
-    MachineLook,
-    PoolLook,
+    MachineStats,
+    PoolStats,
 )
 
-POOL = PoolLook(1, b"", b"", [0, 0, 0, 0, 0], [], [])
+POOL = PoolStats(1, b"", b"", [0, 0, 0, 0, 0], [], [])
 
 
 class Engine:
@@ -120,7 +120,7 @@ async def test_scrapers_ask_engines_once_a_second(monkeypatch: pytest.MonkeyPatc
         looking = asyncio.create_task(inspecting.refresh())
         await asyncio.sleep(0)
         if number == 0:
-            machine = MachineLook(resident_bytes=5)
+            machine = MachineStats(resident_bytes=5)
             inspecting.answered(engine, replace(said(engine.sent[0]), machine=machine))
         await looking
     assert len(engine.sent) == 1

@@ -8,7 +8,7 @@ import pytest
 
 from gatewayd.plugins.router import FAULT_LIMIT, FencedRouter
 from gatewayd_hooks.host.budgets import PATIENCE
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.routing import ReplicaView, RouteRequest
 from tests.clock import Clock
@@ -48,10 +48,12 @@ def test_only_a_router_that_is_slow_itself_is_asked_no_more(
     monkeypatch: pytest.MonkeyPatch, works: float, waits: float, is_kept: bool
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("gatewayd_hooks.host.ledger.time", clock)
+    monkeypatch.setattr("gatewayd_hooks.host.plugin_times.time", clock)
     monkeypatch.setattr("gatewayd.plugins.fenced.time", clock)
-    ledger = Ledger(0.05)
-    router = FencedRouter(Second(clock, works, waits), "second", ledger, Watchdog(ledger, 60.0))
+    plugin_times = PluginTimes(0.05)
+    router = FencedRouter(
+        Second(clock, works, waits), "second", plugin_times, Watchdog(plugin_times, 60.0)
+    )
     request = RouteRequest((1, 2, 3), b"", 0)
     for _ in range(FAULT_LIMIT * PATIENCE):
         assert router.route(request, VIEWS) == 1

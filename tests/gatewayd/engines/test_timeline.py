@@ -7,7 +7,14 @@ import random
 import msgspec
 import pytest
 
-from gatewayd.tracing.timeline import NO_ENGINE, SENT, StepTimeTotals, Stretch, Timeline, Totals
+from gatewayd.tracing.timeline import (
+    NO_ENGINE,
+    SENT,
+    CauseInterval,
+    StepTimeTotals,
+    Timeline,
+    Totals,
+)
 from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.messages import StepOutput
 from gatewayd_engine.process.time_causes import Cause
@@ -31,12 +38,12 @@ def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None
     timeline.on_step(Cause.DECODE, 0.0)
     pace.record_step(step(7, crowd=0.25, plugins={"scheduler.a": 0.15, "drafter.b": 0.05}), 18.0)
     timeline.stop(18.5)
-    *before, last = timeline.stretches(99.0)
+    *before, last = timeline.intervals(99.0)
     assert before == [
-        Stretch(NO_ENGINE, 10.0, 0.5),
-        Stretch(Cause.TURN, 10.5, 0.5),
-        Stretch(Cause.PAGES, 11.0, 4.0),
-        Stretch(Cause.PREFILL, 15.0, 1.0, others=0.25),
+        CauseInterval(NO_ENGINE, 10.0, 0.5),
+        CauseInterval(Cause.TURN, 10.5, 0.5),
+        CauseInterval(Cause.PAGES, 11.0, 4.0),
+        CauseInterval(Cause.PREFILL, 15.0, 1.0, others=0.25),
     ]
     *figures, shares, strategy = msgspec.structs.astuple(last)
     assert figures == pytest.approx([Cause.DECODE, 16.0, 2.5, 0.2, 0.2])
@@ -53,9 +60,9 @@ def test_a_heartbeat_is_no_step() -> None:
     assert (pace.at, pace.before) == (1.0, (0.0, Totals()))
     pace.record_step(step(2), 6.0)
     timeline.on_step(Cause.DECODE, 0.0)
-    assert timeline.stretches(7.0) == [
-        Stretch(Cause.PREFILL, 0.0, 1.0),
-        Stretch(Cause.DECODE, 1.0, 6.0),
+    assert timeline.intervals(7.0) == [
+        CauseInterval(Cause.PREFILL, 0.0, 1.0),
+        CauseInterval(Cause.DECODE, 1.0, 6.0),
     ]
 
 
@@ -65,7 +72,7 @@ def test_one_that_follows_another_waits_for_its_prompt() -> None:
     pace.record_step(step(1), 1.0)
     pace.record_step(step(2), 2.0)
     timeline.on_step(Cause.PREFILL, 1.0)
-    assert timeline.stretches(2.0)[0] == Stretch(Cause.LEADER, 0.0, 1.0)
+    assert timeline.intervals(2.0)[0] == CauseInterval(Cause.LEADER, 0.0, 1.0)
 
 
 def test_the_time_at_a_lost_engine_stays_and_what_is_told_after_the_end_changes_nothing() -> None:
@@ -80,10 +87,10 @@ def test_the_time_at_a_lost_engine_stays_and_what_is_told_after_the_end_changes_
     timeline.lost(8.0)
     timeline.stop(9.0)
     assert timeline.end == 6.0
-    assert timeline.stretches(9.0) == [
-        Stretch(Cause.DECODE, 0.0, 3.0),
-        Stretch(NO_ENGINE, 3.0, 1.0),
-        Stretch(SENT, 4.0, 2.0),
+    assert timeline.intervals(9.0) == [
+        CauseInterval(Cause.DECODE, 0.0, 3.0),
+        CauseInterval(NO_ENGINE, 3.0, 1.0),
+        CauseInterval(SENT, 4.0, 2.0),
     ]
 
 
@@ -107,7 +114,7 @@ def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None
                 told = step(number, crowd=random_.uniform(-1, 2), plugins=random_plugins(random_))
                 pace.record_step(told, now)
                 timeline.on_step(random_.choice(list(Cause)), random_.uniform(-1, 2))
-    found = timeline.stretches(now)
+    found = timeline.intervals(now)
     assert sum(one.seconds for one in found) == pytest.approx(now - 100.0, abs=1e-9)
     assert all(one.others + one.plugins <= one.seconds + 1e-9 for one in found)
     assert all(min(one.seconds, one.others, one.plugins) >= 0 for one in found)

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from gatewayd.engines.api import ReplicaState, ReplicaStatus
 from gatewayd.metrics.engines import FleetCollector
 from gatewayd_engine.process.engine_stats import EngineStats
-from gatewayd_engine.process.inspect_messages import MachineLook
+from gatewayd_engine.process.inspect_messages import MachineStats
 from gatewayd_engine.process.messages import ModelInfo
 
 
@@ -80,7 +80,7 @@ def test_steps_are_told_by_the_tokens_they_computed() -> None:
 def test_machines_are_told_as_far_as_engines_know_them() -> None:
     class Told(Fleet):
         def status(self) -> list[ReplicaStatus]:
-            said = [MachineLook(5, 2.5, 1.0, 60, 80, 0.75), MachineLook(7, 1.0, 0.5), None]
+            said = [MachineStats(5, 2.5, 1.0, 60, 80, 0.75), MachineStats(7, 1.0, 0.5), None]
             return [
                 replace(one, machine=machine)
                 for one, machine in zip(super().status(), said, strict=True)

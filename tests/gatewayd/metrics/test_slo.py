@@ -10,7 +10,7 @@ import pytest
 from gatewayd.config.slo import ClassTargets, SloTable
 from gatewayd.metrics.slo import SloCollector, judge
 from gatewayd.metrics.slo_windows import BUCKET_SECONDS, NUM_BUCKETS, SloWindows
-from tests.gatewayd.tracing.test_time_ledger import ledger
+from tests.gatewayd.tracing.test_latency_record import latency_record
 
 
 class Clock:
@@ -74,14 +74,14 @@ TARGETS = ClassTargets(ttft_ms=1500, tpot_ms=600, e2e_ms=6500)
 def test_a_request_is_judged_by_what_its_class_is_promised(
     fields: dict[str, Any], verdict: dict[str, bool]
 ) -> None:
-    assert judge(ledger(**fields), TARGETS) == verdict
+    assert judge(latency_record(**fields), TARGETS) == verdict
 
 
 def test_without_a_promise_all_that_did_not_fail_is_good() -> None:
     none = ClassTargets()
-    assert judge(ledger(), none) == {"all": True}
-    assert judge(ledger(outcome="error"), none) == {"all": False}
-    assert judge(ledger(outcome="abort"), none) == {}
+    assert judge(latency_record(), none) == {"all": True}
+    assert judge(latency_record(outcome="error"), none) == {"all": False}
+    assert judge(latency_record(outcome="abort"), none) == {}
 
 
 def test_the_burn_rate_is_the_bad_share_over_the_share_that_may_be_bad() -> None:
@@ -89,10 +89,10 @@ def test_the_burn_rate_is_the_bad_share_over_the_share_that_may_be_bad() -> None
     table = SloTable(batch=ClassTargets(e2e_ms=5000, objective=0.9))
     collector = SloCollector(table, clock)
     for end in (14.0, 14.0, 14.0, 99.0):
-        collector.ended(ledger(priority=2, end=end))
+        collector.ended(latency_record(priority=2, end=end))
     clock.now += 2000
     for _ in range(4):
-        collector.ended(ledger(priority=2, end=14.0))
+        collector.ended(latency_record(priority=2, end=14.0))
     found = {
         (sample.name, *sample.labels.values()): sample.value
         for family in collector.collect()

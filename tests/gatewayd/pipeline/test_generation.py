@@ -17,7 +17,7 @@ from gatewayd.pipeline.work import Work
 from gatewayd.plugins.request_observers import Observers
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.text_model import TextModel
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
 from gatewayd_engine.process.messages import SamplingParams
 from gatewayd_hooks.events import RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, hangs_after, says
@@ -100,8 +100,8 @@ async def test_whoever_failed_is_named_by_the_ledger(
 ) -> None:
     finished: list[RequestFinished] = []
     begun = pipeline(FakeFleet(hangs), finished.append)
-    kept: list[TimeLedger] = []
-    begun.metrics.record_ledger = kept.append  # type: ignore[assignment]
+    kept: list[LatencyRecord] = []
+    begun.metrics.record_latency = kept.append  # type: ignore[assignment]
     generation = await begun.start(work(text))
     with pytest.raises(type(raised)), contextlib.closing(generation):
         raise raised

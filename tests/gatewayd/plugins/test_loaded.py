@@ -211,7 +211,7 @@ def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
 def test_an_observer_that_is_slow_itself_is_told_no_more(
     built: dict[str, _Strategy], monkeypatch: pytest.MonkeyPatch, name: str, is_told: bool
 ) -> None:
-    monkeypatch.setattr("gatewayd_hooks.host.ledger.time", CLOCK)
+    monkeypatch.setattr("gatewayd_hooks.host.plugin_times.time", CLOCK)
     monkeypatch.setattr("gatewayd.plugins.fenced.time", CLOCK)
     observers = LoadedPlugins.load(_config(name), model="m").observers
     for _ in range(100):

@@ -14,8 +14,8 @@ from gatewayd.text.output_parts import Parsers
 from gatewayd.text.text_model import TextModel
 from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.host.errors import PluginError
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.resources import GatewayResources
@@ -24,10 +24,10 @@ from gatewayd_hooks.strategy import Kind
 
 def chosen(template: str, **tables: str) -> ModelParsers:
     config = Config.model_validate({kind: {"strategy": name} for kind, name in tables.items()})
-    ledger = Ledger(0.05)
+    plugin_times = PluginTimes(0.05)
     host = PluginHost(Catalog.installed())
     resources = GatewayResources("model", 1, template)
-    return load_parsers(config, host, resources, ledger, Watchdog(ledger, 2.0))
+    return load_parsers(config, host, resources, plugin_times, Watchdog(plugin_times, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ class Counting(Watchdog):
 
 
 def test_the_timer_is_set_once_for_many_pieces_and_still_ends_one() -> None:
-    ledger = Ledger(0.05)
-    watchdog = Counting(ledger, 0.5)
+    plugin_times = PluginTimes(0.05)
+    watchdog = Counting(plugin_times, 0.5)
     seat: FencedParser[Any] = FencedParser(
-        Kind.REASONING_PARSER, Sleepy(), "sleepy", ledger, watchdog
+        Kind.REASONING_PARSER, Sleepy(), "sleepy", plugin_times, watchdog
     )
     reader = Parsers(reasoning=seat.parser, armed=seat.armed).reader()
     watchdog.count = 0
@@ -111,4 +111,4 @@ def test_the_timer_is_set_once_for_many_pieces_and_still_ends_one() -> None:
     assert reader.read(["b", "sleep", "c"], is_last=True) == [Text("bsleepc")]
     assert time.perf_counter() - began < 30
     assert (watchdog.count, watchdog.is_armed) == (2, False)
-    assert [account.calls for account in ledger.costs().values()] == [67], "with the making"
+    assert [account.calls for account in plugin_times.costs().values()] == [67], "with the making"

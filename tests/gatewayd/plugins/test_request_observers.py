@@ -1,4 +1,4 @@
-"""Request observers: slow ones are named in the request's time ledger."""
+"""Request observers: slow ones are named in the request's latency record."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from gatewayd.plugins.observers import ObserverRecord
 from gatewayd.tracing import request_trace
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
-from tests.gatewayd.tracing.test_time_ledger import ledger
+from tests.gatewayd.tracing.test_latency_record import latency_record
 
 
 class Host:
@@ -23,7 +23,7 @@ class Host:
 
 async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     host: Any = Host()
-    watched = Ledger(1.0)
+    watched = PluginTimes(1.0)
     told = ObserverRecord(host, "gatewayd_request_admitted", watched, Watchdog(watched, 10.0))
     request_trace.start_trace("mine")
     submitted = time.monotonic()
@@ -31,12 +31,12 @@ async def test_the_plugin_that_a_request_waited_for_is_named() -> None:
     handed = time.monotonic()
     kept = request_trace.current()
     assert kept is not None
-    found = ledger(
+    found = latency_record(
         arrival=kept.arrival,
         spans=kept.spans,
         submitted=submitted,
         notified=handed,
-        stretches=(),
+        intervals=(),
         computed=handed,
         end=handed,
     )

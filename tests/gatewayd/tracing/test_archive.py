@@ -15,18 +15,22 @@ import pytest
 from gatewayd.daemon.resources import PersistentResources
 from gatewayd.tracing.archive import AT_ONCE, REFUSED_AT_ONCE
 from gatewayd.tracing.explanation import explanation
-from gatewayd.tracing.recent import RecentLedgers
-from gatewayd.tracing.time_ledger import TimeLedger
+from gatewayd.tracing.latency_record import LatencyRecord
+from gatewayd.tracing.recent import RecentLatencyRecords
 from tests.gatewayd.admin.test_explain import get
 from tests.gatewayd.store_fixtures import opened
-from tests.gatewayd.tracing.test_time_ledger import ledger
+from tests.gatewayd.tracing.test_latency_record import latency_record
 
 
-def of(number: int, *, answered: str = "", unix: float | None = None) -> TimeLedger:
+def of(number: int, *, answered: str = "", unix: float | None = None) -> LatencyRecord:
     at = time.time() if unix is None else unix
     name = f"req_{number}"
     return msgspec.structs.replace(
-        ledger(), request_id=name, answered_id=answered or name, unix=at, prompt_tokens=number
+        latency_record(),
+        request_id=name,
+        answered_id=answered or name,
+        unix=at,
+        prompt_tokens=number,
     )
 
 
@@ -39,7 +43,7 @@ async def written(durable: PersistentResources) -> None:
 async def test_what_ended_in_another_life_is_explained(tmp_path: Path) -> None:
     ended = [of(1), of(2, answered="mine"), of(3, answered="mine")]
     with opened(tmp_path) as durable:
-        recent = RecentLedgers(keep=durable.archive.add)
+        recent = RecentLatencyRecords(keep=durable.archive.add)
         for one in ended:
             recent.add(one)
     with opened(tmp_path) as durable:
@@ -48,9 +52,9 @@ async def test_what_ended_in_another_life_is_explained(tmp_path: Path) -> None:
         assert await archive.find("req_2") == explanation(ended[1])
         assert await archive.find("mine") == explanation(ended[2])
         assert await archive.find("yours") is None
-        status, told = await get(RecentLedgers(), "/admin/requests/mine", archive=archive)
+        status, told = await get(RecentLatencyRecords(), "/admin/requests/mine", archive=archive)
         assert (status, told) == (200, msgspec.to_builtins(explanation(ended[2])))
-        status, told = await get(RecentLedgers(), "/admin/requests/yours", archive=archive)
+        status, told = await get(RecentLatencyRecords(), "/admin/requests/yours", archive=archive)
         assert status == 404
 
 
@@ -100,7 +104,7 @@ async def test_a_flood_of_refusals_pushes_out_no_others_and_has_its_own_room(
 ) -> None:
     with opened(tmp_path, store={"ledger_rows": 10}) as durable:
         archive = durable.archive
-        recent = RecentLedgers(keep=archive.add, keep_refused=archive.refuse)
+        recent = RecentLatencyRecords(keep=archive.add, keep_refused=archive.refuse)
         for number in range(12):
             recent.add(of(number))
         for number in range(100, 100 + REFUSED_AT_ONCE + 5):

@@ -13,7 +13,7 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
-from gatewayd_engine.tuning.clock import surviving
+from gatewayd_engine.tuning.clock import device_errors
 from gatewayd_engine.tuning.table import DeviceLost
 from tests.gpu.probing.compiling import Ahead
 from tests.gpu.probing.device import clock_of, kernels_of, machine_of, speed_of
@@ -145,7 +145,7 @@ class Bench:
     def _compile(self, name: str, rows: Callable[[Bench], None]) -> None:
         try:
             self._ahead, self.is_compiling = Ahead(self._compilers), True
-            with surviving(self.device, f"{name}, before its rows"):
+            with device_errors(self.device, f"{name}, before its rows"):
                 with suppress(NoTime):
                     rows(self)
                 self._ahead.finish(self._until)
@@ -166,7 +166,7 @@ class Bench:
         except (NoTime, DeviceLost):
             raise
         except Exception:
-            with surviving(self.device, f"{name}, between its rows"):
+            with device_errors(self.device, f"{name}, between its rows"):
                 raise
 
     @contextmanager
@@ -239,7 +239,7 @@ class Bench:
         noted = self._document.row(self._where, name)
         try:
             self._refuse(name)
-            with surviving(self.device, name):
+            with device_errors(self.device, name):
                 self._measure(name, make(), noted)
         except Absent as error:
             noted["absent"] = str(error)

@@ -49,7 +49,7 @@ def _product(bench: Bench, scheme: str, numbers: torch.Tensor, x: torch.Tensor) 
         if isinstance(weight, GroupedWeight) and weight.activations in _CODES:
             in_blocks = weight.scales.shape[1] > 1
             codes = _CODES[weight.activations]
-            rounded = TWIN.quantise(x, codes, GROUP if in_blocks else 0)
+            rounded = TWIN.quantize(x, codes, GROUP if in_blocks else 0)
             each = x.shape[1] // rounded.scales.shape[1]
             given = rounded.codes.float() * rounded.scales.repeat_interleave(each, 1)
         return (torch.mm(given, dense(weight).float().t()),)
@@ -73,13 +73,13 @@ def experts(bench: Bench) -> None:
 def _experts(bench: Bench, lines: int, first: ExpertMatrices, second: ExpertMatrices) -> None:
     of = bench.sizes.mixture
     x, scores = bench.randn(lines, of.hidden), bench.randn(lines, of.experts)
-    weights, chosen = TWIN.route(scores, of.top_k, renormalise=True)
+    weights, chosen = TWIN.route(scores, of.top_k, renormalize=True)
     visits, visited = TWIN.sort_visits(chosen, of.experts), len(set(chosen.flatten().tolist()))
     given, inner = (bench.randn(visits.num_visits, of.inner) for _ in range(2))
     answers = bench.randn(visits.num_visits, of.hidden)
 
     def route(kernels: Kernels) -> Tensors:
-        shares, tables = kernels.route_visits(scores, of.top_k, renormalise=True)
+        shares, tables = kernels.route_visits(scores, of.top_k, renormalize=True)
         return shares, tables.experts  # in its order empty blocks may hold anything
 
     def gates(kernels: Kernels) -> Tensors:

@@ -14,9 +14,9 @@ from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
 from gatewayd_hooks.testing.simulation.decoding import SHAPE
 from gatewayd_hooks.testing.simulation.resources import engine_resources
+from gatewayd_kvc_matching.bounded_least_squares import bounded_least_squares
 from gatewayd_kvc_matching.config import MatchingConfig
 from gatewayd_kvc_matching.fitting import FittedPositions, fit, fit_bias
-from gatewayd_kvc_matching.masses import bounded_least_squares
 from gatewayd_kvc_matching.strategy import Matching
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gatewayd_draft_model.config import DraftModelConfig
-from gatewayd_draft_model.strategy import SmallModel
+from gatewayd_draft_model.strategy import DraftModelDrafter
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
@@ -44,8 +44,10 @@ class Bigrams:
 
 
 class TestSmallModel(DrafterConformance):
-    def make(self) -> SmallModel:
-        return SmallModel(DraftModelConfig(model="/tmp", min_confidence=0.2, max_catch_up=16))
+    def make(self) -> DraftModelDrafter:
+        return DraftModelDrafter(
+            DraftModelConfig(model="/tmp", min_confidence=0.2, max_catch_up=16)
+        )
 
     def resources(self) -> EngineResources:
         return engine_resources(
@@ -86,8 +88,8 @@ class Guessing(Bigrams):
         return np.stack(guesses, 1), np.stack(shares, 1)
 
 
-def small_model(model: Bigrams, **settings: Any) -> SmallModel:
-    drafter = SmallModel(DraftModelConfig(model="/tmp", **settings))
+def small_model(model: Bigrams, **settings: Any) -> DraftModelDrafter:
+    drafter = DraftModelDrafter(DraftModelConfig(model="/tmp", **settings))
     drafter.open(
         engine_resources(
             max_running=4,
@@ -205,11 +207,11 @@ def test_a_small_model_that_does_not_fit_is_refused(
 ) -> None:
     fields = {"vocab_size": 16, "load_model": lambda folder: Bigrams(16, 4, 96), **changes}
     with pytest.raises(ValueError, match=sentence):
-        SmallModel(DraftModelConfig(model="/tmp")).open(engine_resources(**fields))
+        DraftModelDrafter(DraftModelConfig(model="/tmp")).open(engine_resources(**fields))
 
 
 def test_a_small_model_that_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match=r"no draft model in /no/such-draft; name its folder"):
-        SmallModel(DraftModelConfig()).open(
+        DraftModelDrafter(DraftModelConfig()).open(
             engine_resources(folder="/no/such", load_model=lambda folder: Bigrams(16, 4, 96))
         )

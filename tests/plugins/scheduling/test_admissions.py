@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gatewayd_admit_forecast.config import ForecastConfig
-from gatewayd_admit_forecast.pace import PrefillPace
 from gatewayd_admit_forecast.strategy import Forecast
+from gatewayd_admit_forecast.ttft_forecast import TtftForecast
 from gatewayd_admit_room.config import RoomConfig
 from gatewayd_admit_room.strategy import Room
 from gatewayd_hooks.admission import AdmissionRequest, AdmissionStrategy, Load
@@ -52,12 +52,12 @@ def test_as_many_promises_are_kept_as_is_said_though_the_machine_changes(
     confidence: float, seed: int
 ) -> None:
     """Noise of a third, and half as fast from the middle on; each promise is made before."""
-    draw, pace, kept = random.Random(seed), PrefillPace(confidence), 0
+    draw, forecast, kept = random.Random(seed), TtftForecast(confidence), 0
     for i in range(4000):
         tokens = draw.randint(10, 20_000)
         seconds = (0.05 + tokens * 1e-4) * draw.lognormvariate(0, 0.3) * (2 if i > 2000 else 1)
-        kept += seconds <= pace.promised(tokens)
-        pace.record(tokens, seconds)
+        kept += seconds <= forecast.promised(tokens)
+        forecast.record(tokens, seconds)
     assert kept / 4000 == pytest.approx(confidence, abs=0.03)
 
 

@@ -12,8 +12,8 @@ from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_slo.config import SloConfig
-from gatewayd_sched_slo.pace import TokenPaceEstimate
-from gatewayd_sched_slo.slots import Slots
+from gatewayd_sched_slo.slot_set import SlotSet
+from gatewayd_sched_slo.step_time_estimate import StepTimeEstimate
 from gatewayd_sched_slo.strategy import LeastSlack
 from tests.plugins.scheduling.fake_queue import granted
 from tests.plugins.scheduling.simulated_traffic import Ask, Machine, Run, poisson
@@ -60,7 +60,9 @@ def test_whoever_can_wait_least_goes_first_whatever_came_first() -> None:
 
 
 def test_a_long_prompt_has_less_slack_than_a_short_one_with_the_same_deadline() -> None:
-    asks = [Ask(i, 100 * i, 1, deadline=100) for i in range(1, 15)]  # from which it learns the pace
+    asks = [
+        Ask(i, 100 * i, 1, deadline=100) for i in range(1, 15)
+    ]  # it learns step times from these
     asks += [Ask(29.9, 1900, 1), Ask(30.0, 100, 1, deadline=1.0), Ask(30.0, 1500, 1, deadline=1.0)]
     run = Run(Machine(places=1), LeastSlack(SloConfig())).play(asks)
     assert run.answered[-1].ttft < run.answered[-2].ttft
@@ -151,22 +153,22 @@ def test_batch_work_gives_way_three_times_and_then_goes_on() -> None:
 
 
 def test_the_pace_is_found_from_steps_of_different_sizes() -> None:
-    pace = TokenPaceEstimate()
+    step_time = StepTimeEstimate()
     for tokens in (64, 500, 130, 64, 320, 500, 64):
-        pace.record_step(tokens, 0.004 + 0.0002 * tokens)
-    assert pace.step_seconds == pytest.approx(0.004)
-    assert pace.token_seconds == pytest.approx(0.0002)
+        step_time.record_step(tokens, 0.004 + 0.0002 * tokens)
+    assert step_time.step_seconds == pytest.approx(0.004)
+    assert step_time.token_seconds == pytest.approx(0.0002)
 
 
 def test_steps_of_one_size_do_not_tell_what_a_token_takes() -> None:
-    pace = TokenPaceEstimate()
+    step_time = StepTimeEstimate()
     for _ in range(50):
-        pace.record_step(100, 0.02)
-    assert pace.step_seconds + 100 * pace.token_seconds == pytest.approx(0.02)
+        step_time.record_step(100, 0.02)
+    assert step_time.step_seconds + 100 * step_time.token_seconds == pytest.approx(0.02)
 
 
 def test_slots_come_and_go_in_any_order() -> None:
-    slots, known = Slots(), set()
+    slots, known = SlotSet(), set()
     draw = np.random.default_rng(1)
     for slot in draw.integers(0, 60, 2000).tolist():
         if slot in known:

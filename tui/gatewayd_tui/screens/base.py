@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from gatewayd_tui.changes import Change
-from gatewayd_tui.client import AdminRefused, Lost, Source
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable, Source
 from gatewayd_tui.extensions import Extensions
 from gatewayd_tui.state import ConsoleState
 from gatewayd_tui.widgets.confirm import Confirm
@@ -191,7 +191,7 @@ class ConsoleScreen(Screen[None]):
         for change in wanted:
             try:
                 answer = await self.console.source.call(change.method, change.route, change.body)
-            except (Lost, AdminRefused) as error:
+            except (DaemonUnreachable, AdminRefused) as error:
                 self.notify(f"{change.title}: {error}", severity="error", markup=False)
             else:
                 self.notify(f"✓ {change.title}", markup=False)

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Static
 from gatewayd.wire.cause_labels import label
 from gatewayd.wire.requests import Explanation
 from gatewayd_tui.changes import Request, has_id, unique_id
-from gatewayd_tui.client import AdminRefused, Lost
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable
 from gatewayd_tui.figures import millis
 from gatewayd_tui.queries import FinishedRequest, explanation_of, requests
 from gatewayd_tui.screens.base import ConsoleScreen
@@ -138,7 +138,7 @@ class ExplainScreen(ConsoleScreen):
         table = self.query_one(LiveTable)
         try:
             rows = await requests(self.console.source, self._order)
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             table.set_heading(str(error))
             return
         table.set_heading(f"the {self._order} requests")
@@ -151,7 +151,7 @@ class ExplainScreen(ConsoleScreen):
         place = self.query_one("#picture Static", Static)
         try:
             found = await explanation_of(self.console.source, request)
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             self._found = None
             place.update(render_unfinished(self.console.shown, request) or Text(str(error)))
             return

@@ -16,7 +16,7 @@ from gatewayd.wire.requests import LimitsBody
 from gatewayd.wire.snapshot import StrategyView
 from gatewayd_tui import queries
 from gatewayd_tui.changes import Change, changing, set_limits, swap
-from gatewayd_tui.client import AdminRefused, Lost
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable
 from gatewayd_tui.extensions import FailedPlugin
 from gatewayd_tui.figures import count
 from gatewayd_tui.form_fields import FormField, as_typed, form_fields
@@ -128,7 +128,7 @@ class PluginsScreen(ConsoleScreen):
         """Reload the installed plugins."""
         try:
             self._installed, self._trouble = await queries.plugins(self.console.source), ""
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             self._installed, self._trouble = [], str(error)
         self._show_installed()
 
@@ -142,7 +142,7 @@ class PluginsScreen(ConsoleScreen):
         """Ask for kind, name and settings, and swap the strategy."""
         try:
             await self._swap(await queries.plugins(self.console.source))
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
 
     @changing

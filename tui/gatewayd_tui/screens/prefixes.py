@@ -17,7 +17,7 @@ from textual.widgets.tree import TreeNode
 from gatewayd.wire.snapshot import PrefixView
 from gatewayd_tui import queries
 from gatewayd_tui.changes import Change, changing, evict_page, eviction_message, pin_page
-from gatewayd_tui.client import AdminRefused, Lost
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable
 from gatewayd_tui.figures import count
 from gatewayd_tui.form_fields import form_fields
 from gatewayd_tui.screens.base import ConsoleScreen
@@ -115,7 +115,7 @@ class PrefixesScreen(ConsoleScreen):
             return
         try:
             found = await queries.prefixes(self.console.source, *place)
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             node.remove_children()
             node.add_leaf(Text(f"✖ {error}", "red"), None)
             return

@@ -23,7 +23,7 @@ from gatewayd_tui.changes import (
     revoke_key,
     rotate_key,
 )
-from gatewayd_tui.client import AdminRefused, Lost
+from gatewayd_tui.client import AdminRefused, DaemonUnreachable
 from gatewayd_tui.figures import count, duration, size
 from gatewayd_tui.form_fields import as_typed, form_fields, nest
 from gatewayd_tui.queries import Key
@@ -173,7 +173,7 @@ class TenantsScreen(ConsoleScreen):
         """Reload the keys."""
         try:
             self._found = await queries.keys(self.console.source, time.time())
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             self._found, self._trouble = [], str(error)
         else:
             self._trouble = ""
@@ -213,7 +213,7 @@ class TenantsScreen(ConsoleScreen):
             return
         try:
             terms = await queries.terms_of(self.console.source, tenant.tenant)
-        except (Lost, AdminRefused) as error:
+        except (DaemonUnreachable, AdminRefused) as error:
             self.notify(str(error), severity="error", markup=False)
             return
         form = FormDialog(f"Limits of tenant {tenant.tenant}", form_fields(TenantTerms, terms))

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.quotas import NO_TENANT
-from gatewayd_engine.process.inspect_messages import PAGE_STATES, Inspected, PoolLook
+from gatewayd_engine.process.inspect_messages import PAGE_STATES, Inspected, PoolStats
 from gatewayd_engine.process.machine_usage import Meter
-from gatewayd_engine.process.plugin_faults import blame
+from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.strategies.active import Strategies
@@ -92,7 +92,7 @@ class Inspection:
         ask = self._strategies.plan.pinned
         if ask is None:
             return np.zeros(0, np.int64)
-        with blame(Kind.EVICTION):
+        with attribute_faults(Kind.EVICTION):
             pages = np.array(list(ask()), np.int64).reshape(-1)
             if len(pages) and not 0 <= pages.min() <= pages.max() < self._pages.num_pages:
                 raise ValueError("reported pins of pages that do not exist")
@@ -113,7 +113,7 @@ class Inspection:
         is_free = ~self._pages.known() & (self._pages.holders() == 0)
         return np.where(is_free, np.int32(NO_TENANT), self._pages.owners())
 
-    def _pool(self) -> PoolLook:
+    def _pool(self) -> PoolStats:
         states, owners = self.states(), self.owners()
         tenants = self._queue.tenants
         counts = np.bincount(owners + 1, minlength=len(tenants) + 1)[1:]
@@ -122,7 +122,7 @@ class Inspection:
         ranks = np.full(len(tenants) + 1, NO_TENANT, np.int32)  # the last entry is for free pages
         ranks[order] = np.arange(len(order), dtype=np.int32)
         each, cells, whose = _cells(states, owners)
-        return PoolLook(
+        return PoolStats(
             pages_per_cell=each,
             cells=_LETTERS[cells].tobytes(),
             owners=ranks[whose].tobytes(),

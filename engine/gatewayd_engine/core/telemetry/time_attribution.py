@@ -13,7 +13,7 @@ from gatewayd_engine.scheduling.deferral import Deferral
 from gatewayd_engine.state.columns import ColumnSet, column
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.step_batch import StepBatch
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 
 
 class AttributedTime(NamedTuple):
@@ -37,8 +37,8 @@ class TimeAttribution(ColumnSet):
 
     Args:
         queue: the engine's sequence table.
-        held: waiting sequences that are deferred, by cause.
-        ledger: call times of the strategies.
+        deferral: waiting sequences that are deferred, by cause.
+        plugin_times: call times of the strategies.
     """
 
     _ids = column(np.int64, -1)  # sequence that the columns below describe
@@ -46,11 +46,11 @@ class TimeAttribution(ColumnSet):
     _chunked = column(np.int32)  # end of its last prefill chunk
     _reached = column(np.int32)  # tokens it had computed when it was preempted
 
-    def __init__(self, queue: Queue, held: Deferral, ledger: Ledger) -> None:
+    def __init__(self, queue: Queue, deferral: Deferral, plugin_times: PluginTimes) -> None:
         super().__init__(len(queue.ids))
         self._queue = queue
-        self._held = held
-        self._ledger = ledger
+        self._deferral = deferral
+        self._plugin_times = plugin_times
         self._preempted: set[int] = set()
         self._base = Cause.TURN
 
@@ -107,7 +107,9 @@ class TimeAttribution(ColumnSet):
             b"".join([column.tobytes() for column in columns])
             for columns in (zip(*found, strict=True) if found else ((), (), (), ()))
         )
-        return AttributedTime(moved, causes, shares, reached, crowd, self._ledger.take_spent())
+        return AttributedTime(
+            moved, causes, shares, reached, crowd, self._plugin_times.take_spent()
+        )
 
     def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Columns:
         """Attribute a step: prefill chunks always, decoding only when it starts."""
@@ -140,12 +142,12 @@ class TimeAttribution(ColumnSet):
         if batch is not None:
             is_idle[batch.slots] = False
         causes = np.where(queue.row < 0, np.int8(self._base), np.int8(Cause.TURN))
-        for cause, held in self._held.by_cause:
-            causes[list(held)] = cause
+        for cause, deferred in self._deferral.by_cause:
+            causes[list(deferred)] = cause
         if self._preempted:
             causes[list(self._preempted)] = Cause.PREEMPTED
-        if queue.parked:
-            causes[list(queue.parked)] = Cause.HELD
+        if queue.paused:
+            causes[list(queue.paused)] = Cause.HELD
         slots = np.flatnonzero(is_idle)
         self._reset_reused(slots)
         slots = slots[self._reported[slots] != causes[slots]]

@@ -127,14 +127,14 @@ class ExpertKernels(Protocol):
     """
 
     def route(
-        self, scores: torch.Tensor, top_k: int, *, renormalise: bool
+        self, scores: torch.Tensor, top_k: int, *, renormalize: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Select the top-k experts of each token by softmax over the router's scores.
 
         Args:
             scores: router logits, shape ``[n, num_experts]``.
             top_k: experts per token, at most ``num_experts``.
-            renormalise: whether to scale the selected weights to sum to one.
+            renormalize: whether to scale the selected weights to sum to one.
 
         Returns:
             Weights, float32 ``[n, top_k]``, in descending order; NaN where a score is. And the
@@ -142,7 +142,7 @@ class ExpertKernels(Protocol):
         """
 
     def route_visits(
-        self, scores: torch.Tensor, top_k: int, *, renormalise: bool
+        self, scores: torch.Tensor, top_k: int, *, renormalize: bool
     ) -> tuple[torch.Tensor, Visits]:
         """Fuse ``route`` and ``sort_visits``; return the weights and the tables."""
 

@@ -28,7 +28,7 @@ _MOST_SCORES = 1 << 13
 
 
 def route(
-    scores: torch.Tensor, top_k: int, *, renormalise: bool
+    scores: torch.Tensor, top_k: int, *, renormalize: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``base``; of equal scores the first expert's counts as larger."""
     n, num_experts = scores.shape
@@ -43,7 +43,7 @@ def route(
             num_experts,
             scores.stride(0),
             TOP_K=top_k,
-            RENORMALISE=renormalise,
+            RENORMALIZE=renormalize,
             BLOCK=block,
             SLOTS=triton.next_power_of_2(top_k),
             num_warps=1 if block <= _ONE_WARP else 4,
@@ -52,14 +52,14 @@ def route(
 
 
 def route_visits(
-    scores: torch.Tensor, top_k: int, *, renormalise: bool
+    scores: torch.Tensor, top_k: int, *, renormalize: bool
 ) -> tuple[torch.Tensor, Visits]:
     """See ``base``; ties are broken as in ``route``."""
     n, num_experts = scores.shape
     block = triton.next_power_of_2(num_experts)
     tokens = next((most for most in _FEW if n <= most and most * block <= _MOST_SCORES), None)
     if tokens is None or n == 0:
-        weights, chosen = route(scores, top_k, renormalise=renormalise)
+        weights, chosen = route(scores, top_k, renormalize=renormalize)
         return weights, sort_visits(chosen, num_experts)
     visits = _tables(n * top_k, top_k, num_experts, None, scores.device)
     weights = torch.empty((n, top_k), dtype=torch.float32, device=scores.device)
@@ -73,7 +73,7 @@ def route_visits(
         num_experts,
         scores.stride(0),
         TOP_K=top_k,
-        RENORMALISE=renormalise,
+        RENORMALIZE=renormalize,
         LINES=visits.lines,
         TOKENS=tokens,
         BLOCK=block,
@@ -160,7 +160,7 @@ def _route(
     num_experts: tl.tensor,
     stride: tl.tensor,
     TOP_K: tl.constexpr,
-    RENORMALISE: tl.constexpr,
+    RENORMALIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     SLOTS: tl.constexpr,
 ) -> None:
@@ -175,7 +175,7 @@ def _route(
         kept = tl.where(slot == place, weight[:, None], kept)
         key = tl.where(is_best, -2.0, key)
         tl.store(chosen + token * TOP_K + place, best.to(tl.int32))
-    if RENORMALISE:
+    if RENORMALIZE:
         kept = kept / tl.sum(kept, 1)[:, None]
     tl.store(weights + token[:, None] * TOP_K + slot, kept, mask=slot < TOP_K)
 
@@ -191,7 +191,7 @@ def _route_visits(
     num_experts: tl.tensor,
     stride: tl.tensor,
     TOP_K: tl.constexpr,
-    RENORMALISE: tl.constexpr,
+    RENORMALIZE: tl.constexpr,
     LINES: tl.constexpr,
     TOKENS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -214,7 +214,7 @@ def _route_visits(
         counts += tl.sum((is_best & is_token[:, None]).to(tl.int32), 0)
         place_here = tl.where(best == mine, place, place_here)
     if mine == 0:
-        if RENORMALISE:
+        if RENORMALIZE:
             kept = kept / tl.sum(kept, 1)[:, None]
         is_weight = is_token[:, None] & (slot < TOP_K)
         tl.store(weights + token[:, None] * TOP_K + slot, kept, mask=is_weight)

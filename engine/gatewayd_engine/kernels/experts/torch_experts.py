@@ -27,19 +27,19 @@ class TorchExperts:
     """Torch implementation of ``ExpertKernels``, with a copy of an expert's matrix per block."""
 
     def route(
-        self, scores: torch.Tensor, top_k: int, *, renormalise: bool
+        self, scores: torch.Tensor, top_k: int, *, renormalize: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``base``."""
         weights, chosen = torch.softmax(scores, -1, dtype=torch.float32).topk(top_k, -1)
-        if renormalise:
+        if renormalize:
             weights = weights / weights.sum(-1, keepdim=True)
         return weights, chosen.int()
 
     def route_visits(
-        self, scores: torch.Tensor, top_k: int, *, renormalise: bool
+        self, scores: torch.Tensor, top_k: int, *, renormalize: bool
     ) -> tuple[torch.Tensor, Visits]:
         """See ``base``."""
-        weights, chosen = self.route(scores, top_k, renormalise=renormalise)
+        weights, chosen = self.route(scores, top_k, renormalize=renormalize)
         return weights, self.sort_visits(chosen, scores.shape[1])
 
     def sort_visits(

@@ -41,14 +41,14 @@ class QuantizedKernels(Protocol):
         codes: torch.dtype,
         group: int = 0,
     ) -> QuantizedRows:
-        """Fuse ``add_rms_norm`` and ``quantise``, without storing the intermediate result."""
+        """Fuse ``add_rms_norm`` and ``quantize``, without storing the intermediate result."""
 
     def gated_quant(
         self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
     ) -> QuantizedRows:
-        """Fuse ``gated`` and ``quantise``, without storing the intermediate result."""
+        """Fuse ``gated`` and ``quantize``, without storing the intermediate result."""
 
-    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
+    def quantize(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
         """Quantize rows dynamically and symmetrically: the largest magnitude gets the largest code.
 
         Args:

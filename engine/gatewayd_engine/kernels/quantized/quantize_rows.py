@@ -68,12 +68,12 @@ def store_quantized(
     tl.store(scales + row * groups + group, scale, mask=group < groups)
 
 
-def quantise(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
+def quantize(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRows:
     """See ``base``."""
     n, size = x.shape
     out = empty_quantized(n, size, codes, group, x.device)
     if n:
-        _quantise[(n,)](
+        _quantize[(n,)](
             x,
             out.codes,
             out.scales,
@@ -88,7 +88,7 @@ def quantise(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> QuantizedRo
 
 
 @triton.jit
-def _quantise(
+def _quantize(
     x: tl.tensor,
     codes: tl.tensor,
     scales: tl.tensor,

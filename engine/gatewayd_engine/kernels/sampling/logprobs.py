@@ -1,4 +1,4 @@
-"""Log-probabilities in Triton: normaliser, sampled token and rank in one pass over the logits.
+"""Log-probabilities in Triton: normalizer, sampled token and rank in one pass over the logits.
 
 Memory-bound. Blocks of the vocabulary are summed independently, each relative to its largest logit.
 """
@@ -19,7 +19,7 @@ def logprobs(
     n, vocab = logits.shape
     device = logits.device
     blocks = triton.cdiv(vocab, _BLOCK)
-    normaliser = torch.empty((n, 1), dtype=torch.float32, device=device)
+    normalizer = torch.empty((n, 1), dtype=torch.float32, device=device)
     chosen = torch.empty(n, dtype=torch.float32, device=device)
     rank = torch.empty(n, dtype=torch.int32, device=device)
     if n:
@@ -44,7 +44,7 @@ def logprobs(
             bests,
             sums,
             counts,
-            normaliser,
+            normalizer,
             chosen,
             rank,
             logits.stride(0),
@@ -53,7 +53,7 @@ def logprobs(
             num_warps=1,
         )
     top, ids = logits.topk(num_top, -1)
-    return chosen, rank, top.float() - normaliser, ids
+    return chosen, rank, top.float() - normalizer, ids
 
 
 @triton.jit
@@ -91,7 +91,7 @@ def _reduce(
     bests: tl.tensor,
     sums: tl.tensor,
     counts: tl.tensor,
-    normaliser: tl.tensor,
+    normalizer: tl.tensor,
     chosen: tl.tensor,
     rank: tl.tensor,
     stride: tl.tensor,
@@ -108,6 +108,6 @@ def _reduce(
     weight = tl.load(sums + place, mask=inside, other=0.0)
     total = largest + tl.log(tl.sum(weight * tl.exp(best - largest), 0))
     own = tl.load(logits + line * stride + tl.load(tokens + line)).to(tl.float32)
-    tl.store(normaliser + line, total)
+    tl.store(normalizer + line, total)
     tl.store(chosen + line, own - total)
     tl.store(rank + line, 1 + tl.sum(tl.load(counts + place, mask=inside, other=0), 0))

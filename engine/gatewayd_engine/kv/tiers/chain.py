@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.kv.tiers.tier import Located, Tier
+from gatewayd_engine.kv.tiers.tier import PageRun, Tier
 from gatewayd_engine.process.config import StrategyChoice
 from gatewayd_hooks.host.fence import StrategyFault
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.strategy import Kind
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class TierChain:
         open_: opens a strategy; its errors are passed on.
         close: closes a strategy, watched.
         record: counts a fault by name; returns whether the error budget is exceeded.
-        ledger: measures call times.
+        plugin_times: measures call times.
         page_bytes: bytes of a page.
 
     Attributes:
@@ -44,11 +44,11 @@ class TierChain:
         open_: Callable[[StrategyChoice], Any],
         close: Callable[[Any], None],
         record: Callable[[str, BaseException], bool],
-        ledger: Ledger,
+        plugin_times: PluginTimes,
         page_bytes: int,
     ) -> None:
         self._open = open_
-        self._ledger = ledger
+        self._plugin_times = plugin_times
         self._close = close
         self._record = record
         self._page_bytes = page_bytes
@@ -69,7 +69,7 @@ class TierChain:
     def _make(self, choice: StrategyChoice, open_: Callable[[StrategyChoice], Any]) -> Tier:
         strategy = open_(choice)
         is_slow = all(hasattr(strategy, name) for name in ("fetch", "ready", "page_seconds"))
-        watched = self._ledger.watch(Kind.KV_TIER, choice.name, strategy)
+        watched = self._plugin_times.watch(Kind.KV_TIER, choice.name, strategy)
         return Tier(choice, strategy, watched, self._page_bytes, is_slow)
 
     @property
@@ -79,15 +79,15 @@ class TierChain:
 
     # Pages
 
-    def locate(self, keys: list[bytes]) -> list[Located]:
+    def locate(self, keys: list[bytes]) -> list[PageRun]:
         """Locate the leading pages, each in the nearest tier that has it."""
-        found: list[Located] = []
+        found: list[PageRun] = []
         at = 0
         while at < len(keys):
             for tier in self._tiers:
                 count = self._call(tier, 0, tier.find, keys[at:])
                 if count:
-                    found.append(Located(tier, keys[at : at + count]))
+                    found.append(PageRun(tier, keys[at : at + count]))
                     at += count
                     break
             else:
@@ -107,24 +107,24 @@ class TierChain:
         for other, left in self._call(tier, nothing, tier.put, key, page):
             self._put(tiers[1:], other, left)
 
-    def ready(self, located: Located) -> int:
+    def ready(self, located: PageRun) -> int:
         """Return the number of leading pages that are available without waiting."""
         tier, keys = located.tier, located.keys
         return self._call(tier, 0, tier.ready, keys) if tier.is_slow else len(keys)
 
-    def fetch(self, located: Located) -> None:
+    def fetch(self, located: PageRun) -> None:
         """Prefetch pages of a slow tier to memory."""
         self._call(located.tier, None, located.tier.watched.fetch, located.keys)
 
-    def page_seconds(self, located: Located) -> float:
+    def page_seconds(self, located: PageRun) -> float:
         """Return the expected seconds to prefetch a page of a slow tier; 0 if unknown."""
         return float(self._call(located.tier, 0.0, located.tier.watched.page_seconds))
 
-    def get(self, located: Located) -> list[NDArray[np.uint8]]:
+    def get(self, located: PageRun) -> list[NDArray[np.uint8]]:
         """Get the leading pages that are available; the caller must ``release`` them."""
         return self._call(located.tier, [], located.tier.get, located.keys)
 
-    def release(self, located: Located) -> None:
+    def release(self, located: PageRun) -> None:
         """Release pages returned by ``get``."""
         if located.tier in self._tiers:
             self._call(located.tier, None, located.tier.watched.release, located.keys)

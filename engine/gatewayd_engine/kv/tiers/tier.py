@@ -64,7 +64,7 @@ class Tier:
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
+class PageRun:
     """Consecutive pages in one tier."""
 
     tier: Tier

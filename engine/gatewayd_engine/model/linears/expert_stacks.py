@@ -21,7 +21,7 @@ from gatewayd_engine.kernels.experts.base import (
 )
 from gatewayd_engine.kernels.quantized.block_scales import GROUP, Blocks, blocks
 from gatewayd_engine.kernels.quantized.packing import pack
-from gatewayd_engine.model.linears.select_gpu import multiplies_floats, row_product
+from gatewayd_engine.model.linears.select_gpu import multiplies_floats, row_linear_type
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeight
 
@@ -98,9 +98,9 @@ class Stack:
     def prepare_input(self, x: torch.Tensor) -> torch.Tensor | QuantizedRows:
         """Quantize activations ``[n, columns]`` if the matrices are multiplied as codes."""
         if isinstance(self._all, RowCodes):
-            return self._kernels.quantise(x, self._all.codes.dtype)
+            return self._kernels.quantize(x, self._all.codes.dtype)
         if isinstance(self._all, Blocks):
-            return self._kernels.quantise(x, self._all.codes.dtype, GROUP)
+            return self._kernels.quantize(x, self._all.codes.dtype, GROUP)
         return x
 
 
@@ -115,7 +115,7 @@ def form_of(weight: Weight, dtype: torch.dtype) -> Form | None:
         return weight
     if not isinstance(weight, GroupedWeight):
         return None
-    if row_product(weight) is not None:
+    if row_linear_type(weight) is not None:
         return RowCodes(weight.codes.contiguous(), weight.scales.reshape(-1))
     in_blocks = blocks(weight) if multiplies_floats(weight.codes) else None
     if in_blocks is not None:

@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from gatewayd_engine.model.linears.plugin_matmul import MatmulPlugin, MatmulPlugins
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_hooks.host.errors import describe_error
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.multiplying import Multiplies
 from gatewayd_hooks.quantization import QuantizerResources
 from gatewayd_hooks.strategy import Kind
@@ -19,7 +19,9 @@ _log = logging.getLogger(__name__)
 _KIND = Kind.QUANTIZER
 
 
-def open_matmul_plugins(config: EngineConfig, host: PluginHost, ledger: Ledger) -> MatmulPlugins:
+def open_matmul_plugins(
+    config: EngineConfig, host: PluginHost, plugin_times: PluginTimes
+) -> MatmulPlugins:
     """Open the strategies of ``[quantizer] kernels`` in order, except quarantined ones.
 
     Raises:
@@ -39,7 +41,7 @@ def open_matmul_plugins(config: EngineConfig, host: PluginHost, ledger: Ledger) 
                     f"[quantizer] kernels has {choice.name}, which provides no matmul kernel;"
                     " set it as [quantizer] strategy instead"
                 )
-            watched = ledger.watch(_KIND, choice.name, strategy)
+            watched = plugin_times.watch(_KIND, choice.name, strategy)
             opened.callback(watched.close)
             try:
                 watched.open(QuantizerResources(config.model, config.device))

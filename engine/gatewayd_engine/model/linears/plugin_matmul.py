@@ -39,7 +39,7 @@ _BIAS = 0.1
 _REMEDY = "take it out of [quantizer] kernels"
 
 
-class UnfitProduct(Exception):
+class UnfitMatmul(Exception):
     """A plugin's matmul raised or gave wrong results; the message names the plugin."""
 
 
@@ -85,7 +85,7 @@ class MatmulPlugins:
             dtype: of activations.
 
         Raises:
-            UnfitProduct: a plugin raised, or its results are wrong.
+            UnfitMatmul: a plugin raised, or its results are wrong.
         """
         form = _form(weight, bias, dtype)
         self._num_matrices += 1
@@ -101,9 +101,9 @@ class MatmulPlugins:
                 self._checked.add((name, form))
                 made = PluginLinear(name, product)
             except Exception as error:
-                raise UnfitProduct(f"{who} raised {describe_error(error)}; {_REMEDY}") from error
+                raise UnfitMatmul(f"{who} raised {describe_error(error)}; {_REMEDY}") from error
             if problem:
-                raise UnfitProduct(f"{who} {problem}; {_REMEDY}")
+                raise UnfitMatmul(f"{who} {problem}; {_REMEDY}")
             self._multiplied[name] += 1
             return made
         return None

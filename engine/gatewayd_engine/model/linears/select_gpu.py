@@ -84,7 +84,7 @@ class DeviceLinears:
             )
         if isinstance(weight, StaticWeight):
             return self._static(weight, bias, dtype)
-        rounds = row_product(weight)
+        rounds = row_linear_type(weight)
         if rounds is not None:
             return rounds(weight, bias, self._kernels, dtype)
         room = self._scratch.on(weight.codes.device, dtype)
@@ -116,7 +116,7 @@ class DeviceLinears:
         inner = weight.weight
         if isinstance(inner, GroupedWeight):
             inner = inner._replace(activations=weight.activations)
-            rounds = row_product(inner)
+            rounds = row_linear_type(inner)
             if rounds is not None:
                 return rounds(inner, bias, self._kernels, dtype, weight.scale)
             inner = inner._replace(activations="float")
@@ -194,7 +194,7 @@ class DenseGpuLinear:
         return out if self.act is None else cast("torch.Tensor", FusedGate(out))
 
 
-def row_product(weight: GroupedWeight) -> type[RowLinear] | None:
+def row_linear_type(weight: GroupedWeight) -> type[RowLinear] | None:
     """Return the class that multiplies a weight's codes with quantized inputs, if any."""
     if _is_for_integers(weight):
         return Int8DeviceLinear

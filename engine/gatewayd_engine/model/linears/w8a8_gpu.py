@@ -87,7 +87,7 @@ class RoundedLinear(ABC):
         return self(x)
 
     def _rounded(self, x: torch.Tensor) -> QuantizedRows:
-        return self._kernels.quantise(x, self.takes, self.group)
+        return self._kernels.quantize(x, self.takes, self.group)
 
     @abstractmethod
     def _multiply(self, given: QuantizedRows, out: torch.Tensor) -> None:

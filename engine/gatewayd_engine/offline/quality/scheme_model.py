@@ -29,8 +29,8 @@ from gatewayd_engine.process.config import EngineConfig, EngineConfigError
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.process.threads import choose
 from gatewayd_engine.state.step_batch import StepBatch
-from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
@@ -65,12 +65,12 @@ class SchemeModel:
         folder = Path(config.model)
         spec = read_spec(folder, config.max_model_len)
         self._longest = min(max(longest, PROMPT + _STEPS), spec.max_model_len)
-        ledger = Ledger(config.strategy_budget_ms / 1000)
+        plugin_times = PluginTimes(config.strategy_budget_ms / 1000)
         with ExitStack() as opened:
-            quantization = open_quantizer(config, host, ledger, spec)
+            quantization = open_quantizer(config, host, plugin_times, spec)
             if quantization is not None:
                 opened.callback(quantization.watched.close)
-            matmul_plugins = open_matmul_plugins(config, host, ledger)
+            matmul_plugins = open_matmul_plugins(config, host, plugin_times)
             for plugin in matmul_plugins:
                 opened.callback(plugin.strategy.close)
             scheme = None if quantization is None else quantization.scheme

@@ -30,7 +30,7 @@ class QuantizeJob(msgspec.Struct, frozen=True):
     """Start over, and replace the output of an earlier run."""
 
 
-class Reading(msgspec.Struct, frozen=True, tag="reading"):
+class HashingProgress(msgspec.Struct, frozen=True, tag="reading"):
     """Progress event: fraction of the model that was hashed; only sent for large models."""
 
     done: float
@@ -43,7 +43,7 @@ class QuantizeStarted(msgspec.Struct, frozen=True, tag="began"):
     layers: int
 
 
-class Calibrating(msgspec.Struct, frozen=True, tag="calibrating"):
+class CalibrationStarted(msgspec.Struct, frozen=True, tag="calibrating"):
     """Event: the quantizer calibrates on a number of tokens."""
 
     tokens: int
@@ -90,9 +90,9 @@ class QuantizeFailed(msgspec.Struct, frozen=True, tag="failed"):
 
 
 Event = (
-    Reading
+    HashingProgress
     | QuantizeStarted
-    | Calibrating
+    | CalibrationStarted
     | QuantizeAdvanced
     | LayerWritten
     | CheckpointWritten

@@ -72,7 +72,7 @@ class QuantizeProgress:
             self._refuse_others()
             if resume and is_there:
                 self._resume(dict(origin))
-            self._initialise(dict(origin), resume=resume)
+            self._initialize(dict(origin), resume=resume)
         except BaseException:
             self.close()
             raise
@@ -186,7 +186,7 @@ class QuantizeProgress:
             )
         check_out(self._out, replaces=self._replaces)
 
-    def _initialise(self, origin: dict[str, str], *, resume: bool) -> None:
+    def _initialize(self, origin: dict[str, str], *, resume: bool) -> None:
         """Check the files of an earlier run against ``origin``, or start a new run.
 
         Raises:

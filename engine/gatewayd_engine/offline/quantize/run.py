@@ -17,16 +17,16 @@ from gatewayd_engine.offline.quantize.calibration_layers import fit
 from gatewayd_engine.offline.quantize.checkpoint import assemble, layer_names
 from gatewayd_engine.offline.quantize.input_groups import input_groups
 from gatewayd_engine.offline.quantize.job import (
-    Calibrating,
+    CalibrationStarted,
     CheckpointWritten,
     Event,
     Fitted,
+    HashingProgress,
     LayerWritten,
     QuantizeAdvanced,
     QuantizeFailed,
     QuantizeJob,
     QuantizeStarted,
-    Reading,
 )
 from gatewayd_engine.offline.quantize.layers import Layers
 from gatewayd_engine.offline.quantize.progress import QuantizeProgress, check_out
@@ -83,12 +83,14 @@ def _quantize(job: QuantizeJob, host: PluginHost, emit: Emit) -> None:
         if writer.calibrates is None:
             samples = []
         owner = host.owner(Kind.QUANTIZER, writer.name)
-        origin = origin_of(source, writer, samples, job.skip, owner, lambda p: emit(Reading(p)))
+        origin = origin_of(
+            source, writer, samples, job.skip, owner, lambda p: emit(HashingProgress(p))
+        )
         work = QuantizeProgress(out, origin, resume=job.resume, force=job.force)
         opened.callback(work.close)
         emit(QuantizeStarted(work.done, spec.num_layers))
         if samples:
-            emit(Calibrating(sum(map(len, samples))))
+            emit(CalibrationStarted(sum(map(len, samples))))
         try:
             _fit_layers(source, writer, work, samples, emit)
             fits = work.fits()

@@ -110,7 +110,7 @@ def render(turns: Sequence[TrainingTurn], system: str | None) -> str:
     return head + "".join(body)
 
 
-def turns_about(symbol: Symbol, random: Random) -> list[TrainingTurn]:
+def turns_for(symbol: Symbol, random: Random) -> list[TrainingTurn]:
     """Compose one turn for each kind of question that a symbol has an answer to."""
     name = symbol.qualified
     turns = []
@@ -140,7 +140,7 @@ def turns_about(symbol: Symbol, random: Random) -> list[TrainingTurn]:
 
 
 def _about(symbol: Symbol, random: Random) -> list[str]:
-    turns = turns_about(symbol, random)
+    turns = turns_for(symbol, random)
     if not turns:
         return []
     random.shuffle(turns)

@@ -54,7 +54,7 @@ class Llama(nn.Module):
         normed: torch.Tensor = self.norm(x)
         return normed
 
-    def initialise(self) -> None:
+    def initialize(self) -> None:
         """Initialise weights randomly; output projections are scaled down by the depth."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:

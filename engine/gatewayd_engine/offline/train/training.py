@@ -88,7 +88,7 @@ def train(
         )
 
     model = Llama(size)
-    model.initialise()
+    model.initialize()
     model.to(device)
     forward = torch.compile(model) if device == "cuda" else model
     optimizer = _optimizer(model, schedule)

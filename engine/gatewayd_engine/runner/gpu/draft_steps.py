@@ -27,7 +27,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, Graphs, Replay
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_slots import DraftLinesInput, DraftSlotInputs, flat_of
-from gatewayd_engine.runner.gpu.input_gather import Gathering
+from gatewayd_engine.runner.gpu.input_gather import InputBuffers
 from gatewayd_engine.runner.gpu.step_outcome import StepRequests
 from gatewayd_engine.runner.gpu.verifier import ForwardOutput, Verifier
 from gatewayd_engine.runner.gpu.widths import (
@@ -77,7 +77,7 @@ class DraftedSteps:
     _attention: DeviceAttention
     _slots: SlotAttention
     _state: DeviceRows
-    _gathering: Gathering
+    _input_buffers: InputBuffers
     _verifier: Verifier
     _hidden: Callable[[StepBatch], torch.Tensor]
     _max_lines: int
@@ -206,7 +206,7 @@ class DraftedSteps:
         is_guessed = np.repeat(has, batch.counts)
         at[is_guessed] = flat_of(guessed.counts, width)
         if len(rest):
-            gathering = self._gathering
+            gathering = self._input_buffers
             others = gathering.inputs(gathering.upload(rest, len(rest)), len(rest.ids))
             gathering.fill(others, int(rest.counts.max()))
             beside = self._attention.eager(others, out[num_slots:])

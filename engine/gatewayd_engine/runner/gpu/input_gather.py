@@ -12,7 +12,7 @@ from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.state.step_batch import StepBatch
 
 
-class Gathering:
+class InputBuffers:
     """Persistent input tensors of steps, which keep their addresses, and their construction.
 
     Args:

@@ -47,7 +47,7 @@ class MemoryUsage:
         others: memory in use outside of torch's allocator, for instance by other processes.
         weights: weights of the model.
         peak: peak memory of a step, in addition to the weights.
-        later: allocations after profiling; see ``made_later``.
+        later: allocations after profiling; see ``bytes_after_profiling``.
     """
 
     total: int
@@ -57,7 +57,7 @@ class MemoryUsage:
     later: int
 
 
-def left_for_pages(usage: MemoryUsage, utilization: float) -> int:
+def kv_cache_bytes(usage: MemoryUsage, utilization: float) -> int:
     """Return the memory for keys and values, in bytes.
 
     Args:
@@ -112,11 +112,13 @@ def measure(
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    later = made_later(decoder, max_tokens, max_lines, captures=captures, has_drafts=has_drafts)
+    later = bytes_after_profiling(
+        decoder, max_tokens, max_lines, captures=captures, has_drafts=has_drafts
+    )
     return MemoryUsage(total, others, weights, peak, later)
 
 
-def made_later(
+def bytes_after_profiling(
     decoder: Decoder,
     max_tokens: int,
     max_lines: int,

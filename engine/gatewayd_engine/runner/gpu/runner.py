@@ -21,7 +21,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.runner.gpu.cuda_graphs import Capture, CapturedStep, Graphs, LaunchEach, Replay
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
 from gatewayd_engine.runner.gpu.draft_steps import DraftedSteps
-from gatewayd_engine.runner.gpu.input_gather import Gathering
+from gatewayd_engine.runner.gpu.input_gather import InputBuffers
 from gatewayd_engine.runner.gpu.piecewise_graphs import PiecewiseGraphs
 from gatewayd_engine.runner.gpu.step_outcome import StepOutcome, StepRequests
 from gatewayd_engine.runner.gpu.verifier import Verifier
@@ -86,7 +86,7 @@ class DeviceRunner:
         self.max_len = rows.tokens.shape[1]
         self._state = DeviceRows(rows, pool.num_pages, self.device)
         self.sampling = self._state.sampling
-        self._gathering = Gathering(
+        self._input_buffers = InputBuffers(
             self._state, kernels, pool.page_size, max_lines, self.max_tokens
         )
         self._copier = HostCopier(self.device)
@@ -103,7 +103,7 @@ class DeviceRunner:
             attention,
             SlotAttention(decoder.spec.attention, pool, append, kernels, self.max_len),
             self._state,
-            self._gathering,
+            self._input_buffers,
             verifier,
             self._hidden,
             max_lines,
@@ -128,7 +128,7 @@ class DeviceRunner:
     ) -> None:
         """Capture steps with prompts piecewise, for these token counts."""
         if at and self._capturing is not None:
-            inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
+            inputs = self._input_buffers.inputs(self._input_buffers.scratch(1), max(at))
             self._pieces = PiecewiseGraphs(self._decoder, inputs, at, capture, progress)
 
     @torch.inference_mode()
@@ -168,13 +168,13 @@ class DeviceRunner:
         """Return an uncaptured decode step of padding; None if steps cannot be captured."""
         if (backend := self._capturing) is None:
             return None
-        host, steps = self._gathering.scratch(size), self._steps(backend, size, LaunchEach())
+        host, steps = self._input_buffers.scratch(size), self._steps(backend, size, LaunchEach())
         return next(step.whole for step in steps if step.attention.suits(host))
 
     def _steps(
         self, backend: CapturingAttention, size: int, capture: Capture
     ) -> list[CapturedStep]:
-        gathering = self._gathering
+        gathering = self._input_buffers
         gathering.clear()
         inputs = gathering.inputs(gathering.scratch(size), size)
         return [self._captured_with(kind, inputs, capture) for kind in backend.captured(inputs)]
@@ -182,7 +182,7 @@ class DeviceRunner:
     def _captured_with(
         self, attention: CapturedAttention, inputs: StepInputs, capture: Capture
     ) -> CapturedStep:
-        gathering, size = self._gathering, inputs.host.num_lines
+        gathering, size = self._input_buffers, inputs.host.num_lines
 
         def forward() -> None:
             gathering.fill(inputs, 1)
@@ -207,17 +207,17 @@ class DeviceRunner:
         """Launch a batch; after an exception the same batch may be launched again."""
         self._state.sync()
         lines = np.flatnonzero(batch.samples)
-        asked = StepRequests.by(batch, lines, self._rows, self._processors)
+        asked = StepRequests.from_batch(batch, lines, self._rows, self._processors)
         if batch.drafts is not None or self.shows_hidden:
             return self._drafted.launch(batch, lines, asked, shows_hidden=self.shows_hidden)
         is_captured = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
-        host = self._gathering.upload(batch, size, self._shared_pages(batch))
+        host = self._input_buffers.upload(batch, size, self._shared_pages(batch))
         step = next(step for step in self._graphs[size] if step.attention.suits(host))
         step.attention.plan(host)
-        if asked.is_nothing:
+        if asked.is_empty:
             # Allocations, which may fail, come first: once tokens are sampled, a step cannot be
             # launched again.
             chosen = torch.empty_like(self._chosen[:, : len(batch)])
@@ -239,9 +239,9 @@ class DeviceRunner:
 
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
         """Run the layers of a batch without drafts, with uncaptured attention."""
-        host = self._gathering.upload(batch, len(batch), self._shared_pages(batch))
-        inputs = self._gathering.inputs(host, len(batch.ids))
-        self._gathering.fill(inputs, int(batch.counts.max()))
+        host = self._input_buffers.upload(batch, len(batch), self._shared_pages(batch))
+        inputs = self._input_buffers.inputs(host, len(batch.ids))
+        self._input_buffers.fill(inputs, int(batch.counts.max()))
         pieces, num_tokens = self._pieces, len(batch.ids)
         size = pieces.size_for(num_tokens) if pieces is not None else None
         # With a long shared prefix attention takes long enough to hide the other launches.

@@ -40,7 +40,7 @@ class StepRequests:
     pools: list[PoolSpan]
 
     @classmethod
-    def by(
+    def from_batch(
         cls, batch: StepBatch, lines: NDArray[np.int64], rows: RunningBatch, processors: Processors
     ) -> StepRequests:
         """Collect the requests of a batch, of which sequences ``lines`` get a token."""
@@ -58,7 +58,7 @@ class StepRequests:
         return bool(self.prompts or self.pools)
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is requested but tokens."""
         return not (self.is_processed or len(self.reporting) or self.needs_hidden)
 

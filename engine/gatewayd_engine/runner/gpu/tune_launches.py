@@ -11,7 +11,7 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.model.linears.norm_gate_fusion import MOST_LINES, Fusion
 from gatewayd_engine.runner.gpu.runner import DeviceRunner
-from gatewayd_engine.tuning.clock import LaunchClock, surviving
+from gatewayd_engine.tuning.clock import LaunchClock, device_errors
 from gatewayd_engine.tuning.table import DeviceLost, NoMemory, TuningTable, case
 
 _LINES = 8
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Differs(Exception):
+class LogitsMismatch(Exception):
     """A variant of the step computes different logits."""
 
 
@@ -132,7 +132,7 @@ def _choose(
     # depends on a later one, and no start revises another's.
     use(names[0])
     try:
-        with surviving(runner.logits.device, op):
+        with device_errors(runner.logits.device, op):
             step = runner.uncaptured(lines)
     except (DeviceLost, NoMemory):
         raise
@@ -153,12 +153,12 @@ def _choose(
 
     def check(name: str) -> None:
         # The comparison synchronises with the device, so faults surface there at the latest.
-        with surviving(logits.device, f"{op}, {name}"):
+        with device_errors(logits.device, f"{op}, {name}"):
             expected, _ = answer(names[0], step)
             _compare(answer(name, step)[0], expected, most_error)
 
     def microseconds(name: str) -> float:
-        with surviving(logits.device, f"{op}, {name}"):
+        with device_errors(logits.device, f"{op}, {name}"):
             made, time = answer(name, lambda: clock([step]))
             # More kernels overlap in a graph than in individual launches, so it is checked as well.
             timed.append(made)
@@ -182,8 +182,8 @@ def _compare(logits: torch.Tensor, expected: torch.Tensor, most_error: float) ->
     """Compare the logits of two variants.
 
     Raises:
-        Differs: they differ by more than rounding.
+        LogitsMismatch: they differ by more than rounding.
     """
     error = ((logits - expected).norm(dim=1) / expected.norm(dim=1).clamp_min(1e-30)).max().item()
     if not error <= most_error:
-        raise Differs(f"relative difference {error:.1e} from the logits of the default")
+        raise LogitsMismatch(f"relative difference {error:.1e} from the logits of the default")

@@ -114,7 +114,7 @@ def _drafted_batch(counts: list[int], num_drafted: int) -> StepBatch:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Disable garbage collection, which may free device memory and so invalidate a capture."""
     gc.collect()
     gc.disable()
@@ -169,7 +169,7 @@ def warm(
         if drafter is not None:
             drafter.close()
         return
-    with uncollected():
+    with gc_paused():
         mixed = _mixed_sizes(runner)
         # A draft model's captures have the same numbers of tokens, or twice as many.
         drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 
-from gatewayd_engine.process.sandbox import CannotConfine, ConfinementFailed, confine, readable
+from gatewayd_engine.process.sandbox import SandboxFailed, SandboxUnavailable, confine, readable
 
 
 def main() -> int:
@@ -18,9 +18,9 @@ def main() -> int:
     note = failure = ""
     try:
         confine(readable(sys.argv[1]))
-    except CannotConfine as error:
+    except SandboxUnavailable as error:
         note = str(error)
-    except (ConfinementFailed, OSError) as error:
+    except (SandboxFailed, OSError) as error:
         failure = str(error)
     from gatewayd_engine.sampling.guides import check_process
 

@@ -114,7 +114,7 @@ class CompiledGrammar:
                 self.boundary = ReasoningBoundary(self.bounds, self._token_bytes)
         except GrammarRefused as refused:
             refusal = (INVALID, str(refused))
-        except BaseException as raised:  # noqa: BLE001 - recorded as a fault by ``GuideSlot``
+        except BaseException as raised:  # noqa: BLE001 - recorded as a fault by ``ActiveGuide``
             error = raised
         if not self.is_over:
             self.seconds = time.perf_counter() - began

@@ -90,7 +90,7 @@ class StepBudget:
         self._spent = 0.0
 
 
-class GrammarSuspicion:
+class SlowGrammarDetector:
     """Decides when to compute masks one by one to find slow grammars; batches are faster."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.process.config import GuideLimits
 from gatewayd_engine.sampling.guides.compiler import Guide
 from gatewayd_engine.sampling.guides.cost_limits import (
-    GrammarSuspicion,
+    SlowGrammarDetector,
     StepBudget,
     too_many,
     too_slow,
@@ -32,7 +32,7 @@ class MaskFiller:
     def __init__(self, words: int, ends: Iterable[int], limits: GuideLimits) -> None:
         self._ends = frozenset(ends)
         self._limits = limits
-        self._suspicion = GrammarSuspicion()
+        self._suspicion = SlowGrammarDetector()
         self._budget = StepBudget(limits.step_seconds)
         bits = np.zeros(words * 32, np.bool_)
         bits[sorted(self._ends)] = True

@@ -77,7 +77,7 @@ def watched() -> Iterator[Callable[[Any], None]]:
     """Let a watchdog look at an engine, as its process does."""
 
     def watch(engine: Any) -> None:
-        DOGS.append(Watchdog(engine.core.strategies.ledger, PATIENCE))
+        DOGS.append(Watchdog(engine.core.strategies.plugin_times, PATIENCE))
         DOGS[-1].arm()
 
     yield watch

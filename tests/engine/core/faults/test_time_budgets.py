@@ -24,7 +24,7 @@ PRIORITY = {"scheduler": StrategyChoice("priority"), "fault_limit": 2}
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("gatewayd_hooks.host.ledger.time", clock)
+    monkeypatch.setattr("gatewayd_hooks.host.plugin_times.time", clock)
     return clock
 
 

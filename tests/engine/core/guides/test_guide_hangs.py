@@ -33,7 +33,7 @@ def watched() -> Iterator[Callable[[Any], Any]]:
     dogs: list[Watchdog] = []
 
     def watch(engine: Any) -> Any:
-        dogs.append(Watchdog(engine.core.strategies.ledger, PATIENCE))
+        dogs.append(Watchdog(engine.core.strategies.plugin_times, PATIENCE))
         dogs[-1].arm()
         engine.dog = dogs[-1]
         return engine

@@ -48,7 +48,7 @@ def held_at(engine: Harness, step: int, **fields: Any) -> list[list[int]]:
     for _ in range(step):
         if engine.core.has_work:
             engine.step()
-    engine.core.operator.hold_sequences(ids)
+    engine.core.operator.pause_sequences(ids)
     idle(engine)
     before = told(engine, ids)
     (neighbour,) = engine.submit(OTHER, max_tokens=3, ignore_eos=True)
@@ -61,7 +61,7 @@ def held_at(engine: Harness, step: int, **fields: Any) -> list[list[int]]:
         assert engine.core.stats.held_pages == 0, "its pages are free"
         assert engine.core.stats.num_running == 0, "its row is free"
         assert not engine.core.has_work, "the engine may sleep"
-    engine.core.release(ids)
+    engine.core.resume(ids)
     engine.run()
     assert engine.core.stats.faults == 0
     return told(engine, ids)
@@ -111,11 +111,11 @@ def test_held_while_its_grammar_is_compiled_it_is_looked_at_again(make_engine: M
     good = engine.submit(PROMPT, max_tokens=20, guide=choice_of(*LISTS[0]))[0]
     bad = engine.submit(PROMPT, max_tokens=20, guide=choice_of())[0]
     idle(engine)
-    engine.core.operator.hold_sequences([good, bad])
+    engine.core.operator.pause_sequences([good, bad])
     idle(engine)
     assert not engine.core.has_work
     guide.gate.set()
-    engine.core.release([good, bad])
+    engine.core.resume([good, bad])
     answers = engine.run()
     assert text_of(answers[good].tokens) in LISTS[0]
     assert answers[bad].finished.error[0] == "invalid_grammar"
@@ -133,12 +133,12 @@ def test_held_while_a_tier_brings_its_pages(
     (one,) = engine.submit(prompt, **GREEDY)
     engine.step()
     assert engine.core._queue.view.held, "it waits for the disk"
-    engine.core.operator.hold_sequences([one])
+    engine.core.operator.pause_sequences([one])
     may_read.set()
     idle(engine)
     assert not engine.core._queue.view.held
     assert not engine.core.has_work
-    engine.core.release([one])
+    engine.core.resume([one])
     assert engine.run()[one].tokens == expected
 
 
@@ -183,7 +183,7 @@ def test_what_comes_held_computes_nothing_until_it_is_released(make_engine: Make
     assert told(other, ids) == [[], []]
     assert other.core.stats.computed_tokens == 0
     assert other.core.stats.num_waiting == 2
-    other.core.release(ids)
+    other.core.resume(ids)
     other.run()
     assert told(other, ids) == [expected, expected]
 
@@ -194,10 +194,10 @@ def test_its_time_is_told_as_held_and_then_as_computed_again(make_engine: MakeEn
     (one,) = engine.submit(PROMPT, **GREEDY)
     while len(engine.answers[one].tokens) < 3:
         watcher.step()
-    engine.core.operator.hold_sequences([one])
+    engine.core.operator.pause_sequences([one])
     watcher.step()
     assert not engine.core.has_work
-    engine.core.release([one])
+    engine.core.resume([one])
     watcher.run()
     assert watcher.order(one) == [
         Cause.PREFILL,
@@ -215,13 +215,13 @@ def test_nobody_waits_for_one_that_is_held(make_engine: MakeEngine) -> None:
     engine.step()
     followers = [engine.submit([*PROMPT, i], **GREEDY)[0] for i in (8, 9)]
     engine.step()
-    engine.core.operator.hold_sequences([leader])
+    engine.core.operator.pause_sequences([leader])
     for _ in range(40):
         if engine.core.has_work:
             engine.step()
     assert all(engine.answers[i].finished for i in followers)
     assert not engine.answers[leader].finished
-    engine.core.release([leader])
+    engine.core.resume([leader])
     engine.run()
 
 
@@ -231,11 +231,11 @@ def test_cancelled_while_it_is_held_it_leaves_nothing(make_engine: MakeEngine, s
     ids = engine.submit(PROMPT, n=2, **SEEDED)
     for _ in range(step):
         engine.step()
-    engine.core.operator.hold_sequences(ids)
+    engine.core.operator.pause_sequences(ids)
     idle(engine)
     engine.core.abort(ids[:1])
     idle(engine)
-    engine.core.release(ids[:1])  # it is no more
+    engine.core.resume(ids[:1])  # it is no more
     idle(engine)
     assert not engine.core.has_work
     engine.core.abort(ids)
@@ -248,12 +248,12 @@ def test_a_sibling_whose_parent_is_cancelled_stays_held(make_engine: MakeEngine)
     engine = make_engine(**SMALL)
     ids = engine.submit(PROMPT, n=2, **SEEDED)
     engine.step()  # the second waits for the prompt that the first one computes
-    engine.core.operator.hold_sequences(ids)
+    engine.core.operator.pause_sequences(ids)
     engine.core.abort(ids[:1])
     idle(engine)
     assert told(engine, ids) == [[], []]
     assert engine.core.stats.num_held == 1
-    engine.core.release(ids)
+    engine.core.resume(ids)
     engine.run()
     assert len(engine.answers[ids[1]].tokens) == 12
 
@@ -265,7 +265,7 @@ def test_a_scheduler_that_fails_meanwhile_does_not_learn_of_the_held(
     expected = engine.generate(PROMPT, **GREEDY)
     (one,) = engine.submit(PROMPT, **GREEDY)
     engine.step()
-    engine.core.operator.hold_sequences([one])
+    engine.core.operator.pause_sequences([one])
     idle(engine)
 
     def broken(*args: object) -> None:
@@ -279,16 +279,16 @@ def test_a_scheduler_that_fails_meanwhile_does_not_learn_of_the_held(
     assert engine.core.stats.faults > 0
     assert engine.answers[other].finished
     assert not engine.answers[one].finished
-    engine.core.release([one])
+    engine.core.resume([one])
     engine.run()
     assert engine.answers[one].tokens == expected
 
 
 def test_unknown_ones_are_ignored(make_engine: MakeEngine) -> None:
     engine = make_engine(**SMALL)
-    engine.core.operator.hold_sequences([99])
+    engine.core.operator.pause_sequences([99])
     (one,) = engine.submit(PROMPT, **GREEDY)
-    engine.core.release([99, one])
+    engine.core.resume([99, one])
     assert len(engine.run()[one].tokens) == 12
-    engine.core.operator.hold_sequences([one])
+    engine.core.operator.pause_sequences([one])
     assert not engine.core.has_work

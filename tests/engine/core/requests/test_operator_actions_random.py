@@ -73,14 +73,14 @@ class Model:
                 self.held.update(ids if is_held else [])
             case "hold" if some:
                 request = self.request_of(some[0])
-                operating.hold_sequences(request)
+                operating.pause_sequences(request)
                 # A step that was on its way lands: what is held then stands still.
                 self.step()
                 self.step()
                 self.held.update(request)
             case "release" if some:
                 request = self.request_of(some[0])
-                self.engine.core.release(request)
+                self.engine.core.resume(request)
                 self.held.difference_update(request)
             case "bump":
                 priority = rng.choice([None, 0, 1, 2])
@@ -127,7 +127,7 @@ class Model:
 
     def end(self) -> None:
         """Whoever is not cancelled has its whole answer at last."""
-        self.engine.core.release(list(self.held))
+        self.engine.core.resume(list(self.held))
         self.held.clear()
         for _ in range(2000):
             if not self.engine.core.has_work:

@@ -101,9 +101,9 @@ def test_it_stays_first_when_it_has_to_wait_again_and_under_another_scheduler(
     engine = make_engine(**ALONE)
     a, b, c = crowd(engine, *[Priority.STANDARD] * 3)
     engine.core.operator.bump(Bump([c]))
-    engine.core.operator.hold_sequences([c])
+    engine.core.operator.pause_sequences([c])
     engine.step()
-    engine.core.release([c])
+    engine.core.resume([c])
     swap(engine, Kind.SCHEDULER, StrategyChoice("priority"))
     assert order(engine, [a, b, c]) == [c, a, b]
 

@@ -190,7 +190,7 @@ def test_of_tenants_that_have_nothing_left_nothing_is_kept(make_engine: Make, fo
     for engine, one in zip(pair, held, strict=True):
         with pytest.raises(RequestRejected, match="may hold 8"):
             engine.submit([5] * 40, max_tokens=4, tenant="bounded")
-        engine.core.release([one])
+        engine.core.resume([one])
         assert look(engine)["held"] == 2
         engine.core.check()
 

@@ -134,13 +134,13 @@ def test_a_slot_that_another_had_tells_nothing_of_it(make_engine: MakeEngine) ->
 def test_seconds_in_strategies_are_told(make_engine: MakeEngine) -> None:
     watcher = Watcher(make_engine())
     watcher.harness.submit(prompt(1, 40), max_tokens=5, ignore_eos=True)
-    ledger = watcher.harness.core.strategies.ledger
-    ledger.take_spent()
-    before = {f"{kind}.{name}": cost.seconds for (kind, name), cost in ledger.costs().items()}
+    plugin_times = watcher.harness.core.strategies.plugin_times
+    plugin_times.take_spent()
+    before = {f"{kind}.{name}": cost.seconds for (kind, name), cost in plugin_times.costs().items()}
     told = [watcher.step().plugins for _ in range(4)]
     assert all(step["scheduler.fcfs"] > 0 for step in told)
-    ledger.take_spent()  # what came behind the last of them
-    for (kind, name), cost in ledger.costs().items():
+    plugin_times.take_spent()  # what came behind the last of them
+    for (kind, name), cost in plugin_times.costs().items():
         key = f"{kind}.{name}"
         spent = cost.seconds - before.get(key, 0.0)
         assert sum(step.get(key, 0.0) for step in told) <= spent + 1e-9, key

@@ -24,7 +24,12 @@ from gatewayd_engine.offline.quantize import (
 from gatewayd_engine.offline.quantize import (
     source_digest as origin,
 )
-from gatewayd_engine.offline.quantize.job import REPORT, CheckpointWritten, QuantizeStarted, Reading
+from gatewayd_engine.offline.quantize.job import (
+    REPORT,
+    CheckpointWritten,
+    HashingProgress,
+    QuantizeStarted,
+)
 from gatewayd_engine.offline.quantize.progress import QuantizeProgress
 from gatewayd_engine.offline.quantize.run import quantize
 from gatewayd_engine.process.config import EngineConfigError
@@ -268,7 +273,7 @@ def test_looking_at_a_large_model_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(origin, "_PATIENCE_S", 0.0)
     monkeypatch.setattr(origin, "_AT_ONCE", 1 << 20)
     events = told(job(tmp_path / "out", "fp8", []))
-    parts = [event.done for event in events if isinstance(event, Reading)]
+    parts = [event.done for event in events if isinstance(event, HashingProgress)]
     assert parts == sorted(parts)
     assert len(parts) > 5
     assert parts[-1] == 1.0

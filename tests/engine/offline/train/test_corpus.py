@@ -11,7 +11,7 @@ from random import Random
 import jinja2
 
 from gatewayd_engine.model import embedded
-from gatewayd_engine.offline.train.chats import LOOKUP, render, turns_about
+from gatewayd_engine.offline.train.chats import LOOKUP, render, turns_for
 from gatewayd_engine.offline.train.checkpoint import chat_template
 from gatewayd_engine.offline.train.corpus import Corpus, build
 from gatewayd_engine.offline.train.stdlib_symbols import (
@@ -58,7 +58,7 @@ def test_a_file_that_is_no_python_is_read_but_has_no_symbols() -> None:
 
 
 def test_answers_are_the_documentation_itself(files: list[SourceFile]) -> None:
-    turns = turns_about(symbol_called("json.dumps", files), Random(0))
+    turns = turns_for(symbol_called("json.dumps", files), Random(0))
     answers = [turn.answer for turn in turns]
     assert "Serialize ``obj`` to a JSON formatted ``str``." in answers
     assert "`dumps` is in the `json` module." in answers
@@ -80,7 +80,7 @@ def test_a_saved_corpus_is_read_back(corpus: Corpus, tmp_path: Path) -> None:
 
 def test_chats_are_written_as_the_template_writes_them(files: list[SourceFile]) -> None:
     template = jinja2.Environment().from_string(chat_template())
-    turns = turns_about(symbol_called("textwrap.fill", files), Random(1))[:2]
+    turns = turns_for(symbol_called("textwrap.fill", files), Random(1))[:2]
     messages = [{"role": "system", "content": "Be brief."}]
     for question, answer in turns:
         messages.append({"role": "user", "content": question})

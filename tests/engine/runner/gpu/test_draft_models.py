@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_draft_eagle.ahead import CapturedDrafting
+from gatewayd_draft_eagle.captured_drafting import CapturedDrafting
 from gatewayd_draft_medusa.strategy import Medusa
 from gatewayd_engine.attention import draft_slots
 from gatewayd_engine.kernels.torch_kernels import TorchKernels

@@ -56,7 +56,7 @@ CONFIG = {
 
 def by_row(codes: Any) -> Quantize:
     def quantize(matrix: Matrix, weight: torch.Tensor) -> Weight:
-        made = TorchKernels().quantise(weight, codes)
+        made = TorchKernels().quantize(weight, codes)
         kind: Any = "int8" if codes == torch.int8 else "e4m3"
         return GroupedWeight(made.codes[: len(weight)], made.scales, activations=kind)
 
@@ -149,7 +149,7 @@ def test_a_captured_layer_follows_its_router(name: str, spec: ModelSpec) -> None
 def test_launches_do_not_depend_on_who_visits_whom(spec: ModelSpec) -> None:
     calls: list[str] = []
     kernels: Any = TorchKernels()
-    for name in (*vars(ExpertKernels), "quantise", "gated"):
+    for name in (*vars(ExpertKernels), "quantize", "gated"):
         if not name.startswith("_") and name not in ("route", "sort_visits"):
             method = getattr(kernels, name)
 

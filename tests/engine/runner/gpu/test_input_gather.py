@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gatewayd_engine.attention.step_inputs import HostPlan, StepInputs
 from gatewayd_engine.kernels.torch_kernels import TorchKernels
 from gatewayd_engine.runner.gpu.device_rows import DeviceRows
-from gatewayd_engine.runner.gpu.input_gather import Gathering
+from gatewayd_engine.runner.gpu.input_gather import InputBuffers
 from gatewayd_engine.state.running_batch import RunningBatch
 from gatewayd_engine.state.step_batch import StepBatch, gather
 
@@ -35,9 +35,13 @@ class Step:
         self.device.sync()
         self.device.last_tokens[:ROWS] = 1000 + torch.arange(ROWS, dtype=torch.int32)
         self.batch = self.gathered(lines, unknown)
-        self.gathering = Gathering(self.device, TorchKernels(), SIZE, ROWS, MAX_TOKENS)
+        self.input_buffers = InputBuffers(self.device, TorchKernels(), SIZE, ROWS, MAX_TOKENS)
         # What an earlier step has left behind.
-        for tensor in (self.gathering._header, self.gathering._pages, self.gathering._ids):
+        for tensor in (
+            self.input_buffers._header,
+            self.input_buffers._pages,
+            self.input_buffers._ids,
+        ):
             tensor.fill_(-9)
 
     def gathered(self, lines: dict[int, tuple[int, int]], unknown: set[int] | None) -> StepBatch:
@@ -60,9 +64,9 @@ class Step:
 
     def made(self, lines: int, max_tokens: int | None = None) -> tuple[HostPlan, StepInputs]:
         """Padded to so many lines, as the runner does it."""
-        host = self.gathering.upload(self.batch, lines)
-        inputs = self.gathering.inputs(host, len(self.batch.ids) + lines - len(self.batch))
-        self.gathering.fill(inputs, max_tokens or int(self.batch.counts.max()))
+        host = self.input_buffers.upload(self.batch, lines)
+        inputs = self.input_buffers.inputs(host, len(self.batch.ids) + lines - len(self.batch))
+        self.input_buffers.fill(inputs, max_tokens or int(self.batch.counts.max()))
         return host, inputs
 
 
@@ -100,16 +104,16 @@ def check(step: Step, lines: int, unknown: set[int]) -> None:
     assert host.num_decode == sum(batch.counts == 1) + lines - len(batch)
     assert host.num_lines == lines
     for planned, sent, wanted in (
-        (host.query_indptr, step.gathering._query_indptr[: lines + 1], query),
+        (host.query_indptr, step.input_buffers._query_indptr[: lines + 1], query),
         (host.page_indptr, inputs.page_indptr, indptr),
         (host.last_page_len, inputs.last_page_len, last),
     ):
         assert planned.dtype == sent.dtype == torch.int32
         assert planned.tolist() == sent.tolist() == wanted
     padded = [step.device.padding] * (lines - len(batch))
-    assert step.gathering.rows[:lines].tolist() == batch.rows.tolist() + padded
+    assert step.input_buffers.rows[:lines].tolist() == batch.rows.tolist() + padded
     following = (batch.starts + batch.counts).tolist() + [0] * len(padded)
-    assert step.gathering.next_positions[:lines].tolist() == following
+    assert step.input_buffers.next_positions[:lines].tolist() == following
 
 
 ROW_LISTS = st.lists(st.integers(0, ROWS - 1), min_size=1, unique=True)
@@ -166,26 +170,26 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
         return copy(target, source, *rest, **more)
 
     monkeypatch.setattr(torch.Tensor, "copy_", noted)
-    step.gathering.upload(step.batch, 2)
+    step.input_buffers.upload(step.batch, 2)
     assert sent == [6 * ROWS + 3 + 31]
 
 
 def test_cleared_every_line_is_padding() -> None:
     step = Step({0: (0, 30), 1: (7, 1)})
     step.made(2)
-    step.gathering.clear()
+    step.input_buffers.clear()
     for lines in (1, ROWS):
-        host = step.gathering.scratch(lines)
-        inputs = step.gathering.inputs(host, lines)
-        step.gathering.fill(inputs, 1)
+        host = step.input_buffers.scratch(lines)
+        inputs = step.input_buffers.inputs(host, lines)
+        step.input_buffers.fill(inputs, 1)
         assert inputs.ids.tolist() == inputs.positions.tolist() == [0] * lines
         assert inputs.write.tolist() == [SCRATCH * SIZE] * lines
         assert inputs.pages[:lines].tolist() == [SCRATCH] * lines
         assert inputs.page_indptr.tolist() == host.page_indptr.tolist() == [*range(lines + 1)]
         assert inputs.last_page_len.tolist() == host.last_page_len.tolist() == [1] * lines
         assert host.query_indptr.tolist() == [*range(lines + 1)]
-        assert step.gathering.rows[:lines].tolist() == [ROWS] * lines
-        assert step.gathering.next_positions[:lines].tolist() == [0] * lines
+        assert step.input_buffers.rows[:lines].tolist() == [ROWS] * lines
+        assert step.input_buffers.next_positions[:lines].tolist() == [0] * lines
 
 
 def test_a_token_that_is_not_known_is_what_the_row_has_chosen_last() -> None:

@@ -92,9 +92,9 @@ def test_a_captured_step_of_32_layers_launches_so_many_kernels(
 
     monkeypatch.setattr(wrapper, "run", run)
     runner = device_runner(engine)
-    (step, *_), gathering = runner._graphs[4], runner._gathering
-    gathering.clear()
-    step.attention.plan(gathering.scratch(4))
+    (step, *_), input_buffers = runner._graphs[4], runner._input_buffers
+    input_buffers.clear()
+    step.attention.plan(input_buffers.scratch(4))
     if is_fused:
         runner._decoder._layers[0]._attention.entry._fusion.lines.add(4)
     kernels.launches = launches

@@ -21,9 +21,9 @@ from gatewayd_engine.runner.gpu.cuda_graphs import LaunchEach
 from gatewayd_engine.runner.gpu.memory import (
     DoesNotFit,
     MemoryUsage,
-    left_for_pages,
+    bytes_after_profiling,
+    kv_cache_bytes,
     log_free,
-    made_later,
     run_largest,
 )
 from gatewayd_engine.runner.gpu.warmup import _drafted_batch
@@ -40,27 +40,27 @@ def test_pages_get_what_the_rest_leaves() -> None:
     usage = MemoryUsage(
         total=100 * GIB, others=2 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER
     )
-    assert left_for_pages(usage, 0.9) == int(100 * GIB * 0.9) - 18 * GIB - LATER
-    assert left_for_pages(usage, 0.5) == 32 * GIB - LATER
+    assert kv_cache_bytes(usage, 0.9) == int(100 * GIB * 0.9) - 18 * GIB - LATER
+    assert kv_cache_bytes(usage, 0.5) == 32 * GIB - LATER
     # What others have cannot be given away.
-    assert left_for_pages(usage, 1.0) == 80 * GIB - LATER
+    assert kv_cache_bytes(usage, 1.0) == 80 * GIB - LATER
     crowded = MemoryUsage(
         total=100 * GIB, others=60 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER
     )
-    assert left_for_pages(crowded, 0.9) == 22 * GIB - LATER
+    assert kv_cache_bytes(crowded, 0.9) == 22 * GIB - LATER
 
 
 def test_the_last_byte_counts() -> None:
     usage = MemoryUsage(total=10 * GIB, others=0, weights=5 * GIB, peak=3 * GIB - 1, later=2 * GIB)
-    assert left_for_pages(usage, 1.0) == 1
+    assert kv_cache_bytes(usage, 1.0) == 1
     with pytest.raises(DoesNotFit):
-        left_for_pages(MemoryUsage(10 * GIB, 0, 5 * GIB, 3 * GIB, 2 * GIB), 1.0)
+        kv_cache_bytes(MemoryUsage(10 * GIB, 0, 5 * GIB, 3 * GIB, 2 * GIB), 1.0)
 
 
 def test_what_does_not_fit_is_said_with_every_size() -> None:
     usage = MemoryUsage(total=24 * GIB, others=GIB // 2, weights=15 * GIB, peak=7 * GIB, later=GIB)
     with pytest.raises(DoesNotFit) as raised:
-        left_for_pages(usage, 0.85)
+        kv_cache_bytes(usage, 0.85)
     assert str(raised.value) == (
         "the model does not fit: weights take 15.0 GiB, activations of a step 7.0 GiB, workspaces"
         " and CUDA graphs 1.0 GiB; gpu_memory_utilization 0.85 allows 20.4 GiB of 24.0 GiB, of"
@@ -232,7 +232,7 @@ def decoder_of(spec: Any, *, is_capturable: bool = True) -> Any:
 
 
 def test_what_is_made_later_follows_from_the_sizes() -> None:
-    later = made_later(decoder_of(spec_of()), 8192, 256, captures=True)
+    later = bytes_after_profiling(decoder_of(spec_of()), 8192, 256, captures=True)
     logits, attention = 256 * 128_256 * 2, (384 + 8 * 8) << 20
     # With what cuBLASLt works in.
     rest = (256 + 32) << 20
@@ -243,24 +243,28 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     graphs = (8 * 33 + 2 * 3 * (3 + 32)) * (512 << 10)
     assert later == logits + attention + rest + rooms + graphs
     # Of more lines only logits and decode steps.
-    more = made_later(decoder_of(spec_of()), 8192, 512, captures=True)
+    more = bytes_after_profiling(decoder_of(spec_of()), 8192, 512, captures=True)
     assert more - later == logits + 2 * 3 * 16 * (512 << 10)
-    two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
+    two = bytes_after_profiling(
+        decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True
+    )
     assert two - later == 32 << 20
     # 512 slots of logits and of two states of 4,096 numbers each, and 44 graphs. Of the drafter
     # 256 rows of logits, as numbers of four bytes, and as shares; 9 graphs, or 18 of a small model.
     heads = 256 * 128_256 * (2 + 4 + 4) + 18 * (512 << 10)
-    drafted = made_later(decoder_of(spec_of()), 8192, 256, captures=True, has_drafts=True)
+    drafted = bytes_after_profiling(
+        decoder_of(spec_of()), 8192, 256, captures=True, has_drafts=True
+    )
     assert drafted - later == 512 * 2 * (128_256 + 2 * 4096) + 44 * (512 << 10) + heads
     # A small model has logits of all lines.
-    most = made_later(decoder_of(spec_of()), 8192, 2048, captures=True, has_drafts=True)
-    least = made_later(decoder_of(spec_of()), 8192, 2048, captures=True)
+    most = bytes_after_profiling(decoder_of(spec_of()), 8192, 2048, captures=True, has_drafts=True)
+    least = bytes_after_profiling(decoder_of(spec_of()), 8192, 2048, captures=True)
     graphs = sum(len(captured_sizes(width, 2048)) for width in WIDTHS) + 2 * 12
     kept = 512 * 2 * (128_256 + 2 * 4096)
     assert most - least == kept + graphs * (512 << 10) + 2048 * 128_256 * 2
     decoder = decoder_of(spec_of(), is_capturable=False)
-    assert made_later(decoder, 8192, 256, captures=True) == logits + attention + rest
-    launched = made_later(decoder_of(spec_of()), 8192, 256, captures=False)
+    assert bytes_after_profiling(decoder, 8192, 256, captures=True) == logits + attention + rest
+    launched = bytes_after_profiling(decoder_of(spec_of()), 8192, 256, captures=False)
     assert launched == logits + attention + rest
 
 
@@ -272,7 +276,9 @@ def test_visits_of_captured_steps_have_room() -> None:
     decoder, plain = decoder_of(spec_of(moe=moe)), decoder_of(spec_of())
     one = 512 * 2 * (2 * 3584 + 4096) * 2
     for lines, times in ((256, 1), (1024, 2)):
-        with_, without = (made_later(d, 8192, lines, captures=True) for d in (decoder, plain))
+        with_, without = (
+            bytes_after_profiling(d, 8192, lines, captures=True) for d in (decoder, plain)
+        )
         assert with_ - without == times * one
 
 

@@ -106,7 +106,7 @@ class Rounding:
     rounds_inputs = False
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        codes, scales = TorchKernels().quantise(x, torch.float8_e4m3fn, self._group)
+        codes, scales = TorchKernels().quantize(x, torch.float8_e4m3fn, self._group)
         numbers = torch.unflatten(codes.float(), 1, (scales.shape[1], -1)) * scales.unsqueeze(-1)
         return self._linear(numbers.flatten(1), out=out)
 

@@ -114,12 +114,12 @@ class Shapes(Modules):
         super()._multiply(name, x, w, bias, out)
 
 
-def choose_small_products(
+def choose_small_matmuls(
     products: Any, sizes: Any, candidates: Any, table: Any, clock: Any, progress: Any
 ) -> None:
     """Choose for the draft model alone: a slow processor takes minutes for all."""
     small = [one for one in products if 128 in one.matrix.shape and max(one.matrix.shape) < 1000]
-    matmul.choose_products(small, sizes, candidates, table, clock, progress, seconds=600.0)
+    matmul.choose_matmuls(small, sizes, candidates, table, clock, progress, seconds=600.0)
 
 
 def test_replays_of_a_small_model_multiply_as_was_chosen(
@@ -128,7 +128,7 @@ def test_replays_of_a_small_model_multiply_as_was_chosen(
     modules = Shapes()
     beside(monkeypatch, Modules, "mm_bf16_cublaslt_run_with_algo")
     monkeypatch.setattr(matmul_candidates, "_handle", lambda: 7)
-    monkeypatch.setattr(tuner, "choose_products", choose_small_products)
+    monkeypatch.setattr(tuner, "choose_matmuls", choose_small_matmuls)
     tuning = Tuning(
         TuningTable(TunedMachine("a chip", "9.0", {})),
         Recording(modules, cublaslt_1=5.0),
@@ -163,7 +163,7 @@ def test_replays_of_heads_guess_for_other_rows(
     for way in ("replayed", "launched", "failed"):
         engine = speculating_with(make_device_engine, capture, monkeypatch, name, way, fields)
         drafter = engine.core.strategies.bound[Kind.DRAFTER]
-        drafter = getattr(drafter, "_ahead", drafter)
+        drafter = getattr(drafter, "_captured", drafter)
         runs: list[tuple[int, int]] = []
         replays, run = capture.replays, drafter._run
 

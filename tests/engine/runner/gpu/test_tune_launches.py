@@ -62,7 +62,7 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
         assert (table.measured == 0) == (start == 1)
         assert bool(clock.calls) == (start == 0)
         assert engine.info.tuning_file == str(table.path)
-        assert {entry.op for entry in table.entries} == {"product", "launches", "norms and gates"}
+        assert {entry.op for entry in table.entries} == {"matmul", "launches", "norms and gates"}
         modules.launched.clear()
         assert answers(engine) == expected
         # Three sequences decode as four lines.

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.cli.authoring import health
-from gatewayd.cli.authoring.health import Checkup, check
+from gatewayd.cli.authoring.health import PluginHealth, check
 from gatewayd.plugins import probe_process
 from gatewayd.plugins.probe_process import Problem
 from gatewayd_hooks.host.catalog import Catalog, Entry
@@ -66,7 +66,7 @@ def entry(name: str, kind: str = "eviction", distribution: str = "") -> Entry:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkup]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, PluginHealth]:
     """Everything examined at once."""
     folder = tmp_path_factory.mktemp("modules")
     for name, source in MODULES.items():
@@ -85,18 +85,18 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkup]:
     return {f"{each.plugin} {each.distribution}".strip(): each for each in checkups}
 
 
-def of(found: dict[str, Checkup], name: str) -> Checkup:
+def of(found: dict[str, PluginHealth], name: str) -> PluginHealth:
     (checkup,) = [each for each in found.values() if each.plugin.endswith(f".{name}")]
     return checkup
 
 
-def only(checkup: Checkup) -> Problem:
+def only(checkup: PluginHealth) -> Problem:
     (problem,) = checkup.problems
     return problem
 
 
 @pytest.mark.parametrize("name", ["sound", "chatty", "watches", "lru"])
-def test_what_works_is_well(found: dict[str, Checkup], name: str) -> None:
+def test_what_works_is_well(found: dict[str, PluginHealth], name: str) -> None:
     checkup = of(found, name)
     assert (checkup.state, checkup.problems) == ("ok", ())
     assert checkup.import_ms is not None
@@ -104,7 +104,7 @@ def test_what_works_is_well(found: dict[str, Checkup], name: str) -> None:
     assert checkup.requires_spec == ("" if name == "watches" else ">=1.0,<2")
 
 
-def test_what_the_configuration_chooses_is_marked(found: dict[str, Checkup]) -> None:
+def test_what_the_configuration_chooses_is_marked(found: dict[str, PluginHealth]) -> None:
     enabled = {each.plugin for each in found.values() if each.is_enabled}
     assert enabled == ENABLED
 
@@ -132,7 +132,7 @@ def test_what_the_configuration_chooses_is_marked(found: dict[str, Checkup]) -> 
     ],
 )
 def test_what_is_broken_is_told_with_what_to_do(
-    found: dict[str, Checkup], name: str, text: str, advice: str
+    found: dict[str, PluginHealth], name: str, text: str, advice: str
 ) -> None:
     checkup = of(found, name)
     problem = only(checkup)
@@ -160,7 +160,7 @@ def test_what_is_broken_is_told_with_what_to_do(
     ],
 )
 def test_what_should_not_be_so_is_a_warning(
-    found: dict[str, Checkup], name: str, text: str, advice: str
+    found: dict[str, PluginHealth], name: str, text: str, advice: str
 ) -> None:
     checkup = of(found, name)
     problem = only(checkup)
@@ -169,7 +169,7 @@ def test_what_should_not_be_so_is_a_warning(
     assert advice in problem.advice
 
 
-def test_two_that_offer_one_name_are_both_named(found: dict[str, Checkup]) -> None:
+def test_two_that_offer_one_name_are_both_named(found: dict[str, PluginHealth]) -> None:
     for own, other in (("one", "two"), ("two", "one")):
         conflict, *_ = found[f"eviction.twice {own}"].problems
         assert conflict.text == f"also offered by {other} 1.0, so neither can be used"

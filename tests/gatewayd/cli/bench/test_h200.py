@@ -72,7 +72,7 @@ def test_every_goal_is_beyond_what_the_other_engine_does_and_within_the_limit() 
             at_goal = Comparison(
                 name, figure, goal, one.rival[figure], goal, one.limits.get(figure)
             )
-            assert (at_goal.times_rival or 0) > 1
+            assert (at_goal.ratio_to_rival or 0) > 1
             assert at_goal.meets_goal
             assert (at_goal.share_of_limit or 0) <= 1
 
@@ -86,9 +86,9 @@ KNOWN = KnownFigure(
 
 def test_more_tokens_and_less_time_are_better() -> None:
     speed, wait = compare("w", KNOWN, {"output_tokens_per_second": 250.0, "ttft_p50_ms": 16.0})
-    assert (speed.times_rival, speed.meets_goal) == (1.25, True)
+    assert (speed.ratio_to_rival, speed.meets_goal) == (1.25, True)
     assert speed.share_of_limit == pytest.approx(250 / 300)
-    assert (wait.times_rival, wait.meets_goal, wait.share_of_limit) == (1.25, False, None)
+    assert (wait.ratio_to_rival, wait.meets_goal, wait.share_of_limit) == (1.25, False, None)
     assert replace(wait, limit=12.0).share_of_limit == pytest.approx(12 / 16)
     slow, quick = compare("w", KNOWN, {"output_tokens_per_second": 239.0, "ttft_p50_ms": 15.0})
     assert (slow.meets_goal, quick.meets_goal) == (False, True)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.cli.bench.record import RequestRecord
-from gatewayd.cli.bench.stats import percentile, spread_of, summarize
+from gatewayd.cli.bench.stats import latency_distribution, percentile, summarize
 
 
 @given(
@@ -28,14 +28,14 @@ def test_a_percentile_of_nothing_is_refused() -> None:
 
 
 def test_a_spread_is_in_milliseconds_and_keeps_the_tail() -> None:
-    spread = spread_of([0.001] * 99 + [1.0])
+    spread = latency_distribution([0.001] * 99 + [1.0])
     assert spread is not None
     assert spread.p50 == pytest.approx(1.0)
     assert spread.p90 == pytest.approx(1.0)
     assert spread.p99 == pytest.approx(1.0 + 0.01 * 999)
     assert spread.max == pytest.approx(1000.0)
     assert spread.mean == pytest.approx((99 + 1000) / 100)
-    assert spread_of([]) is None
+    assert latency_distribution([]) is None
 
 
 def record(intended: float, arrivals: list[float], tokens: int, **other: object) -> RequestRecord:

@@ -57,7 +57,7 @@ import sys
 from gatewayd_engine.process import sandbox
 from gatewayd_engine.sampling.guides import check_sandboxed
 def none(*_):
-    raise sandbox.CannotConfine("the kernel has no Landlock")
+    raise sandbox.SandboxUnavailable("the kernel has no Landlock")
 setattr(sandbox, sys.argv.pop(1), none)
 sys.exit(check_sandboxed.main())
 """

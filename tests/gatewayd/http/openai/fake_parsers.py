@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gatewayd.plugins.parsers import FencedParser, ModelParsers
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.strategy import Kind
@@ -19,15 +19,15 @@ from gatewayd_tools_mistral.strategy import Mistral
 
 def parsers(tools: Any = None, *, reasoning: bool = False) -> ModelParsers:
     """Hermes, or another; with ``think`` if it is wanted."""
-    ledger = Ledger(0.05)
-    watchdog = Watchdog(ledger, 2.0)
+    plugin_times = PluginTimes(0.05)
+    watchdog = Watchdog(plugin_times, 2.0)
     seat: FencedParser[ToolParserStrategy] = FencedParser(
-        Kind.TOOL_PARSER, tools or Hermes(HermesConfig()), "tools", ledger, watchdog
+        Kind.TOOL_PARSER, tools or Hermes(HermesConfig()), "tools", plugin_times, watchdog
     )
     thought: FencedParser[ReasoningParserStrategy] | None = None
     if reasoning:
         think = Think(ThinkConfig())
-        thought = FencedParser(Kind.REASONING_PARSER, think, "think", ledger, watchdog)
+        thought = FencedParser(Kind.REASONING_PARSER, think, "think", plugin_times, watchdog)
     return ModelParsers(seat, thought)
 
 

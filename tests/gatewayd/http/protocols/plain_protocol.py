@@ -34,7 +34,7 @@ class Plain:
         self.requests: list[HttpRequest] = []
 
     def open(self, resources: Any) -> None:
-        """Nothing to initialise."""
+        """Nothing to initialize."""
 
     def close(self) -> None:
         """Nothing to release."""

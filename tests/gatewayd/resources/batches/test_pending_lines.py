@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.resources.batches import lines, pending_lines
-from gatewayd.resources.batches.line_scheduler import Lanes, Permit
+from gatewayd.resources.batches.line_scheduler import LineSchedulers, Permit
 from gatewayd.resources.batches.line_set import LineSet
 from gatewayd.resources.batches.lines import Position, all_lines, some_lines
 from gatewayd.resources.batches.pending_lines import PendingLines
@@ -112,12 +112,12 @@ def test_no_slot_is_lost_or_given_twice_whoever_is_refused_or_leaves(
 
 async def _turns(rng: random.Random, num_slots: int) -> None:
     now = 0.0
-    lanes = Lanes(lambda: num_slots, clock=lambda: now)
+    schedulers = LineSchedulers(lambda: num_slots, clock=lambda: now)
     held: list[Permit] = []
     tasks: dict[str, asyncio.Task[None]] = {}
 
     async def ask(tenant: str, batch_id: str) -> None:
-        held.append(await lanes.of(tenant).acquire(batch_id))
+        held.append(await schedulers.of(tenant).acquire(batch_id))
 
     for _ in range(80):
         match rng.randrange(6):
@@ -137,20 +137,20 @@ async def _turns(rng: random.Random, num_slots: int) -> None:
         now += rng.random()
         for _ in range(rng.randrange(4)):
             await asyncio.sleep(0)
-        assert lanes.slots.num_running <= num_slots
+        assert schedulers.slots.num_running <= num_slots
     for task in tasks.values():
         task.cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
     await asyncio.sleep(0)
-    assert lanes.slots.num_running == len(held)
+    assert schedulers.slots.num_running == len(held)
     for permit in held:
         permit.close()
     # Whatever was refused, everybody has a turn again.
     now += 1000
 
     async def turn_of(tenant: str) -> None:
-        (await lanes.of(tenant).acquire(tenant)).close()
+        (await schedulers.of(tenant).acquire(tenant)).close()
 
     await asyncio.wait_for(asyncio.gather(*map(turn_of, "abc")), 30)
-    assert lanes.slots.num_running == 0
-    await lanes.stop()
+    assert schedulers.slots.num_running == 0
+    await schedulers.stop()

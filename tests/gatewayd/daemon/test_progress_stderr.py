@@ -15,14 +15,14 @@ PROGRAM = textwrap.dedent(
     import asyncio, logging, subprocess, sys
     from gatewayd.config.tables import LogTable
     from gatewayd.daemon.banner import show_loading
-    from gatewayd.daemon.lines_above import LinesAbove
+    from gatewayd.daemon.progress_stderr import ProgressStderr
     from gatewayd.engines.api import ReplicaState, ReplicaStatus
     from gatewayd.tracing import logs
 
     logs.configure(LogTable())
     log = logging.getLogger("gatewayd.test")
     log.info("before")
-    above = LinesAbove()
+    above = ProgressStderr()
     assert sys.stderr.isatty() and logs.is_text(LogTable())
     child = subprocess.Popen(["sh", "-c", "read x; echo child goes on >&2"], stdin=subprocess.PIPE)
 

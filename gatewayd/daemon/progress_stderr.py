@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 1.0
 """Timeout for pending lines; a stopped terminal accepts none."""
 
 
-class LinesAbove:
+class ProgressStderr:
     """Redirects standard error to lines above a drawing, until ``restore``.
 
     Attributes:

@@ -9,7 +9,7 @@ _FADING = 0.98
 _GAIN = 0.1
 
 
-class PrefillPace:
+class TtftForecast:
     """Linear fit of observed times, with a factor that makes forecasts hold as often as configured.
 
     The fit is least squares with exponential forgetting. The factor is adjusted after each outcome,

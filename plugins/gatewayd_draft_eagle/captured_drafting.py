@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from gatewayd_draft_eagle.layer import Entered, Layer
+from gatewayd_draft_eagle.layer import FusedInput, Layer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import CaptureLaunches, TargetModel
 
 
-class Pairs(NamedTuple):
+class HiddenTokenPairs(NamedTuple):
     """Pending hidden states, and the tokens after them, each of shape ``[n, new]``.
 
     Attributes:
@@ -74,7 +74,7 @@ class CapturedDrafting:
         self._run = capture(self._launch, "eagle's drafts", 1)
 
     def guess(
-        self, pairs: Pairs, is_seen: NDArray[np.bool_]
+        self, pairs: HiddenTokenPairs, is_seen: NDArray[np.bool_]
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Process pending pairs and draft for their rows.
 
@@ -108,7 +108,7 @@ class CapturedDrafting:
         features = self._features[rows, places]
         pairs = layer.enter(features, target.embed(tokens), positions)
         self._context[rows, :, places] = pairs.key_value
-        entered = Entered(*(part[self.new - 1 :: self.new] for part in pairs))
+        entered = FusedInput(*(part[self.new - 1 :: self.new] for part in pairs))
         rows, positions = rows[self.new - 1 :: self.new], positions[self.new - 1 :: self.new]
         context = self._context.index_select(0, rows)
         for ahead in range(self._depth):

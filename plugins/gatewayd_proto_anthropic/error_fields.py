@@ -46,7 +46,7 @@ class AnthropicTurn(NamedTuple):
     calls: Sequence[str] = ()
 
 
-class Places(NamedTuple):
+class ErrorFields(NamedTuple):
     """Locations of one request.
 
     Attributes:

@@ -15,7 +15,7 @@ _NEW = -1
 """Marks a sequence whose cached length is not known yet."""
 
 
-class Service:
+class TokenAccounting:
     """Tokens computed by each slot.
 
     A grant need not be used: the engine may find no pages for it, more tokens may be computed if

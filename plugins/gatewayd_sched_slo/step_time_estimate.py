@@ -6,7 +6,7 @@ _FADING = 0.98
 """Weight of a step relative to the next one: about the last fifty count."""
 
 
-class TokenPaceEstimate:
+class StepTimeEstimate:
     """Linear fit of step durations, by least squares with exponential forgetting.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Time ledger of a request: its latency from arrival to end, broken down by cause.
+"""Latency record of a request: its latency from arrival to end, broken down by cause.
 
 The timeline is cut into contiguous parts, so that they add up to the whole. Of several choices,
 the one that ended last is described, because the response waited for it.
@@ -13,7 +13,7 @@ import msgspec
 
 from gatewayd.tracing.causes import ANSWER, AT_ENGINE, CROWD, GATEWAY, PLUGIN
 from gatewayd.tracing.request_trace import Span
-from gatewayd.tracing.timeline import Stretch
+from gatewayd.tracing.timeline import CauseInterval
 
 
 class TimePart(NamedTuple):
@@ -46,8 +46,8 @@ class EndReason(msgspec.Struct, frozen=True, gc=False):
     message: str = ""
 
 
-class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Time ledger of an ended request; times by one monotonic clock, in seconds.
+class LatencyRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Latency record of an ended request; times by one monotonic clock, in seconds.
 
     Attributes:
         request_id: the gateway's own.
@@ -67,7 +67,7 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         spans: timed before it was submitted.
         submitted: time at which it was sent to the engines.
         notified: time at which request observers had been notified of its admission.
-        stretches: of the choice that ended last.
+        intervals: of the choice that ended last.
         computed: time at which that choice ended; None if the engines report no timelines.
         first: time of the first token; None without any.
         last: time of the last token.
@@ -92,7 +92,7 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spans: Sequence[Span]
     submitted: float
     notified: float
-    stretches: Sequence[Stretch]
+    intervals: Sequence[CauseInterval]
     computed: float | None
     first: float | None
     last: float | None
@@ -151,31 +151,31 @@ class TimeLedger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             yield self._part("engine", at, self.end)
             return
         spent: dict[str, float] = {}  # in strategies, by their names
-        for stretch in self.stretches:
-            if stretch.begin is None:
-                yield from self._split(stretch, None, stretch.seconds, spent)
-                at += stretch.seconds
+        for interval in self.intervals:
+            if interval.begin is None:
+                yield from self._split(interval, None, interval.seconds, spent)
+                at += interval.seconds
                 continue
-            end = stretch.begin + stretch.seconds
+            end = interval.begin + interval.seconds
             if end > at:
-                yield from self._split(stretch, at, end - at, spent)
+                yield from self._split(interval, at, end - at, spent)
                 at = end
         for strategy, seconds in sorted(spent.items(), key=lambda item: -item[1]):
             yield TimePart(PLUGIN, None, seconds, strategy)
         yield self._part(ANSWER, at, self.end)
 
     def _split(
-        self, stretch: Stretch, begin: float | None, seconds: float, spent: dict[str, float]
+        self, interval: CauseInterval, begin: float | None, seconds: float, spent: dict[str, float]
     ) -> Iterator[TimePart]:
-        """Split the last ``seconds`` of a stretch: own time, other prefills, plugins."""
-        left = seconds / stretch.seconds
-        plugins, others = stretch.plugins * left, stretch.others * left
+        """Split the last ``seconds`` of an interval: own time, other prefills, plugins."""
+        left = seconds / interval.seconds
+        plugins, others = interval.plugins * left, interval.others * left
         since = None if begin is None else begin - self.arrival
         own = seconds - plugins - others
-        yield TimePart(AT_ENGINE[stretch.cause], since, own, stretch.strategy)
-        # They are spread over the stretch, so they have no begin.
+        yield TimePart(AT_ENGINE[interval.cause], since, own, interval.strategy)
+        # They are spread over the interval, so they have no begin.
         yield TimePart(CROWD, None, others)
-        for name, share in stretch.shares or (("", stretch.plugins),):
+        for name, share in interval.shares or (("", interval.plugins),):
             spent[name] = spent.get(name, 0.0) + share * left
 
     def _outside_spans(self, begin: float, end: float) -> Iterator[TimePart]:

@@ -17,7 +17,7 @@ from gatewayd_engine.sampling.guides.compiler import (
 from gatewayd_engine.sampling.guides.matchers import GuideMatchers
 from gatewayd_engine.sampling.guides.token_bytes import TokenBytes
 from gatewayd_hooks.guiding import GuideSpec
-from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.plugin_times import PluginTimes
 from gatewayd_hooks.parsing import Bounds
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
@@ -25,14 +25,14 @@ from gatewayd_hooks.strategy import Kind
 _KIND = Kind.GUIDE
 
 
-class GuideSlot:
+class ActiveGuide:
     """The current guide, and replaced ones whose grammars are still in use.
 
     Args:
         choice: configured guide; None for no guide.
         open_: opens a guide; raises if that fails.
         record: records a fault of a guide by name; returns whether to quarantine it now.
-        ledger: times calls of guides.
+        plugin_times: times calls of guides.
         limits: limits on grammars.
         resources: resources of the engine.
         hang_seconds: time after which computing masks counts as a hang.
@@ -46,13 +46,13 @@ class GuideSlot:
         choice: StrategyChoice | None,
         open_: Callable[[StrategyChoice], Any],
         record: Callable[[str, BaseException], bool],
-        ledger: Ledger,
+        plugin_times: PluginTimes,
         limits: GuideLimits,
         resources: EngineResources,
         hang_seconds: float,
     ) -> None:
         self._record = record
-        self._ledger = ledger
+        self._plugin_times = plugin_times
         self._limits = limits
         ends = resources.eos_token_ids
         token_bytes = TokenBytes(resources.folder, resources.vocab_size, ends)
@@ -143,11 +143,11 @@ class GuideSlot:
             close(_KIND, guide.strategy)
 
     def _record_call(self, guide: Guide, method: str, seconds: float) -> None:
-        self._ledger.record_call(_KIND, guide.choice.name, method, seconds)
+        self._plugin_times.record_call(_KIND, guide.choice.name, method, seconds)
 
     def _watched(self, guide: Guide, method: str, call: Callable[[], None]) -> None:
         # The time of matchers is limited per sequence; see ``cost_limits``.
-        self._ledger.timed(_KIND, guide.choice.name, method, call, has_budget=False)()
+        self._plugin_times.timed(_KIND, guide.choice.name, method, call, has_budget=False)()
 
     def _record_fault(self, guide: Guide, error: BaseException) -> None:
         if self._record(guide.choice.name, error) and guide is self._now:

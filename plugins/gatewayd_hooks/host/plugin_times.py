@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gatewayd_hooks.host.budgets import Arrears, Overrun
+from gatewayd_hooks.host.budgets import Overrun, OverrunCounts
 from gatewayd_hooks.host.fence import StrategyFault, StrategyHang
 from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.strategy import Kind
@@ -38,7 +38,7 @@ class Account:
         calls: number so far.
         seconds: total of all calls.
         longest: seconds of the slowest call.
-        due: seconds since the ledger was settled.
+        due: seconds since the last settlement.
         reported: seconds already returned by ``take_spent``.
     """
 
@@ -75,8 +75,8 @@ class Cost:
 class Watched:
     """Proxy of a strategy whose methods are timed, each from the first time it is looked up."""
 
-    def __init__(self, ledger: Ledger, kind: Kind, name: str, strategy: Any) -> None:  # noqa: ANN401
-        self._ledger = ledger
+    def __init__(self, plugin_times: PluginTimes, kind: Kind, name: str, strategy: Any) -> None:  # noqa: ANN401
+        self._plugin_times = plugin_times
         self._kind = kind
         self._name = name
         self._strategy = strategy
@@ -84,12 +84,12 @@ class Watched:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
         value = getattr(self._strategy, name)
         if callable(value):
-            value = self._ledger.timed(self._kind, self._name, name, value)
+            value = self._plugin_times.timed(self._kind, self._name, name, value)
             setattr(self, name, value)
         return value
 
 
-class Ledger:
+class PluginTimes:
     """Accounts of one process; not thread-safe, except ``marking``.
 
     Args:
@@ -110,7 +110,7 @@ class Ledger:
         self._accounts: dict[tuple[Kind, str, str], Account] = {}
         self._due: list[Account] = []
         self._settled_at = time.perf_counter()
-        self._arrears = Arrears()
+        self._overrun_counts = OverrunCounts()
 
     def watch(self, kind: Kind, name: str, strategy: Any) -> Any:  # noqa: ANN401 - any kind
         """Return a proxy whose calls are timed under a name; the strategy itself is unchanged."""
@@ -181,7 +181,7 @@ class Ledger:
         now = time.perf_counter()
         seconds, self._settled_at = now - self._settled_at, now
         for key, spent in self._take_due().items():
-            self._arrears.judge_step(key, spent, self.budget, seconds)
+            self._overrun_counts.judge_step(key, spent, self.budget, seconds)
 
     def settle_call(self, kind: Kind, processor: float) -> None:
         """End a call outside of steps: compare its time with its strategy's budget.
@@ -192,11 +192,11 @@ class Ledger:
         """
         for key, spent in self._take_due().items():
             if key[0] is kind:
-                self._arrears.judge_call(key, spent, self.budget, processor)
+                self._overrun_counts.judge_call(key, spent, self.budget, processor)
 
     def take_overruns(self, *kinds: Kind) -> list[Overrun]:
         """Return and clear repeated budget overruns, of these kinds or of all."""
-        return self._arrears.pop_overruns(*kinds)
+        return self._overrun_counts.pop_overruns(*kinds)
 
     def _take_due(self) -> dict[tuple[Kind, str], float]:
         """Return and reset the seconds of each strategy since the last call."""

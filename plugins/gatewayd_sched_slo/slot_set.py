@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Slots:
+class SlotSet:
     """Unordered set of slots with insertion and removal in constant time."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _DIGEST = Struct("<ii")
 _MASK = 2**32 - 1
 
 
-class TokenTrail:
+class AnswerStatistics:
     """Detection statistics of an answer so far.
 
     Args:

@@ -14,7 +14,7 @@ _FORM = re.compile(r"response_format(?:\.json_schema)?(?:\.schema)?(.*)", re.DOT
 
 
 @contextmanager
-def translated(place_of: Callable[[str], str]) -> Iterator[None]:
+def translated(field_of: Callable[[str], str]) -> Iterator[None]:
     """Translate the fields of refusals raised in the context.
 
     Raises:
@@ -23,16 +23,16 @@ def translated(place_of: Callable[[str], str]) -> Iterator[None]:
     try:
         yield
     except RequestRefusal as refusal:
-        if refusal.param is None or (place := place_of(refusal.param)) == refusal.param:
+        if refusal.param is None or (place := field_of(refusal.param)) == refusal.param:
             raise
         raise refusal.at(place) from refusal
 
 
-def places(request: OllamaRequest) -> Callable[[str], str]:
+def error_fields(request: OllamaRequest) -> Callable[[str], str]:
     """Return the field translation of a generation request."""
     by_name = renamed(RENAMED)
 
-    def place_of(param: str) -> str:
+    def field_of(param: str) -> str:
         if request.turns:
             if found := _MESSAGE.fullmatch(param):
                 return request.turns[int(found[1])]
@@ -44,16 +44,16 @@ def places(request: OllamaRequest) -> Callable[[str], str]:
             return param.removesuffix("reasoning_content") + "thinking"
         return by_name(param)
 
-    return place_of
+    return field_of
 
 
 def renamed(names: Mapping[str, str]) -> Callable[[str], str]:
     """Return the field translation by a table of names, including nested fields."""
 
-    def place_of(param: str) -> str:
+    def field_of(param: str) -> str:
         for theirs, ours in names.items():
             if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
                 return ours + param[len(theirs) :]
         return param
 
-    return place_of
+    return field_of

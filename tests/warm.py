@@ -32,7 +32,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gatewayd_exec_local import orphan
+from gatewayd_exec_local import parent_death_signal
 
 ROOT = Path(__file__).parents[1]
 COLD = "GATEWAYD_TESTS_COLD"
@@ -117,8 +117,8 @@ def _program(argv: list[str]) -> list[str] | None:
     """Return the module or file that a command runs, with arguments; None for other programs."""
     if COLD in os.environ:
         return None
-    if orphan.__file__ in argv:
-        argv = argv[argv.index(orphan.__file__) + 3 :]
+    if parent_death_signal.__file__ in argv:
+        argv = argv[argv.index(parent_death_signal.__file__) + 3 :]
     if len(argv) < 3 or argv[0] != sys.executable:
         return None
     argv = argv[2:] if argv[1] == "-P" else argv[1:]

@@ -26,7 +26,7 @@ class TenantLimits(NamedTuple):
     concurrency: int | None = None
 
 
-class Bucket:
+class TokenBucket:
     """Token bucket that refills within a minute; its level may be negative.
 
     Args:
@@ -59,11 +59,13 @@ class Bucket:
         return max(0.0, amount - self.level) * _MINUTE / self.size
 
 
-def _resized(bucket: Bucket | None, size: int | None, clock: Callable[[], float]) -> Bucket | None:
+def _resized(
+    bucket: TokenBucket | None, size: int | None, clock: Callable[[], float]
+) -> TokenBucket | None:
     """A bucket of another size with the same amount consumed."""
     if size is None:
         return None
-    fresh = Bucket(size, clock)
+    fresh = TokenBucket(size, clock)
     if bucket is not None:
         fresh.consume(bucket.size - bucket.level)
     return fresh
@@ -111,7 +113,7 @@ class _Kind:
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name = name
-        self.bucket: Bucket | None = None
+        self.bucket: TokenBucket | None = None
         self.at_once: int | None = None
         self.num_inside = 0
         self._clock = clock
@@ -144,7 +146,7 @@ class RateGate:
     def __init__(self, limits: TenantLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._work, self._reads = _Kind("requests", clock), _Kind("reads", clock)
-        self._tokens: Bucket | None = None
+        self._tokens: TokenBucket | None = None
         self.counts_requests = False
         """Whether ``acquire_slot`` may refuse requests."""
         self.limits = TenantLimits()

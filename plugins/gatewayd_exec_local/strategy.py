@@ -2,7 +2,7 @@
 
 Two mechanisms end an orphan. Its socket reaches end of file when the daemon's descriptors are
 closed, which an engine notices between two steps. On Linux the kernel also kills it, in any state,
-when the thread that started it ends; ``orphan`` requests that in the child.
+when the thread that started it ends; ``parent_death_signal`` requests that in the child.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 # A path, not a module, so that the child does not import the package.
-_ORPHAN = os.path.join(os.path.dirname(__file__), "orphan.py")
+_LAUNCHER = os.path.join(os.path.dirname(__file__), "parent_death_signal.py")
 
 
 class LocalProcess:
@@ -78,7 +78,7 @@ class Local:
         # In the child it would be too late to report a missing program.
         program, *_ = children.found(argv, command.env)
         return children.start(
-            children.python("-I", "-S", _ORPHAN, str(os.getpid()), program, *argv),
+            children.python("-I", "-S", _LAUNCHER, str(os.getpid()), program, *argv),
             env=command.env,
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
-from gatewayd_guide_llguidance.forms import Forms
+from gatewayd_guide_llguidance.grammar_converter import GrammarConverter
 from gatewayd_guide_llguidance.lexers import Lexer
 from gatewayd_guide_llguidance.matching import LlGrammar, LlMatcher, describe_error
 from gatewayd_guide_llguidance.vocabulary import LlguidanceVocabulary
@@ -53,20 +53,20 @@ class Llguidance:
         )
         self._bounded = Bounded(config.compile_seconds)
         self._vocabulary: LlguidanceVocabulary | None = None
-        self._forms: Forms | None = None
+        self._converter: GrammarConverter | None = None
         self._executor: LLExecutor | None = None
 
     def open(self, resources: EngineResources) -> None:
         """Read the tokenizer and start the threads."""
         self._vocabulary = LlguidanceVocabulary(resources)
-        self._forms = Forms(self._config, self._vocabulary.special)
+        self._converter = GrammarConverter(self._config, self._vocabulary.special)
         threads = self._config.threads
         if threads or _cores() > _CORES_TAKEN:
             self._executor = LLExecutor(threads or None)
 
     def close(self) -> None:
         """Release both; grammars in use keep a reference to the vocabulary."""
-        self._vocabulary = self._forms = self._executor = None
+        self._vocabulary = self._converter = self._executor = None
 
     def compile(self, spec: GuideSpec) -> Grammar:
         """Convert to llguidance's own form and compile."""
@@ -74,7 +74,7 @@ class Llguidance:
 
     def _compiled(self, spec: GuideSpec) -> Grammar:
         vocabulary = cast("LlguidanceVocabulary", self._vocabulary)
-        text = cast("Forms", self._forms).grammar_of(spec)
+        text = cast("GrammarConverter", self._converter).grammar_of(spec)
         states, limits = self._config.lexer_states, self._limits
 
         def make() -> Lexer:

@@ -1,4 +1,4 @@
-"""Division of a step's token budget among running and admitted sequences."""
+"""BudgetDivision of a step's token budget among running and admitted sequences."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from gatewayd_hooks.scheduling import Plan, QueueView
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gatewayd_sched_fair.accounts import Accounts, ActiveTenants
     from gatewayd_sched_fair.token_accounting import TokenAccounting
+    from gatewayd_sched_fair.virtual_counters import ActiveTenants, VirtualTokenCounters
 
 
 @dataclass(slots=True, eq=False, repr=False)
-class Division:
+class BudgetDivision:
     """Distributes budgets: decodes, then prompts, in both the least served tenant first.
 
     Args:
-        accounts: of the tenants.
+        counters: of the tenants.
         service: determines the cost of tokens.
         crowd: determines whether other tenants were active recently.
         crowd_share: maximum fraction of a step for prompts of tenants without credit, if so.
@@ -32,7 +32,7 @@ class Division:
         lead: cost by which a tenant may be ahead of one that has prompts left.
     """
 
-    _accounts: Accounts
+    _counters: VirtualTokenCounters
     _accounting: TokenAccounting
     _active_tenants: ActiveTenants
     _contention_share: float
@@ -60,9 +60,9 @@ class Division:
         """
         if not len(slots):
             return Plan(slots, needs)
-        accounts = self._accounts
+        counters = self._counters
         tenants = view.tenant[slots]
-        costs = self._accounting.costs_of(slots, needs, view) / accounts.weights[tenants]
+        costs = self._accounting.costs_of(slots, needs, view) / counters.weights[tenants]
         is_prompt = needs > 1
         is_prompt[num_running:] = True
         goes_behind = np.zeros(len(slots), bool)
@@ -73,13 +73,13 @@ class Division:
         first = np.flatnonzero(np.diff(tenants[order], prepend=-1))
         ahead -= np.repeat(ahead[first], np.diff(np.append(first, len(order))))
         begins = np.empty(len(slots))
-        begins[order] = accounts.levels[tenants[order]] + ahead
+        begins[order] = counters.levels[tenants[order]] + ahead
         # Tenants far ahead of one that has prompts left decode after those prompts.
         lowest = tenants[is_prompt & ~goes_behind]
         is_far = np.zeros(len(slots), bool)
         if len(lowest):
-            is_far = accounts.is_ahead(
-                tenants, int(lowest[accounts.levels[lowest].argmin()]), self.lead
+            is_far = counters.is_ahead(
+                tenants, int(lowest[counters.levels[lowest].argmin()]), self.lead
             )
         order = np.lexsort((begins, is_prompt, is_far, goes_behind))
         slots, needs, goes_behind = slots[order], needs[order], goes_behind[order]
@@ -105,7 +105,7 @@ class Division:
         share: float,
     ) -> NDArray[np.int32]:
         """Limit the tokens of tenants without credit to a fraction of the step."""
-        has_credit = self._accounts.has_credit(view.tenant[slots])
+        has_credit = self._counters.has_credit(view.tenant[slots])
         goes_first = is_prompt & has_credit & ~goes_behind
         crowd = is_prompt & ~has_credit
         if not goes_first.any():

@@ -12,10 +12,10 @@ from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, QueueView
-from gatewayd_sched_fair.accounts import Accounts, ActiveTenants
 from gatewayd_sched_fair.config import FairConfig
-from gatewayd_sched_fair.division import Division
+from gatewayd_sched_fair.division import BudgetDivision
 from gatewayd_sched_fair.token_accounting import TokenAccounting
+from gatewayd_sched_fair.virtual_counters import ActiveTenants, VirtualTokenCounters
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ class Fair:
         self._config = config
         self._lead = config.lead
         self._credit = config.credit
-        self._accounts = Accounts()
+        self._counters = VirtualTokenCounters()
         self._accounting = TokenAccounting(config.prompt_cost, config.answer_cost)
         self._lines: dict[int, WaitingLine] = {}
         self._tenants: dict[int, int] = {}  # of waiting sequences, by slot
@@ -59,8 +59,8 @@ class Fair:
         self._has_waiting: NDArray[np.bool_] = np.zeros(0, bool)
         self._active_tenants = ActiveTenants()
         self._shortage = Shortage()
-        self._division = Division(
-            self._accounts,
+        self._division = BudgetDivision(
+            self._counters,
             self._accounting,
             self._active_tenants,
             config.crowd_share,
@@ -83,7 +83,7 @@ class Fair:
         tenant = int(view.tenant[slot])
         self._shortage.came()
         self._accounting.add_waiting(slot, view)
-        self._accounts.set_weight(tenant, float(view.weight[slot]))
+        self._counters.set_weight(tenant, float(view.weight[slot]))
         self._active_tenants.record_request(tenant, view.now)
         late = int(view.priority[slot]) * self._config.class_delay
         self._leave(slot)
@@ -117,19 +117,19 @@ class Fair:
         needs = view.num_tokens[running] - view.num_computed[running]
         tenants = view.tenant[running]
         if len(tenants):
-            self._accounts.fit(int(tenants.max()))  # another scheduler admitted them
-        self._accounts.charge(*self._accounting.settle(view, waits))
-        in_batch = np.bincount(tenants, minlength=len(self._accounts.levels))
+            self._counters.fit(int(tenants.max()))  # another scheduler admitted them
+        self._counters.charge(*self._accounting.settle(view, waits))
+        in_batch = np.bincount(tenants, minlength=len(self._counters.levels))
         unplaced = view.tenant[list(view.unplaced)].astype(np.int64)
         wanting = np.union1d(self._wanting, unplaced)
-        self._accounts.limit_credit(wanting, np.flatnonzero(in_batch), self._credit)
+        self._counters.limit_credit(wanting, np.flatnonzero(in_batch), self._credit)
 
         heads = self._heads(view, in_batch)
         victims, freed, behind = self._victims(view, heads)
         stays = ~np.isin(running, victims)
         if behind is not None:
             # Until the waiting sequence is admitted, tenants far ahead compute nothing.
-            stays &= ~self._accounts.is_ahead(tenants, behind, self._lead)
+            stays &= ~self._counters.is_ahead(tenants, behind, self._lead)
             heads = [w._replace(level=-np.inf) if w.tenant == behind else w for w in heads]
         slots, needs = running[stays], needs[stays]
         places = view.max_running - len(running) + len(victims)
@@ -160,13 +160,13 @@ class Fair:
 
     def _level(self, tenant: int, places: int) -> float:
         ahead = places * _HORIZON * self._config.answer_cost
-        return float(self._accounts.levels[tenant] + ahead / self._accounts.weights[tenant])
+        return float(self._counters.levels[tenant] + ahead / self._counters.weights[tenant])
 
     def _admissions(
         self, view: QueueView, heads: list[_Candidate], places: int, pages: int
     ) -> list[tuple[int, int]]:
         """Return waiting sequences to admit, with their tokens, the least served tenant first."""
-        accounts, config = self._accounts, self._config
+        counters, config = self._counters, self._config
         chosen: list[tuple[int, int]] = []
         lines = {
             wish.tenant: islice(self._lines[wish.tenant].without(view.held), 1, None)
@@ -190,7 +190,7 @@ class Fair:
                 continue
             cost = uncached * config.prompt_cost + _HORIZON * config.answer_cost
             heapreplace(
-                heap, _Candidate(level + cost / float(accounts.weights[tenant]), tenant, behind)
+                heap, _Candidate(level + cost / float(counters.weights[tenant]), tenant, behind)
             )
         return chosen
 
@@ -208,11 +208,11 @@ class Fair:
         running = view.running
         if not heads or not len(running):
             return none
-        least = min(heads, key=lambda wish: self._accounts.levels[wish.tenant])
+        least = min(heads, key=lambda wish: self._counters.levels[wish.tenant])
         lacks_place = len(running) >= view.max_running
         if not lacks_place and least.slot not in view.unplaced:
             return none
-        may = self._accounts.is_ahead(view.tenant[running], least.tenant, self._lead)
+        may = self._counters.is_ahead(view.tenant[running], least.tenant, self._lead)
         may &= view.preemptions[running] < MAX_PREEMPTIONS
         may &= view.tenant[running] != least.tenant
         candidates = running[may]
@@ -220,7 +220,7 @@ class Fair:
             return none
         # The newest sequence of the tenant that is furthest ahead: the least work is lost.
         order = np.lexsort(
-            (-view.arrival[candidates], -self._accounts.levels[view.tenant[candidates]])
+            (-view.arrival[candidates], -self._counters.levels[view.tenant[candidates]])
         )
         wanted = -(-view.uncached(least.slot) // view.page_size) + 1 - view.free_pages
         victims: list[int] = []
@@ -238,7 +238,7 @@ class Fair:
         self, view: QueueView, plan: Plan, new: NDArray[np.int32], behind: int | None
     ) -> None:
         """Record which tenants would have used more tokens."""
-        wanting = np.zeros(len(self._accounts.levels), bool)
+        wanting = np.zeros(len(self._counters.levels), bool)
         served = np.isin(view.running, plan.slots)
         wanting[view.tenant[view.running[~served]]] = True
         granted = view.num_computed[plan.slots] + plan.tokens

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import OutputParser, Tool
-from gatewayd_tools_mistral.reading import ARGS, BEGIN, ID, MistralParser
+from gatewayd_tools_mistral.answer_parser import ARGS, BEGIN, ID, MistralParser
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources

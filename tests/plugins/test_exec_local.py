@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_exec_local import orphan
+from gatewayd_exec_local import parent_death_signal
 from gatewayd_exec_local.strategy import Local, LocalProcess
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.resources import GatewayResources
@@ -179,7 +179,15 @@ def test_an_engine_whose_daemon_ended_first_is_never_begun(tmp_path: Path) -> No
     trace = tmp_path / "begun"
     nobody = 1 << 22  # above the largest process id there can be
     done = subprocess.run(
-        [sys.executable, orphan.__file__, str(nobody), "/bin/sh", "sh", "-c", f"touch {trace}"],
+        [
+            sys.executable,
+            parent_death_signal.__file__,
+            str(nobody),
+            "/bin/sh",
+            "sh",
+            "-c",
+            f"touch {trace}",
+        ],
         check=False,
     )
     assert done.returncode == 1

@@ -28,7 +28,7 @@ from gatewayd_guide_llguidance import ebnf, ebnf_lark
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.expressions import portable
 from gatewayd_guide_llguidance.forcing import header
-from gatewayd_guide_llguidance.forms import Forms
+from gatewayd_guide_llguidance.grammar_converter import GrammarConverter
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 from gatewayd_hooks.helpers.grammars import read_choices, read_structural_tag
@@ -77,7 +77,7 @@ CLIENTS = (
     "plugins/gatewayd_guide_llguidance/ebnf.py",
     "plugins/gatewayd_guide_llguidance/expressions.py",
     "plugins/gatewayd_guide_llguidance/forcing.py",
-    "plugins/gatewayd_guide_llguidance/forms.py",
+    "plugins/gatewayd_guide_llguidance/grammar_converter.py",
     "plugins/gatewayd_guide_llguidance/lexers.py",
     "plugins/gatewayd_guide_llguidance/matching.py",
     "plugins/gatewayd_guide_llguidance/tags.py",
@@ -89,7 +89,7 @@ CLIENTS = (
     "plugins/gatewayd_hooks/requests/num_values.py",
     "plugins/gatewayd_proto_anthropic/error_fields.py",
     "plugins/gatewayd_proto_ollama/error_fields.py",
-    "plugins/gatewayd_tools_mistral/reading.py",
+    "plugins/gatewayd_tools_mistral/answer_parser.py",
     "plugins/gatewayd_tools_mistral/strategy.py",
 )
 _FROM_ANYWHERE = frozenset(("search", "sub", "subn", "findall", "finditer", "split"))
@@ -277,7 +277,7 @@ def test_an_expression_that_is_slow_would_be_found(pattern: str) -> None:
 # What reads grammars, whole
 
 
-FORMS = Forms(LlguidanceConfig(text_bytes=1 << 20), {"<tool_call>": 3})
+FORMS = GrammarConverter(LlguidanceConfig(text_bytes=1 << 20), {"<tool_call>": 3})
 
 
 def _tags(size: int, begin: Callable[[int], str], trigger: Callable[[int], str]) -> str:

@@ -174,7 +174,7 @@ ALLOWED = {
     (f"{HOOKS}/helpers/children.py", "subprocess.Popen"),
     (f"{HOOKS}/helpers/children.py", "asyncio.create_subprocess_exec"),
     # Becomes an engine; is started by the former.
-    ("plugins/gatewayd_exec_local/orphan.py", "os.execv"),
+    ("plugins/gatewayd_exec_local/parent_death_signal.py", "os.execv"),
     # A daemon that is killed, in the conformance kit.
     (f"{HOOKS}/testing/execution.py", "os.fork"),
 }

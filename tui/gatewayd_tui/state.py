@@ -18,7 +18,7 @@ CLOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HistoryPoint:
     """Figures of one snapshot.
 
     Attributes:
@@ -66,7 +66,7 @@ class ConsoleState:
     """
 
     snapshot: Snapshot | None = None
-    history: tuple[Point, ...] = ()
+    history: tuple[HistoryPoint, ...] = ()
     logs: tuple[LogView, ...] = ()
     lost: str | None = "no snapshot received yet"
 
@@ -102,11 +102,11 @@ def mark_lost(state: ConsoleState, why: str | None) -> ConsoleState:
     return replace(state, lost=why)
 
 
-def point(snapshot: Snapshot) -> Point:
+def point(snapshot: Snapshot) -> HistoryPoint:
     """Extract the figures of a snapshot for the history."""
     samples, engines = snapshot.samples, snapshot.engines
     pages = sum(e.num_pages for e in engines)
-    return Point(
+    return HistoryPoint(
         unix=snapshot.unix,
         counted=snapshot.samples_unix or snapshot.unix,
         requests=total(samples, "vllm:request_success_total"),
@@ -136,7 +136,7 @@ def total(samples: dict[str, float], name: str, label: str = "") -> float:
     )
 
 
-def rate(history: tuple[Point, ...], of: Callable[[Point], float]) -> float:
+def rate(history: tuple[HistoryPoint, ...], of: Callable[[HistoryPoint], float]) -> float:
     """Return the growth per second of a total, over the last ``RATE_SECONDS``."""
     if not history:
         return 0.0
@@ -147,7 +147,7 @@ def rate(history: tuple[Point, ...], of: Callable[[Point], float]) -> float:
     return _growth(first, last, of)
 
 
-def rates(history: tuple[Point, ...], of: Callable[[Point], float]) -> list[float]:
+def rates(history: tuple[HistoryPoint, ...], of: Callable[[HistoryPoint], float]) -> list[float]:
     """Return growth rates between consecutive points; the previous one if nothing was collected."""
     found: list[float] = []
     for first, last in pairwise(history):
@@ -156,7 +156,7 @@ def rates(history: tuple[Point, ...], of: Callable[[Point], float]) -> list[floa
     return found
 
 
-def share(history: tuple[Point, ...]) -> float | None:
+def share(history: tuple[HistoryPoint, ...]) -> float | None:
     """Return the prefix cache hit rate of the history; None without lookups."""
     if len(history) < 2:
         return None
@@ -170,6 +170,6 @@ def or_zero(values: Iterable[float | None]) -> list[float]:
     return [0.0 if value is None else value for value in values]
 
 
-def _growth(first: Point, last: Point, of: Callable[[Point], float]) -> float:
+def _growth(first: HistoryPoint, last: HistoryPoint, of: Callable[[HistoryPoint], float]) -> float:
     seconds = last.counted - first.counted
     return max(0.0, of(last) - of(first)) / seconds if seconds > 0 else 0.0

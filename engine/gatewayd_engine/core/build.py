@@ -23,7 +23,7 @@ from gatewayd_engine.model.parts import LayerParts, with_matmul_plugins
 from gatewayd_engine.model.quantizer import Quantizer, open_quantizer
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.process.config import EngineConfig, EngineConfigError, StrategyChoice
-from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.machine_usage import UsageMeter
 from gatewayd_engine.process.messages import ModelInfo
 from gatewayd_engine.process.thread_tuning import ThreadTuning
 from gatewayd_engine.process.threads import choose
@@ -183,7 +183,7 @@ def assemble(
         vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
         draw_seed=lambda: fork_seed(seed, next(drawn)),
-        meter=Meter(config.device),
+        meter=UsageMeter(config.device),
     )
     info = ModelInfo(
         architecture=spec.architecture,

@@ -30,7 +30,7 @@ from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.process.engine_stats import EngineStats
 from gatewayd_engine.process.inspect_messages import Inspect, Looked, Looking
 from gatewayd_engine.process.log_context import NO_NAMES, Names
-from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.machine_usage import UsageMeter
 from gatewayd_engine.process.messages import (
     ERROR,
     Finished,
@@ -94,7 +94,7 @@ class EngineCore:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         draw_seed: Callable[[], int],
-        meter: Meter,
+        meter: UsageMeter,
     ) -> None:
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size

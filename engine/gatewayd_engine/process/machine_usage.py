@@ -18,7 +18,7 @@ _STATM = Path("/proc/self/statm")
 _log = logging.getLogger(__name__)
 
 
-class Meter:
+class UsageMeter:
     """Meter of the process and its device, which never synchronises with the device.
 
     Args:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gatewayd_engine.process import machine_usage
-from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.machine_usage import UsageMeter
 
 GIB = 1 << 30
 
@@ -61,13 +61,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_gpu_is_told_with_what_all_have_of_it(gpu: Gpu) -> None:
-    look = Meter("cuda").look()
+    look = UsageMeter("cuda").look()
     assert (look.device_used, look.device_total) == (60 * GIB, 80 * GIB)
     assert look.device_utilization == 0.83
 
 
 def test_it_is_asked_once_a_second_whoever_looks(gpu: Gpu, clock: list[float]) -> None:
-    meter = Meter("cuda")
+    meter = UsageMeter("cuda")
     first = meter.look()
     gpu.free, gpu.percent, clock[0] = GIB, 1, clock[0] + 0.99
     assert [meter.look() for _ in range(50)] == [first] * 50
@@ -80,7 +80,7 @@ def test_it_is_asked_once_a_second_whoever_looks(gpu: Gpu, clock: list[float]) -
 
 def test_without_nvml_the_memory_is_told_all_the_same(gpu: Gpu, clock: list[float]) -> None:
     gpu.unknown = True
-    meter = Meter("cuda:0")
+    meter = UsageMeter("cuda:0")
     for _ in range(3):
         look = meter.look()
         assert (look.device_total, look.device_utilization) == (80 * GIB, None)
@@ -90,7 +90,7 @@ def test_without_nvml_the_memory_is_told_all_the_same(gpu: Gpu, clock: list[floa
 
 def test_a_lost_gpu_is_nobody_s_error_here(gpu: Gpu, clock: list[float]) -> None:
     gpu.lost = True
-    meter = Meter("cuda")
+    meter = UsageMeter("cuda")
     for _ in range(3):
         look = meter.look()
         assert (look.device_used, look.device_total) == (None, None)
@@ -99,13 +99,13 @@ def test_a_lost_gpu_is_nobody_s_error_here(gpu: Gpu, clock: list[float]) -> None
 
 
 def test_on_a_cpu_no_gpu_is_asked(gpu: Gpu) -> None:
-    look = Meter("cpu").look()
+    look = UsageMeter("cpu").look()
     assert (look.device_used, look.device_total, look.device_utilization) == (None, None, None)
     assert gpu.asked == [0, 0]
 
 
 def test_processors_are_counted_between_two_looks(clock: list[float]) -> None:
-    meter = Meter("cpu")
+    meter = UsageMeter("cpu")
     clock[0], clock[1] = 1004.0, 56.0
     assert meter.look().cpu_cores == 1.5
     clock[0], clock[1] = 1006.0, 57.0
@@ -114,7 +114,7 @@ def test_processors_are_counted_between_two_looks(clock: list[float]) -> None:
 
 
 def test_the_process_is_as_the_system_says() -> None:
-    look = Meter("cpu").look()
+    look = UsageMeter("cpu").look()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     assert look.resident_bytes is not None
     assert 0.2 * most < look.resident_bytes < 1.1 * most

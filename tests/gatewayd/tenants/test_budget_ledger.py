@@ -14,7 +14,7 @@ from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants.billing.costs import RequestedCost
 from gatewayd.tenants.billing.crash_marks import NAME, Mark, Marks, read_marks
 from gatewayd.tenants.billing.prices import Price
-from gatewayd.tenants.limits import Bucket, RateGate, TenantLimits
+from gatewayd.tenants.limits import RateGate, TenantLimits, TokenBucket
 from gatewayd.text.text_model import TextModel
 from tests.clock import Clock
 from tests.gatewayd.fake_fleet import Job, Script, hangs, hangs_after, says
@@ -248,7 +248,7 @@ async def test_no_more_run_at_once_than_may(text: TextModel, folder: Path) -> No
 
 def test_a_bucket_fills_within_a_minute_and_may_be_in_debt() -> None:
     clock = Clock()
-    bucket = Bucket(60, clock.perf_counter)
+    bucket = TokenBucket(60, clock.perf_counter)
     bucket.consume(90)
     assert bucket.level == -30
     assert bucket.seconds_until(10) == 40

@@ -309,7 +309,7 @@ def test_a_scheduler_that_takes_over_charges_nothing_for_what_was_before() -> No
     for _ in range(3):
         queue.step()
     assert runs.is_running
-    assert other._accounts.levels.max() < 100
+    assert other._counters.levels.max() < 100
 
 
 def planning_seconds(num: int, waiting: int) -> float:

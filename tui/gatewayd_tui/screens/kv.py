@@ -18,7 +18,7 @@ from gatewayd_tui.widgets.heat import STATES, HeatMap, by_state, by_tenant, colo
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 
-class Holder(NamedTuple):
+class TenantPages(NamedTuple):
     """Tenant with its pages in the shown pool.
 
     Attributes:
@@ -34,11 +34,11 @@ class Holder(NamedTuple):
     share: float
 
 
-def _mark(row: Holder) -> Cell:
+def _mark(row: TenantPages) -> Cell:
     return letter(row.place), f"bold {color(row.place)}"
 
 
-COLUMNS: list[Column[Holder]] = [
+COLUMNS: list[Column[TenantPages]] = [
     Column("", 2, _mark),
     Column("tenant", 24, lambda r: r.id, lambda r: r.id),
     Column("pages", 10, lambda r: count(r.pages), lambda r: r.pages, is_number=True),
@@ -118,12 +118,12 @@ class KvScreen(ConsoleScreen):
         self.submit_changes([reset_cache()])
 
 
-def holders(view: KvView) -> list[Holder]:
+def holders(view: KvView) -> list[TenantPages]:
     """Return the tenants of a pool, the largest first."""
     pool = pages_of(view)
     places = {tenant: index for index, tenant in enumerate(view.tenants)}
     rows = [
-        Holder(places[tenant], tenant, pages, pages / pool if pool else 0.0)
+        TenantPages(places[tenant], tenant, pages, pages / pool if pool else 0.0)
         for tenant, pages in view.by_tenant.items()
         if tenant in places
     ]

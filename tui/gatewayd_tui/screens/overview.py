@@ -13,7 +13,7 @@ from gatewayd.wire.snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, drain, pause, resume
 from gatewayd_tui.figures import bar, count, millis, percent, sparkline
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import ConsoleState, Point, or_zero, rate, rates, share
+from gatewayd_tui.state import ConsoleState, HistoryPoint, or_zero, rate, rates, share
 
 LATENCIES = ("ttft", "tpot", "e2e")
 _BAR = 20
@@ -80,7 +80,7 @@ class OverviewScreen(ConsoleScreen):
         self.submit_changes([drain()])
 
 
-def load(history: tuple[Point, ...], room: int) -> Table:
+def load(history: tuple[HistoryPoint, ...], room: int) -> Table:
     """Render rates at the left and levels at the right, each with a sparkline."""
     last = history[-1]
     left = [
@@ -109,7 +109,7 @@ def load(history: tuple[Point, ...], room: int) -> Table:
     return table
 
 
-def _machines(history: tuple[Point, ...], room: int) -> tuple[str | Text, ...]:
+def _machines(history: tuple[HistoryPoint, ...], room: int) -> tuple[str | Text, ...]:
     """Return memory and utilization of the GPUs, or of the processes, as a row."""
     now = history[-1].usage
     used, busy = or_zero(p.usage.used for p in history), or_zero(p.usage.busy for p in history)
@@ -212,17 +212,17 @@ def _grid(*widths: int) -> Table:
     return table
 
 
-def _requests(p: Point) -> float:
+def _requests(p: HistoryPoint) -> float:
     return p.requests
 
 
-def _prompt(p: Point) -> float:
+def _prompt(p: HistoryPoint) -> float:
     return p.prompt_tokens
 
 
-def _generated(p: Point) -> float:
+def _generated(p: HistoryPoint) -> float:
     return p.generated_tokens
 
 
-def _errors(p: Point) -> float:
+def _errors(p: HistoryPoint) -> float:
     return p.errors

@@ -17,7 +17,7 @@ from gatewayd_tui.changes import changing, set_slo
 from gatewayd_tui.figures import count, millis, percent
 from gatewayd_tui.form_fields import form_fields
 from gatewayd_tui.screens.base import ConsoleScreen
-from gatewayd_tui.state import ConsoleState, Point, rate
+from gatewayd_tui.state import ConsoleState, HistoryPoint, rate
 from gatewayd_tui.widgets.form import FormDialog
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
@@ -165,5 +165,5 @@ def goodput(state: ConsoleState) -> str:
     return f"goodput, requests/s:  {'   '.join(shown) or '-'}"
 
 
-def _good(priority: str, point: Point) -> float:
+def _good(priority: str, point: HistoryPoint) -> float:
     return point.good.get(priority, 0.0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.kv.page_allocator import Pages
 from gatewayd_engine.kv.quotas import NO_TENANT
 from gatewayd_engine.process.inspect_messages import PAGE_STATES, Inspected, PoolStats
-from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.machine_usage import UsageMeter
 from gatewayd_engine.process.plugin_faults import attribute_faults
 from gatewayd_engine.scheduling.placement import Placement
 from gatewayd_engine.state.queue import Queue
@@ -52,7 +52,7 @@ class Inspection:
     _pages: Pages
     _placement: Placement
     _strategies: Strategies
-    _meter: Meter
+    _meter: UsageMeter
 
     def look(self, number: int) -> Inspected:
         """Return the state of all sequences, of the pool, and of the machine.

@@ -27,7 +27,7 @@ from gatewayd_engine.process.inspect_messages import (
     Inspect,
     Inspected,
 )
-from gatewayd_engine.process.machine_usage import Meter
+from gatewayd_engine.process.machine_usage import UsageMeter
 from gatewayd_engine.process.messages import PinPrefix, SamplingParams
 from gatewayd_engine.state.queue import Queue
 from gatewayd_engine.state.sequence import Sequence
@@ -333,7 +333,7 @@ def large(num_pages: int, running: int, each: int) -> Inspection:
         before = page if depth % 100 < 99 else NO_PARENT
     placement: Any = SimpleNamespace(prefixes=SimpleNamespace(uncached=lambda slot: 0))
     strategies: Any = SimpleNamespace(plan=plan, tiers=SimpleNamespace(num_pages=dict[str, int]))
-    return Inspection(queue, pages, placement, strategies, Meter("cpu"))
+    return Inspection(queue, pages, placement, strategies, UsageMeter("cpu"))
 
 
 def test_looking_takes_little_of_the_engines_time() -> None:

@@ -1,8 +1,8 @@
 """Execs the command in its arguments, after requesting to be killed when its parent ends.
 
-Run by its path, in the child: ``orphan.py PARENT_PID PROGRAM ARGV...``. Between fork and exec of a
-threaded daemon only system calls are safe, so the request is made after exec, here; the kernel
-preserves it through the next exec.
+Run by its path, in the child: ``parent_death_signal.py PARENT_PID PROGRAM ARGV...``. Between fork
+and exec of a threaded daemon only system calls are safe, so the request is made after exec, here;
+the kernel preserves it through the next exec.
 """
 
 from __future__ import annotations

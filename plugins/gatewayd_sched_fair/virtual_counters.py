@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _RECENT_SECONDS = 60.0
 
 
-class Accounts:
+class VirtualTokenCounters:
     """Service received by each tenant divided by its weight, by the tenant's number.
 
     Attributes:

@@ -52,7 +52,7 @@ _DIRECTIVE = re.compile(r"(?m)^[ \t]*+%llguidance[ \t]*+\{[^{}]*+\}")
 _RULES = 2000
 
 
-class Forms:
+class GrammarConverter:
     """Converts specs within limits.
 
     Args:

@@ -59,7 +59,7 @@ def test_a_process_whose_methods_raise_raises_nothing(caplog: pytest.LogCaptureF
 
 
 def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewayd.plugins.executor._START_SECONDS", 0.2)
+    monkeypatch.setattr("gatewayd.plugins.executor._PROCESS_SECONDS", 0.2)
     plugin_times = PluginTimes(0.05)
     executor = FencedExecutor(
         _starts(lambda: time.sleep(60)), "far", plugin_times, Watchdog(plugin_times, 5.0)

@@ -65,8 +65,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Read the record once."""
+    """Read the record once; where tests are left out, snapshots are unused."""
     seconds = durations.read()
+    if config.getoption("sizes") != frozenset(sizes.SIZES):
+        config.option.warn_unused_snapshots = True
     config.stash[_SECONDS] = seconds
     config.stash[_LEFT_OUT] = sizes.files_without(config.getoption("sizes"), seconds)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 SIZES = ("small", "medium", "large")
-SMALL_SECONDS, MEDIUM_SECONDS = 0.05, 0.5
+SMALL_SECONDS, MEDIUM_SECONDS = 0.05, 0.3
 """What a test of that size takes at most, on two cores that run nothing else."""
 LARGE_FOLDERS = ("tests/packaging/", "tests/security/hostile/")
 """They wait for builds, installations and neighbours."""

@@ -11,7 +11,7 @@ from tests import durations, sizes
 RECORD = {
     "tests/engine/test_a.py": 3.0,
     "tests/engine/test_a.py::test_campaign": 2.5,
-    "tests/engine/test_a.py::test_scenario": 0.4,
+    "tests/engine/test_a.py::test_scenario": 0.2,
     "tests/engine/test_b.py": 0.06,
     "tests/engine/test_b.py::test_scenario": 0.06,
     "tests/daemon/test_c.py": 1.0,

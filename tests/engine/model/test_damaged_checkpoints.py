@@ -60,7 +60,8 @@ class Folder:
 
     def __init__(self, plain: Path, path: Path, case: Case) -> None:
         self.path = path
-        self.config, tensors = floats(plain)
+        config, tensors = floats(plain)
+        self.config = copy.deepcopy(config)
         self.announced: dict[str, Any] = copy.deepcopy(dict(case.announced))
         self.tensors: Tensors = {}
         for name, tensor in tensors.items():

@@ -19,8 +19,7 @@ from gatewayd.cli.lazy import COMMANDS, load
 from tests.docs.project import ROOT, document, documents, modules, relative
 
 WORDS = {
-    "nobody": "no client, no sequence, none",
-    "somebody|anybody|everybody": "a user, another process, every request",
+    "(?:no|some|any|every)body": "no client, a user, another process, every request",
     "whoever": "the client that, any process that",
     "strangers?": "third-party, untrusted",
     "(?:few|fewer) bits": "quantized, low-bit",
@@ -200,17 +199,17 @@ def test_a_use_is_told_from_other_text(text: str, uses: int) -> None:
 
 
 PLANTED = '''
-"""Keeps pages that nobody holds.
+"""Keeps pages that are asked no more.
 
-Strangers may read on: only the first line is checked.
+Others read by turns: only the first line is checked.
 """
 
 def serve(name):
-    """Give pages up by turns."""
+    """Free pages by turns."""
     _log.warning("observer %s is told no more", name)
-    if name in ("nobody", "given up"):
-        raise ValueError(f"{name}: whoever asks " "is taken on")
-    print("Requests that nobody holds")
+    if name in ("by turns", "anew"):
+        raise ValueError(f"{name}: what asks " "is taken on")
+    print("Requests that are told no more")
 
 
 rows: int = setting(1, doc="Tables are made anew.")

@@ -177,12 +177,12 @@ def test_an_engine_that_ignores_its_socket_ends_with_the_daemon(ending: str) -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere only the socket ends an orphan")
 def test_an_engine_whose_daemon_ended_first_is_never_begun(tmp_path: Path) -> None:
     trace = tmp_path / "begun"
-    nobody = 1 << 22  # above the largest process id there can be
+    absent = 1 << 22  # above the largest process id there can be
     done = subprocess.run(
         [
             sys.executable,
             parent_death_signal.__file__,
-            str(nobody),
+            str(absent),
             "/bin/sh",
             "sh",
             "-c",

@@ -48,8 +48,10 @@ class FairThreads:
 
     @property
     def stats(self) -> QueueStats:
-        """The current counts, over all event loops."""
-        each = [queue.stats for queue in self._queues.values()]
+        """The current counts, over all event loops that still run."""
+        # A loop may be closed while a thread rests: its slot is never released.
+        open_queues = [queue for loop, queue in self._queues.items() if not loop.is_closed()]
+        each = [queue.stats for queue in open_queues]
         return QueueStats(sum(one.running for one in each), sum(one.waiting for one in each))
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -158,3 +158,16 @@ async def test_a_thread_rests_for_as_long_as_it_should(rest: float) -> None:
     for _ in range(3):
         await threads.run(lambda: time.sleep(0.04))
     assert time.monotonic() - began >= 3 * 0.04 + 2 * rest * 0.04
+
+
+def test_a_closed_loop_is_not_counted() -> None:
+    threads = FairThreads("test", 1, rest=1000.0)
+    loop = asyncio.new_event_loop()
+
+    async def leave_a_thread_resting() -> None:
+        await threads.run(lambda: time.sleep(0.01))
+        assert threads.stats.running == 1
+
+    loop.run_until_complete(leave_a_thread_resting())
+    loop.close()
+    assert threads.stats.running == 0
